@@ -114,7 +114,7 @@ def _limits(program: Program) -> Limits:
 
 
 def _description(program: Program) -> dict[str, str]:
-    """Return what `pagemill handlers show` displays. Fixed arguments are left out: they may contain secrets."""
+    """Leave out fixed arguments: they may contain secrets."""
     takes = [str(one) for group in program.argv for template in group for one in template.placeholders]
     codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
     files = "all but hidden ones" if program.files is None else ", ".join(program.files) or "none"
@@ -159,7 +159,7 @@ def _start(argv: list[str], text: str, program: Program, variables: Mapping[str,
 
 
 def _variables(context: Context[CommandPayload]) -> dict[str, str]:
-    """Return environment variables with facts about the job and about the document that it follows."""
+    """Facts about the job and the document that it follows."""
     variables = {"PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key, "PAGEMILL_OWNER": context.owner}
     if context.document_id is None:
         return variables
@@ -177,7 +177,7 @@ def _variables(context: Context[CommandPayload]) -> dict[str, str]:
 
 
 def _prepare_process(parent: int, memory_bytes: int | None) -> None:
-    """Run in the program's process before exec: end it with the child process, and limit its memory."""
+    """Run before exec: end the program with the child process, and limit its memory."""
     die_with(parent)
     if memory_bytes is not None:
         # Not RLIMIT_AS, which counts reserved memory: browsers and node reserve far more than they use.
@@ -185,9 +185,9 @@ def _prepare_process(parent: int, memory_bytes: int | None) -> None:
 
 
 def _read_output(context: Context[CommandPayload], program: subprocess.Popen[bytes]) -> deque[str]:
-    """Log what the program writes until it ends, and return its last lines.
+    """Return the last lines.
 
-    Processes that it leaves behind may hold its pipes open for ever, so nothing waits for them.
+    Processes that the program leaves behind may hold its pipes open for ever, so nothing waits for them.
     """
     last_lines: deque[str] = deque(maxlen=10)
     lines = {stream: b"" for stream in (program.stdout, program.stderr) if stream is not None}
@@ -246,7 +246,7 @@ def _raise_unless_done(code: int, program: Program, last_lines: str) -> None:
 
 
 def _files(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
-    """Return the files in the program's directory to publish. Log the names of the others."""
+    """Log the names of the files that are not published."""
     if program.cwd is not None:
         return []
     left = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)

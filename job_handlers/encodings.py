@@ -1,4 +1,4 @@
-"""Detect the encoding of a text: by its byte order mark, else UTF-8 if it is valid, else by its content."""
+"""Detect the encoding of a text: by byte order mark, else UTF-8 if valid, else by content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ESCAPE = b"\x1b$"
 _HIGH = bytes(range(128, 256))
 _SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _SEQUENCES_LEAST = 5
-"""UTF-8 sequences for each other byte above 127. Texts in other encodings have hardly any such sequences."""
+"""UTF-8 sequences for each other byte above 127. Texts in other encodings have hardly any."""
 _AS_CP1252 = "decode as cp1252"
 _RUN = re.compile(rb"[\x80-\xff]{3,}")
 _RUN_BYTES_LEAST = 12
@@ -34,7 +34,7 @@ _LATIN = {
     "tur": "cp1254",
     **dict.fromkeys(("est", "lav", "lit"), "cp1257"),
 }
-"""Language → its Windows code page, if that is not cp1252."""
+"""Language → Windows code page, if not cp1252."""
 _AMBIGUOUS = ("slk", "slv")
 
 
@@ -45,7 +45,6 @@ def decode(body: bytes) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def detect_encoding(head: bytes) -> str:
-    """Return the encoding; cp1252, which Windows uses in western Europe, if nothing speaks for another."""
     if head.startswith(_UTF_32):
         return "utf-32"
     if head.startswith(_UTF_16):

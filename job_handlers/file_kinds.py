@@ -1,8 +1,7 @@
 """Recognise file formats by their content.
 
-A downloaded file must be what its Content-Type or its name claims (`verify_format`). CSV, text and Markdown have no
-signature: a file is one of them only if that is claimed, and never if it is markup or JSON, which servers send as
-errors with the status of a success.
+A downloaded file must be what its Content-Type or name claims. CSV, text and Markdown have no signature: a file is one
+only if that is claimed, and never if it is markup or JSON, which servers send as errors.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class FileKind(StrEnum):
 
     @property
     def is_flowing(self) -> bool:
-        """True for formats without pages of a fixed size, which `formats` reads."""
+        """Formats without pages of a fixed size, which `formats` reads."""
         return self not in (FileKind.PDF, FileKind.IMAGE, FileKind.SHEET, FileKind.CSV)
 
 
@@ -52,10 +51,10 @@ class Format(Struct, frozen=True):
     name: str
     kind: FileKind
     suffixes: tuple[str, ...]
-    """The first is appended to names that have none of them."""
+    """The first is appended to names without one."""
     mimes: tuple[str, ...]
     is_by_name: bool = False
-    """True if servers use its MIME types for other files too, so that only the name counts."""
+    """Servers use its MIME types for other files too: only the name counts."""
 
     @property
     def suffix(self) -> str:
@@ -141,7 +140,7 @@ _REFUSED_SIGNATURES = (
     (b"\x78\x9f\x3e\x22", "a mail packed by Outlook (winmail.dat: have it sent as plain text or HTML)"),
 )
 _WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
-"""Name of the stream that only Excel files have; Excel 5 and 95 call it Book."""
+"""Stream that only Excel files have; Excel 5 and 95 call it Book."""
 _DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK = "__properties_version1.0".encode("utf-16-le")
 _LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
@@ -159,14 +158,11 @@ _MAIL_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
-"""Content-Types that a CSV file never has. Unspecific ones, such as octet-stream or text/plain, do not match."""
+"""Content-Types of no CSV file. Unspecific ones do not match."""
 
 
 def verify_format(head: bytes, mime: str, name: str) -> Format:
-    """Return the format of a downloaded file that begins with `head`.
-
-    Raise `Permanent` if it is not what `mime` or `name` claims, or cannot be read.
-    """
+    """Raise `Permanent` if the file is not what `mime` or `name` claims, or cannot be read."""
     mime = mime.partition(";")[0].strip().lower()
     claimed = [one for one in FORMATS if mime in one.mimes and not one.is_by_name]
     if not claimed or claimed in ([XLS], [ZIP]):
@@ -207,7 +203,7 @@ def format_named(name: str) -> Format | None:
 
 
 def kind_of(path: Path) -> FileKind:
-    """Return the kind of a published file. A text is a CSV file if its name says so, or its lines have columns."""
+    """A text is a CSV file if its name says so, or its lines have columns."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
@@ -233,7 +229,7 @@ def kind_of(path: Path) -> FileKind:
 
 
 def markup_in(head: bytes) -> str:
-    """Return `XML`, `a web page` or `JSON` if the file begins like one, as servers send instead of a file; else ""."""
+    """Return `XML`, `a web page` or `JSON`, as servers send instead of a file; else ""."""
     text = _from_first_visible(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
@@ -241,7 +237,7 @@ def markup_in(head: bytes) -> str:
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether the file is plain text or CSV: not binary, blank, markup or JSON."""
+    """Plain text or CSV: not binary, blank, markup or JSON."""
     text, encoding = decode(head)
     if b"\0" in head and encoding not in WIDE:
         return False
@@ -265,10 +261,7 @@ def delimiter_of(text: str) -> str | None:
 
 
 def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
-    """Return the format of the head.
-
-    Zip archives and old Office files all begin alike, so the head only shows whether the claim may be true.
-    """
+    """Zip archives and old Office files begin alike: the head shows only whether the claim may be true."""
     if (signed := _by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
@@ -356,10 +349,7 @@ def _read_beginning(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:
-    """Return whether an old Office file has such a stream.
-
-    Its directory may be anywhere in the file, in entries of 128 bytes that begin with a name.
-    """
+    """The directory of an old Office file may be anywhere, in entries of 128 bytes that begin with a name."""
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             if any(found.start() % _DIRECTORY_ENTRY_BYTES == 0 for found in name.finditer(block)):

@@ -1,4 +1,4 @@
-"""Channels send notifications. The entry points `worker_service.channels` name a module for each address scheme."""
+"""Channels send notifications; `worker_service.channels` names one for each address scheme."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def channels() -> dict[str, Channel]:
 
 
 def credential_lines(name: str) -> list[str]:
-    """Return the lines of a credential that are not empty."""
     if lines := [line.strip() for line in credential_text(name).splitlines() if line.strip()]:
         return lines
     raise Permanent("SECRET_INVALID", f"the credential {name} is empty")

@@ -1,4 +1,4 @@
-"""The payload of a crawl, which files it wants, and the download job of such a file. Pure functions."""
+"""The payload of a crawl, which files it wants, and their download jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_payload(payload: CrawlPayload) -> None:
 
 
 def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
-    """Return the key under which runs with the same owner and the same options share what they remember."""
+    """Runs with this key share what they remember."""
     wanted = payload.wanted
     return digest(
         [
@@ -79,7 +79,6 @@ def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
 
 
 def unique_key_prefix(context: Context[CrawlPayload]) -> str:
-    """Return what the unique keys of the crawl's downloads begin with."""
     return f"download:{context.platform}:{context.owner}:"
 
 
@@ -135,7 +134,7 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
 
 
 def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
-    """Return the actions for a failed document: they also follow a file that never becomes a document."""
+    """Return the actions that follow a failure, also of a file that never becomes a document."""
     return [
         DeferredAction(one["job_type"], canonical(one["payload"]) if one.get("payload") else "", OnEnd.FAILURE)
         for one in download.get("then", ())

@@ -1,7 +1,5 @@
-"""Turn a user's request for folders, files and addresses into jobs.
-
-`pagemill add`, HTTP, the web page, and `crawl = FOLDER` or `batch = [SOURCE, …]` of a `[[schedule]]` all come here.
-Does not use the database.
+"""Turn a user's request for folders, files and addresses into jobs, for `pagemill add`, HTTP, the web page and
+`[[schedule]]`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from worker_service.base.errors import BadTime
 from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
 
 _ENTRIES_MAX = 100_000
-"""Maximum entries of a directory that is listed during an HTTP request or a turn of the daemon."""
+"""Limit for a directory listed during an HTTP request or a turn of the daemon."""
 
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
@@ -50,7 +48,7 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
     reconcile: bool = False
 
     def wanted(self) -> dict[str, object]:
-        """Return which files are wanted, as in the payload of `crawl`; empty for all."""
+        """Return such as in the payload of `crawl`; empty for all files."""
         wanted = {
             "mime": list(self.mime),
             "name": self.name,
@@ -67,7 +65,7 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
 def crawl_job(
     folder: str, options: CrawlOptions, *, owner: str, watch: str | None = None, is_dry_run: bool = False
 ) -> NewJob:
-    """Return the job that lists a folder. `watch` is the interval after which it repeats, such as 1h."""
+    """`watch` is the interval after which the crawl repeats, such as 1h."""
     if not folder:
         # Path("") is the current directory.
         raise BadInput("the folder is empty", f"name {folders_in_words()}")
@@ -102,7 +100,7 @@ def crawl_job(
 
 
 def for_batch(crawl: NewJob) -> NewJob:
-    """Return the crawl for a batch: it lists the whole folder, even beside another crawl of it."""
+    """List the whole folder, even beside another crawl of it."""
     payload = {**json.loads(crawl.payload or "{}"), "afresh": uuid4().hex}
     return replace(crawl, payload=canonical(payload), unique_key=None, concurrency_key=None)
 
@@ -126,7 +124,7 @@ def _require_directory(directory: Path) -> None:
 
 
 def _date(text: str) -> str:
-    """Return the date as it is, and a length of time such as 3d as the moment so long ago."""
+    """A length of time such as 3d means the moment so long ago."""
     with contextlib.suppress(BadTime):
         return (wall_clock() - parse_duration(text)).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
@@ -147,7 +145,7 @@ def jobs_of_sources(
     left_out: LeftOut,
     entries_max: int | None = None,
 ) -> list[NewJob]:
-    """Return a job for each file and folder. A source that is named twice gets one job."""
+    """A source that is named twice gets one job."""
     found: dict[tuple[str, str], NewJob] = {}
     for word in sources:
         for key, job in _jobs_of_source(word, options, owner, left_out, entries_max):
@@ -203,7 +201,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
 
 
 def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
-    """Return the job of `crawl = FOLDER`, or of a table with `folder` and options as of `pagemill add`."""
+    """`wish` is FOLDER, or a table with `folder` and options as of `pagemill add`."""
     table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
     folder = table.pop("folder", None)
     if not isinstance(folder, str) or folder.startswith(("./", "../")):
@@ -212,7 +210,7 @@ def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
 
 
 def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
-    """Return the jobs of `batch = [SOURCE, …]`; each source is a text, or a table as of a crawl."""
+    """Each source is a text, or a table as of a crawl."""
     if not isinstance(wish, list) or not wish:
         raise BadInput('say which sources, such as ["/srv/reports", "https://example.org/report.pdf"]')
     return jobs_of_request(wish, SourceOptions(), owner=owner, left_out=LeftOut())
@@ -221,7 +219,7 @@ def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
 def jobs_of_request(
     sources: Sequence[object], options: SourceOptions, *, owner: str, left_out: LeftOut
 ) -> list[NewJob]:
-    """Return the jobs of sources from HTTP or a schedule: absolute paths and addresses, or tables as of a crawl."""
+    """Take absolute paths and addresses, or tables as of a crawl."""
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _require_readable_place(text)
@@ -231,7 +229,7 @@ def jobs_of_request(
 
 
 def _require_readable_place(word: str) -> None:
-    """Raise `BadInput` for a relative path, and for a path that jobs may not read."""
+    """Refuse a relative path, and one that jobs may not read."""
     is_file = word.startswith(FILE_URL)
     if "://" in word and not is_file:
         return

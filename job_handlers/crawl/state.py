@@ -1,5 +1,6 @@
-"""The memory of a crawl: during a run, so that the next attempt continues it, and between runs, so that only changes
-are enqueued. Everything is saved in one transaction with the jobs that it asks for.
+"""The memory of a crawl: within a run, for the next attempt, and between runs, so that only changes are enqueued.
+
+It is saved in one transaction with the jobs that it asks for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOT_LISTED = "cannot be listed"
 LISTED_IN_PART = "listed in part"
 TOO_DEEP = "too deep"
 UNSURE = (NOT_LISTED, LISTED_IN_PART)
-"""The contents of such a folder are unknown: the next run lists it again, and nothing in it counts as deleted."""
+"""The contents of such a folder are unknown: nothing in it counts as deleted."""
 
 _IDS_PER_QUESTION = 1000
 _CHARACTERS_PER_CHECKPOINT = 500_000
@@ -39,14 +40,12 @@ class Phase(StrEnum):
 
 
 class RunState(Struct, omit_defaults=True):
-    """The point from which the next attempt of this run continues. Stored as JSON."""
+    """The point where the next attempt of this run continues. Stored as JSON."""
 
     phase: Phase = Phase.WALK
     run: int = 0
-    """0: the run has not begun."""
     walk: int = 0
     walks: int = 0
-    """Full walks of this run."""
     token: str = ""
     root: Sequence[str] = ("", "", "", "")
     """Id, name, key and corpus of the crawled folder."""
@@ -54,11 +53,11 @@ class RunState(Struct, omit_defaults=True):
     sweeps: bool = False
     """Items that this run did not meet are gone."""
     is_stale: bool = False
-    """A change took away a folder, so only a walk can tell what is left."""
+    """A change took away a folder: only a walk tells what is left."""
     is_abroad: bool = False
-    """A shortcut leads to another corpus, whose changes we do not see."""
+    """A shortcut leads to another corpus, whose changes are not listed."""
     folder: str = ""
-    """The folder that is being listed, and the page and completeness of its listing."""
+    """The folder being listed, and page and completeness of its listing."""
     page: str = ""
     is_partial: bool = False
 
@@ -68,12 +67,8 @@ class RunState(Struct, omit_defaults=True):
 
 
 class Bookmark(Struct, frozen=True):
-    """The point from which the next run of the crawl continues. Stored as JSON."""
-
     run: int = 0
-    """The number of runs that have begun."""
     walk: int = 0
-    """The number of full walks that have begun."""
     token: str = ""
     must_walk: bool = False
     root: Sequence[str] = ()
@@ -81,13 +76,13 @@ class Bookmark(Struct, frozen=True):
 
 
 class ItemDetail(Struct, frozen=True):
-    """The crawl's own data about an item. Stored as JSON."""
+    """Stored as JSON."""
 
     depth: int = 0
     key: str = ""
     corpus: str = ""
     via: str = ""
-    """The id of the shortcut that led to it."""
+    """Id of the shortcut that led to it."""
     why: str = ""
 
     @classmethod
@@ -123,19 +118,19 @@ class CrawlRecord:
         return {item.id: item for part in parts for item in self._ask(ids=part).items}
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
-        """Return some of the items with this note, and nothing only if there are none."""
+        """Return some of them, and nothing only if there are none."""
         items: Sequence[CrawlItem] = self._ask(with_note=note).items
         return items
 
     def items_not_seen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
-        """Yield all items that this walk has not met, in parts. Each part may be saved as gone before the next."""
+        """Yield them in parts. Each may be saved as gone before the next."""
         after = ""
         while items := self._ask(not_seen_in=walk, after=after).items:
             after = items[-1].id
             yield items
 
     def save(self, found: PageFindings, walk: int, state: RunState | None, bookmark: Bookmark | None = None) -> None:
-        """Store the results of a page. Without `bookmark`, the stored one stays."""
+        """Without `bookmark`, the stored one stays."""
         new_state = None if state is None else msgspec.to_builtins(state)
         *parts, last = _split(list(found.items.values()), found.jobs)
         for part in parts:
@@ -167,7 +162,7 @@ class CrawlRecord:
 
 
 class DryRunRecord(CrawlRecord):
-    """Reads what earlier runs have stored, and stores nothing itself."""
+    """Reads what earlier runs have stored, and stores nothing."""
 
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         super().__init__(context, key)

@@ -1,9 +1,8 @@
 """One run of a crawl: walk a tree or read its list of changes, and enqueue a download for each new or changed file.
 
-The first run walks everything. Later runs ask the source what has changed, if it can tell, or walk again. The token for
-the changes is taken before the walk and the changes are read after it, so nothing is missed in between. Items that the
-walk has not met are then marked as gone; no published file is removed. Each page is saved in one transaction with its
-jobs, so a run that is killed repeats one page.
+The first run walks everything. Later runs ask the source for changes, or walk again. The token for the changes is taken
+before the walk and the changes are read after it, so nothing is missed. Items that were not met are marked as gone; no
+published file is removed. Each page is saved in one transaction with its jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingEx
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
 _WALKS_MAX = 2
-"""Per run. A folder that went away during a run is followed by another walk, but not without end."""
+"""Per run: a folder that goes away during a run causes another walk."""
 _TRIES = 3
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 _ID_CHARACTERS_MAX = 1000
@@ -51,7 +50,7 @@ class CrawlRun:
         self.has_saved = False
 
     def run(self, *, must_walk: bool, is_repeated: bool) -> None:
-        """`must_walk`: walk even if the source can list its changes. `is_repeated`: the same job will run again."""
+        """`must_walk`: even if the source can list its changes. `is_repeated`: the same job will run again."""
         if self._state.is_over:
             return
         if not self._is_current():
@@ -78,7 +77,7 @@ class CrawlRun:
     # ── Phases ──
 
     def _is_current(self) -> bool:
-        """Return False if this run has not begun, or another job has begun a newer run since."""
+        """False if this run has not begun, or another job has begun a newer one."""
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
@@ -233,7 +232,7 @@ class CrawlRun:
         return download_job(entry, self._context, self._tree, is_changed=is_changed)
 
     def _target_of(self, entry: Entry) -> Entry | None:
-        """Follow a shortcut. Return the entry itself if it is none, and None if the target does not exist."""
+        """Follow a shortcut. Return None if its target does not exist."""
         if entry.kind != "shortcut":
             return entry
         try:
@@ -259,7 +258,7 @@ class CrawlRun:
                 return
 
     def _apply(self, changes: TreeChanges) -> PageFindings:
-        """Record the changes below our folders. The list covers everything that the credential can see."""
+        """The list covers everything that the credential can see."""
         root_id = self._state.root[0]
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
         known = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
@@ -298,7 +297,7 @@ class CrawlRun:
         self._record_entry(entry, target, parent, known, found)
 
     def _record_outside(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
-        """Record changed entries outside our folders: they are unrelated, moved out, or reached by a shortcut."""
+        """Such entries are unrelated, moved out, or reached by a shortcut."""
         ours = [(entry, known[entry.id]) for entry in entries if entry.id in known]
         shortcuts = self._record.items(ItemDetail.of_item(before).via for _, before in ours)
         for entry, before in ours:
@@ -322,7 +321,6 @@ class CrawlRun:
     # ── The sweep ──
 
     def _sweep(self) -> None:
-        """Mark items that this run has not met as gone."""
         if not self._state.sweeps:
             return
         for items in self._record.items_not_seen(self._state.walk):
@@ -335,7 +333,7 @@ class CrawlRun:
             self._save(found)
 
     def _in_unsure_folders(self, items: Iterable[CrawlItem]) -> set[str]:
-        """Return the ids of items below a folder that was not listed, or not completely."""
+        """Return the ids of items below a folder that was not listed completely."""
         parents = {item.id: item.parent_id for item in items}
         folders: dict[str, CrawlItem] = {}
         missing = set(parents.values())
@@ -395,18 +393,18 @@ class ParentFolder(Struct, frozen=True):
 
 
 class EntryRecorder(Struct, frozen=True):
-    """Decides for each entry of a folder whether it is listed later, enqueued or skipped, and adds it to `found`."""
+    """Decides for each entry whether it is listed later, enqueued or skipped."""
 
     wanted: FilesWanted
     walk: int
-    """Items with this number were met in this walk, or since."""
+    """Items with this number were met in this walk."""
     new_job: Callable[[Entry, bool], NewJob]
-    """Takes the entry, and True if an earlier revision of it was enqueued before."""
+    """Takes the entry, and True if an earlier revision was enqueued before."""
     parent: ParentFolder
     found: PageFindings
 
     def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
-        """`before` is the item as it was stored before this page, `via` the shortcut that led to it."""
+        """`before` is the item as stored before this page, `via` the shortcut that led to it."""
         if len(entry.id) > _ID_CHARACTERS_MAX:
             self.found.counts.update(["found", "skipped"])
             return
@@ -424,7 +422,7 @@ class EntryRecorder(Struct, frozen=True):
         self._store(CrawlItem(entry.id, self.parent.id, name, "shortcut", note="followed", walk=self.walk))
 
     def add_dangling(self, entry: Entry, before: CrawlItem | None) -> None:
-        """Record a shortcut and its missing target, which may be shared with us one day."""
+        """Record a shortcut and its missing target, which may be shared one day."""
         self.add_shortcut(entry)
         self.found.counts.update(["found", "skipped", "dangling"])
         if (before is None or before.note == _DANGLING) and entry.target_id not in self.found.items:

@@ -60,7 +60,7 @@ _TIMEOUTS = Timeouts()
 
 
 class RequestedFollowUp(Struct, frozen=True):
-    """A job to enqueue afterwards. In its payload {document_id}, {state}, {error_code} and {batch_id} are filled in."""
+    """The placeholders of its payload are {document_id}, {state}, {error_code} and {batch_id}."""
 
     job_type: str
     payload: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Do
 
 
 def keep_key(payload: DownloadPayload) -> str:
-    """Return the file's key without its revision, which is in the sidecar."""
+    """Leave out the revision, which is in the sidecar."""
     _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
@@ -173,7 +173,7 @@ class _AlreadyPublished(Exception):
 
 
 class _KnownContentLookup:
-    """The source's file. Raises `_AlreadyPublished` if the digests that the source gives belong to a published file."""
+    """Raises `_AlreadyPublished` if the source's digests belong to a published file."""
 
     has_asked = False
 

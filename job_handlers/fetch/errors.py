@@ -1,7 +1,7 @@
 """Everything that can go wrong while a file is fetched, as one table, and the policy that decides what follows.
 
-A source raises `FetchError` with a code of `RULES`. `RetryPolicy` counts the errors of one attempt and answers each
-with a wait, a fresh start, or the error that ends the attempt. It reads no clock and touches no file.
+A source raises `FetchError` with a code of `RULES`. `RetryPolicy` answers each with a wait, a fresh start, or the error
+that ends the attempt.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from msgspec import Struct
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, in_a_sentence
 
 ErrorKind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "RESTART"]
-"""RETRY: try again in this attempt and keep the bytes. DEFER: try again hours later and keep the bytes. REST: pause all
-jobs of the source. PERMANENT: no attempt can succeed. RESTART: discard the bytes and start again."""
+"""RETRY: in this attempt. DEFER: hours later. Both keep the bytes. REST: pause all jobs of the source. PERMANENT: give
+up. RESTART: discard the bytes.
+"""
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 
 RANGE_ERRORS = ("RANGE_WRONG", "RANGE_IGNORED")
-"""The last fresh start after one of these asks for the whole file, without ranges."""
+"""After these the last fresh start asks for the whole file, without ranges."""
 
 
 class ErrorRule(Struct, frozen=True):
@@ -33,10 +34,10 @@ class ErrorRule(Struct, frozen=True):
     grace: int = 0
     """Retries before the kind applies."""
     restarts: int = 1
-    """RESTART: fresh starts in one attempt; then `then` applies."""
+    """RESTART: fresh starts per attempt; then `then` applies."""
     then: Literal["PERMANENT", "RETRYABLE"] = "PERMANENT"
     after: float = HOUR
-    """DEFER, REST: seconds to wait, unless the source asks for more."""
+    """DEFER, REST: unless the source asks for more."""
 
 
 RULES: Mapping[str, ErrorRule] = {
@@ -111,7 +112,7 @@ RULES: Mapping[str, ErrorRule] = {
 
 
 class FetchError(Exception):
-    """A source failed. `values` fill in the sentences of the rule; `after` is the wait that the source asked for."""
+    """`values` fill in the sentences of the rule; `after` is the wait that the source asked for."""
 
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
         self.code = code
@@ -130,7 +131,7 @@ class _MessageValues(dict[str, object]):
 
 
 def limit_wait(after: float | None) -> tuple[float | None, str]:
-    """Return at most an hour of the wait that a server asks for, and a note for the message if that is less."""
+    """Return at most an hour, and a note for the message if that is less than asked."""
     if after is None or after <= HOUR:
         return after, ""
     asked = f"{after / HOUR:.1f} h" if after < 2 * DAY else f"{after / DAY:,.0f} days"
@@ -138,12 +139,11 @@ def limit_wait(after: float | None) -> tuple[float | None, str]:
 
 
 class Timeouts(Struct, frozen=True):
-    """The limits of a download. Tests scale the defaults."""
+    """Tests scale the defaults."""
 
     retries: int = 5
-    """Retries in a row without a new byte."""
     first_wait_seconds: float = 2.0
-    """Doubles with each retry: 2, 4, 8, 16, 32."""
+    """Doubles with each retry."""
     longest_wait_seconds: float = 120.0
     """A longer wait returns the job to the queue instead of blocking a slot."""
     chunk_bytes: int = 8 << 20
@@ -151,13 +151,14 @@ class Timeouts(Struct, frozen=True):
     idle_seconds: float = 30.0
     connect_seconds: float = 20.0
     bytes_per_second_min: int = 64 << 10
-    """An attempt that is slower on average, after `slack_seconds`, ends and keeps its bytes."""
+    """A slower attempt, on average after `slack_seconds`, ends and keeps its bytes."""
     slack_seconds: float = 900.0
     stable_seconds: float = 3.0
-    """A local file that changed more recently than this may still be written."""
+    """A local file that changed more recently may still be written."""
     settled_seconds: float = 60.0
-    """A local file that has not changed for this long has reliable timestamps. A process that writes through a memory
-    mapping updates them when it starts and again when the kernel flushes the pages, within half a minute."""
+    """A local file unchanged for this long has reliable timestamps: a writer through a memory mapping updates them when
+    the kernel flushes the pages, within half a minute.
+    """
     requeue_seconds: float = 300.0
 
 
@@ -171,7 +172,7 @@ class Restart(Struct, frozen=True):
 
 class RetryPolicy:
     def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
-        """`deferrals`: how often the file was deferred before, which doubles the wait each time."""
+        """`deferrals` of the file so far; each doubles the wait."""
         self.timeouts = timeouts
         self.deferrals = deferrals
         self._chance = chance or random.Random()
@@ -179,11 +180,11 @@ class RetryPolicy:
         self._counts: Counter[str] = Counter()
 
     def reset_retries(self) -> None:
-        """Allow all retries again. Call when bytes arrive that this attempt did not have before."""
+        """Call when bytes arrive that this attempt did not have before."""
         self._retries_in_a_row = 0
 
     def after(self, error: FetchError) -> Wait | Restart:
-        """Return what to do after `error`, or raise the `HandlerError` that ends the attempt."""
+        """Raise the `HandlerError` that ends the attempt, if none helps."""
         rule = error.rule
         self._counts[error.code] += 1
         beyond = self._counts[error.code] - rule.grace

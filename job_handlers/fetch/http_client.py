@@ -1,10 +1,10 @@
 """HTTP requests to checked addresses, within a time limit. The https source, Drive and webhooks use this client.
 
-The URL comes from whoever enqueued the job, and must not lead into the machine's own network. So each host name is
-looked up once, every address is checked, and the connection goes to the checked address.
+A URL must not lead into the machine's own network: each host name is looked up once, every address is checked, and the
+connection goes to the checked address.
 
-A socket's own time-out starts again with every byte. So a thread watches the clock too: when the time for a chunk is
-over, or the attempt has to stop, it shuts the sockets down, and the blocked read returns.
+A socket's own time-out starts again with every byte, so a thread watches the clock too: it shuts the sockets down when
+time is up or the attempt has to stop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from job_handlers.settings import value_of
 from worker_service.handlers import Permanent, Setting, Stopped
 
 Endpoint = tuple[socket.AddressFamily, Any]
-"""An address family, and an address with its port as sockets of the family take it."""
+"""An address family, and an address with its port as its sockets take it."""
 
 REDIRECTS_MAX = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -40,7 +40,7 @@ _READ_BYTES = 256 << 10
 _WATCH_SECONDS = 0.1
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _CLOUD_SERVICES = frozenset(map(ipaddress.IPv4Address, ("192.0.0.192", "168.63.129.16")))
-"""Services of a cloud for its own machines at public addresses: metadata (Oracle), the wire server (Azure)."""
+"""Services of a cloud at public addresses: metadata (Oracle), the wire server (Azure)."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -73,7 +73,7 @@ def parse_url(url: str) -> Target:
 
 
 class AddressPolicy:
-    """Allows the public internet, and the networks that a setting lists."""
+    """The public internet, and the networks of a setting."""
 
     def __init__(self, setting: Setting[tuple[str, ...]], *, allows_plain_http: bool = False) -> None:
         """`allows_plain_http`: not only to the networks of the setting."""
@@ -82,7 +82,7 @@ class AddressPolicy:
         self._allows_plain_http = allows_plain_http
 
     def check(self, target: Target, endpoints: Sequence[Endpoint]) -> None:
-        """Raise `Permanent` if one address is not allowed: a host name may have several."""
+        """A host name may have several addresses; all must be allowed."""
         for _, (written, *_) in endpoints:
             address = ipaddress.ip_address(str(written))
             if any(address in network for network in self._networks):
@@ -129,15 +129,15 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 class HttpClient:
-    """Sends requests over kept connections, one per host. For one thread and one attempt.
+    """Serves one thread and one attempt, with one kept connection per host.
 
-    Every failure is raised as `FetchError`, and a stop of the attempt as `Stopped`.
+    Every failure is a `FetchError`, a stop of the attempt `Stopped`.
     """
 
     def __init__(
         self, name: str, timeouts: Timeouts, is_stopping: Callable[[], bool], policy: AddressPolicy | None = None
     ) -> None:
-        """`name` stands for the host in messages. Leave out `policy` only for hosts that the administrator chose."""
+        """`name` stands for the host in messages. Leave out `policy` only for hosts of the administrator."""
         self.name = name
         self._timeouts, self._policy = timeouts, policy
         self._connections: dict[tuple[bool, str, int], _Connection] = {}
@@ -152,7 +152,7 @@ class HttpClient:
     def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, *, redirects: int = 0
     ) -> Iterator[HttpAnswer]:
-        """Yield the answer, after at most `redirects` redirects. An answer read to its end keeps the connection."""
+        """Follow at most `redirects` redirects. An answer read to its end keeps the connection."""
         with self._within_time():
             answer, url = self._follow(method, url, headers, body, redirects)
         try:
@@ -165,7 +165,7 @@ class HttpClient:
                 self._disconnect(parse_url(url))
 
     def blocks(self, answer: http.client.HTTPResponse, most: int | None) -> Iterator[bytes]:
-        """Yield the body as it arrives, up to `most` bytes. Each chunk of it has to arrive in time."""
+        """Each chunk has to arrive in time."""
         with self._within_time():
             left, until_next = most, self._timeouts.chunk_bytes
             while left is None or left > 0:
@@ -293,7 +293,6 @@ class HttpAnswer:
     def __init__(self, client: HttpClient, answer: http.client.HTTPResponse, url: str) -> None:
         self._client, self._answer = client, answer
         self.url = url
-        """The URL after all redirects."""
 
     @property
     def status(self) -> int:
@@ -310,7 +309,7 @@ class HttpAnswer:
 
     @property
     def total_length(self) -> int | None:
-        """The length of the whole file as Content-Range gives it."""
+        """The length of the whole file, from Content-Range."""
         found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         return int(found[3]) if found and found[3].isdigit() else None
 
@@ -327,7 +326,7 @@ class HttpAnswer:
             raise FetchError("RANGE_WRONG", host=self._client.name)
 
     def check_length_known(self) -> None:
-        """Raise `FetchError` if a cut at the end of the body would not be noticed."""
+        """Otherwise a cut at the end of the body would not be noticed."""
         if self.length is None and self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             raise FetchError("LENGTH_UNKNOWN", host=self._client.name)
 
@@ -336,7 +335,7 @@ class HttpAnswer:
 
 
 def status_error(host: str, status: int, wait: str) -> FetchError:
-    """Return what a status that is not a success means on any server. `wait`: the header Retry-After."""
+    """`wait`: the header Retry-After."""
     after = retry_after(wait)
     if status == 429:
         return FetchError("RATE_LIMITED", host=host, after=after)
@@ -350,7 +349,7 @@ def status_error(host: str, status: int, wait: str) -> FetchError:
 
 
 def retry_after(value: str) -> float | None:
-    """Return the seconds that a Retry-After header asks for, as a number or a date; None if it makes no sense."""
+    """Take a number or a date; None if it makes no sense."""
     text = value.strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])
@@ -364,7 +363,7 @@ def retry_after(value: str) -> float | None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Over a socket that is connected already. It never connects by itself, to an address that was not checked."""
+    """Uses a connected socket: it never connects to an address that was not checked."""
 
     auto_open = 0
 
@@ -377,7 +376,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Response(http.client.HTTPResponse):
-    """Ends with an error where the library would parse interim answers (100 Continue) without limit."""
+    """The library would parse interim answers (100 Continue) without limit."""
 
     _interim_answers_left = _INTERIM_ANSWERS_MAX
 
@@ -391,7 +390,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watchdog:
-    """A thread that shuts the sockets down when time is up or the attempt has to stop."""
+    """Shuts the sockets down when time is up or the attempt has to stop."""
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping

@@ -19,16 +19,16 @@ from worker_service.base.files import atomic_write
 from worker_service.handlers import Retryable
 
 _BLOCK_BYTES = 256 << 10
-"""Fits a core's cache, so that a second digest does not read the block from memory again."""
+"""Fits a core's cache, so that a second digest reads no memory."""
 _STRIDE_BYTES = 1 << 20
-"""The writer wakes the digest thread this often, not at each write."""
+"""The writer wakes the digest thread this often."""
 _POLL_SECONDS = 0.2
 
 
 class Digests(Struct, frozen=True):
     sha256: str
     md5: str
-    """Empty if it was not asked for."""
+    """Empty if not asked for."""
 
 
 class FileFacts(Struct, frozen=True):
@@ -36,24 +36,21 @@ class FileFacts(Struct, frozen=True):
     mime: str
     size: int | None
     key: str
-    """Identifies the revision. The bytes are only kept for another attempt if it is known and `can_resume`."""
+    """Identifies the revision. Bytes are kept for another attempt only if known and `can_resume`."""
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
     is_of_this_machine: bool = False
-    """True if the file was read directly, so that no server could have sent another one."""
+    """Read directly, so that no server could have sent another file."""
     is_settled: bool = False
-    """True if `key` will never name other bytes, even if the file changes later."""
+    """`key` will never name other bytes, even if the file changes."""
 
     def has_same_content(self, other: FileFacts) -> bool:
         return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
 
 
 class PartialFile:
-    """The bytes so far. Has one writer, because the directory is locked for one attempt.
-
-    The digests are computed while the file grows, in a thread that reads back what was written to the disk.
-    """
+    """The bytes so far. It has one writer, because the directory is locked for one attempt."""
 
     def __init__(self, keep: Path) -> None:
         self.path = keep / "file.part"
@@ -78,7 +75,7 @@ class PartialFile:
         return count if isinstance(count, int) else 0
 
     def adopt(self, facts: FileFacts, *, has_md5: bool = False) -> None:
-        """Keep the bytes if they belong to this revision, or discard them. Call before the first byte is written."""
+        """Keep the bytes if they belong to this revision. Call before the first byte is written."""
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._saved.get(name) == value for name, value in revision.items())
         is_possible = facts.size is None or self.length <= facts.size
@@ -107,7 +104,7 @@ class PartialFile:
         return len(block)
 
     def digests(self, on_progress: Callable[[int], None]) -> Digests:
-        """Wait for the digests of the whole file. `on_progress` receives the number of bytes done, and may raise."""
+        """`on_progress` receives the number of bytes done, and may raise."""
         if self._digests is None:
             raise ValueError("call adopt() first")
         return self._digests.finish(on_progress)
@@ -153,10 +150,10 @@ def _write_to_disk(call: Callable[..., Any], *values: object) -> Any:
 
 
 class DigestThread:
-    """Computes the digests of a growing file in a thread that follows its writer.
+    """Computes the digests in a thread that follows the writer.
 
-    It reads the bytes back, so the digests are those of the file and not of the memory it was written from. hashlib
-    releases the interpreter lock, so the download goes on meanwhile.
+    It reads the bytes back, so the digests are those of the file and not of memory. hashlib releases the interpreter
+    lock, so the download goes on.
     """
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
@@ -165,7 +162,7 @@ class DigestThread:
         self._changed = threading.Condition()
         self._written = 0
         self._target = 0
-        """The end of the bytes to read now. Follows `_written` in strides."""
+        """Follows `_written` in strides."""
         self._done = 0
         self._restarts = 0
         self._is_closed = False
@@ -180,7 +177,7 @@ class DigestThread:
             self._set_target(length)
 
     def restart(self) -> None:
-        """Forget everything. Call before the file is truncated."""
+        """Call before the file is truncated."""
         with self._changed:
             self._restarts += 1
             self._written = self._target = self._done = 0
@@ -236,7 +233,7 @@ class DigestThread:
                         self._changed.notify_all()
 
     def _next_work(self) -> tuple[int, int, int] | None:
-        """Wait, and return the count of restarts, where to read from and up to where; None after `close`."""
+        """Wait. Return (count of restarts, begin, end); None after `close`."""
         with self._changed:
             while self._done >= self._target and not self._is_closed:
                 self._changed.wait()

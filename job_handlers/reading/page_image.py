@@ -1,6 +1,6 @@
-"""Draw one page for the document viewer, with the positions of its words if the page has text of its own.
+"""Draw one page for the document viewer, with the positions of its words if it has text of its own.
 
-The web server runs it in a child process, because it must not open files from strangers. It is not a job type.
+The web server runs it in a child process: it must not open files from strangers.
 """
 
 from __future__ import annotations

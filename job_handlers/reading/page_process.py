@@ -30,13 +30,13 @@ _NUMBER = struct.Struct("<i")
 _AHEAD = 128
 _MANY = 64
 _NAP_SECONDS = 0.01
-"""Delay that batches answers while many pages are queued: a wake-up costs more than reading an ordinary page."""
+"""Batches answers while many pages are queued: a wake-up costs more than an ordinary page."""
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _OBJECTS_AT_ONCE = 50_000
 
 Make = Callable[[], Callable[[int], Any]]
-"""Called in the page process: opens the file and returns the function that reads one page."""
+"""Called in the page process: opens the file and returns the reader of one page."""
 
 
 class TooLarge(Exception):
@@ -48,7 +48,7 @@ class Lost(Exception):
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):
-    """Answer of a reader that cannot read the page, or the file."""
+    """The page, or the file, cannot be read."""
 
     code: str
     message: str
@@ -73,7 +73,7 @@ class PageProcess(Generic[R]):
         self.stop()
 
     def begin(self) -> None:
-        """Start the process, so that it opens the file while the caller does something else."""
+        """Start the process, which opens the file while the caller does something else."""
         if not self._pid:
             self._start()
 
@@ -84,7 +84,6 @@ class PageProcess(Generic[R]):
         return found
 
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
-        """Yield the pages in order."""
         waiting = iter(numbers)
         while True:
             if len(self._pending) <= _AHEAD // 2:
@@ -102,7 +101,7 @@ class PageProcess(Generic[R]):
         return bool(self._pending)
 
     def receive(self) -> tuple[int, R | TooLarge | Lost]:
-        """Wait for the answer to the oldest unanswered page."""
+        """Wait for the oldest unanswered page."""
         body = self._receive_answer(is_hurried=len(self._pending) < _MANY)
         number = self._pending.popleft()
         if body is not None:
@@ -129,7 +128,7 @@ class PageProcess(Generic[R]):
             os.write(self._numbers, b"".join(map(_NUMBER.pack, numbers)))
 
     def _receive_answer(self, *, is_hurried: bool) -> bytes | None:
-        """Return the next answer; None if the process closed the pipe before it was complete."""
+        """None if the process closed the pipe before the answer was complete."""
         inbox = self._inbox
         if not is_hurried and len(inbox) < _LENGTH.size:
             time.sleep(_NAP_SECONDS)

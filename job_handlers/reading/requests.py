@@ -1,7 +1,6 @@
 """Turn a user's request to read a document into a job.
 
-The command line, HTTP, the web page and `[[schedule]]` all come here. This module refuses requests that make no sense;
-the services decide whether a request is accepted. Does not use the database.
+Refuses requests that make no sense; the services decide whether a request is accepted.
 """
 
 from __future__ import annotations
@@ -110,9 +109,9 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
 
 def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
-    """Build options from names and values, as the command line, HTTP, a form or TOML gives them.
+    """`words` come from the command line, HTTP, a form or TOML.
 
-    A value may be a list of values; an empty text means that the option is not given.
+    A value may be a list; an empty text means not given.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     converted: dict[str, Any] = {}
@@ -170,9 +169,9 @@ def download_job(
 
 
 def reindex_job(document: Document, options: ReadOptions, *, has_original: bool, is_forced: bool) -> NewJob:
-    """Return the job of `reindex DOCUMENT`: read it with its own settings, overridden by `options`.
+    """Read it with its own settings, overridden by `options`.
 
-    If the original is missing, the job downloads it first.
+    If the original is missing, download it first.
     """
     platform, owner = document.platform, document.owner
     if has_original:

@@ -208,7 +208,7 @@ class Snooze(HandlerError):
 
 
 class MissingDependency(Snooze):
-    """Only some jobs of the type need what this machine lacks.
+    """Some jobs of the type need what this machine lacks; others do not.
 
     The job is tried again after a while, and shown as waiting for CAPABILITY_MISSING.
     """

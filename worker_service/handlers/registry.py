@@ -1,7 +1,6 @@
 """Find the entry points of installed distributions, mainly handlers, and load what they provide.
 
-Finding reads metadata only. Loading imports the handler's module, so only the fork server and its children do that
-(`worker_service.runner.handler_probe`).
+Only the fork server and its children load: that imports the handler's module.
 """
 
 from __future__ import annotations
@@ -27,19 +26,17 @@ Commands = Mapping[str, Mapping[str, object]]
 class Offer(Struct, frozen=True):
     handlers: Sequence[Handler[Any]] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Job types that it names and cannot provide, each with the reason."""
+    """Job types that it names and cannot provide → the reason."""
 
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
-    """Return the entry points of the group on `path` (None: sys.path), sorted by name. `extra` adds specs that no
-    distribution declares.
-    """
+    """Sorted by name. `extra` adds specs that no distribution declares; `path` None: sys.path."""
     found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
 def find_dropped(directory: Path) -> list[EntryPoint]:
-    """Return the files of the directory; each is its own distribution, and its `spec` is the path."""
+    """Each is its own distribution; its `spec` is the path."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
@@ -81,7 +78,7 @@ def _load_dropped(path: Path) -> Any:
 
 
 def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
-    """Return the job types that several entry points provide, each with a message. None of them can be used."""
+    """None of the types that several entry points provide can be used."""
     by_type: dict[str, list[EntryPoint]] = {}
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)

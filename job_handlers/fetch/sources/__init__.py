@@ -1,8 +1,7 @@
-"""The kinds of sources that documents come from, and which of them an address belongs to.
+"""The kinds of sources that documents come from.
 
-A source is a package or module that the entry points `worker_service.sources` name by its platform; the protocol
-`Source` says what it contains. Reading an address imports no heavy library: a source imports those inside its
-functions, and `prepare` imports them before children are forked.
+The entry points `worker_service.sources` name a package or module for each platform, with the contents of `Source`.
+Reading an address imports no heavy library: `prepare` imports those before children are forked.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Reference(Struct, frozen=True):
     key: str
     """A permanent name: a Drive id, a URL, an absolute path."""
     resource_key: str = ""
-    """Has to be sent together with the key of an old Drive link."""
+    """Belongs to the key of an old Drive link."""
     is_folder: bool = False
 
 
@@ -50,12 +49,12 @@ class FileRequest(Struct, frozen=True):
 
 
 class SourceFile(Protocol):
-    """One file. Its methods raise `FetchError` for everything that fails at the source."""
+    """Its methods raise `FetchError`."""
 
     def facts(self) -> FileFacts: ...
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
-        """Append up to `length` checked bytes (None: all) to `part`, and yield the size of each step."""
+        """Append up to `length` bytes (None: all), and yield the size of each step."""
 
     def close(self) -> None: ...
 
@@ -76,12 +75,10 @@ class Source(Protocol):
     """Patterns of the credentials that it reads."""
 
     def parse_reference(self, text: str) -> Reference | None:
-        """Return None if the address belongs to another source. Raise `Permanent` if it is malformed."""
+        """None: the address belongs to another source. Raise `Permanent` if it is malformed."""
 
     def source_of_jobs(self, credential: str) -> str:
-        """Return the `source` of jobs with this credential: they rest together when it asks for a pause. Empty if it
-        never does.
-        """
+        """Jobs with the same source rest together. Empty if it never asks for a pause."""
 
     def files_to_read(self, reference: Reference, credential: str) -> Sequence[Path]:
         """Return the files, beside credentials, that the sandbox must allow."""

@@ -1,6 +1,6 @@
 """Files and directories of this machine as a source.
 
-Symbolic links are resolved first. Only WORKER_DOWNLOAD_ROOTS may be read, if it is set; credentials never.
+Symbolic links are resolved first. If WORKER_DOWNLOAD_ROOTS is set, only it may be read; credentials never.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def open_tree(
 
 
 def revision_of(found: os.stat_result) -> str:
-    """Return a key that changes with the file's content. Includes ctime, which a program cannot set."""
+    """Include ctime, which a program cannot set."""
     return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
 
 def readable_paths(path: str) -> list[Path]:
-    """Return the path that a child's sandbox must allow: the resolved path, or nothing if jobs may not read it."""
+    """Return the resolved path, or nothing if jobs may not read it."""
     try:
         return [resolve_path(path)]
     except FetchError:
@@ -75,7 +75,7 @@ def readable_paths(path: str) -> list[Path]:
 
 
 def resolve_path(text: str) -> Path:
-    """Resolve symbolic links. Raise `FetchError` if jobs may not read the result."""
+    """Raise `FetchError` if jobs may not read the result."""
     path = path_of(text)
     if not path.is_absolute() or "\0" in str(path):
         raise FetchError("PATH_REFUSED", what=text[:200])
@@ -109,7 +109,7 @@ def _unreadable(text: str, error: OSError) -> FetchError:
 
 
 class LocalFile:
-    """Copied, and left where it is. A file that may still be written is not read yet."""
+    """A file that may still be written is not read yet."""
 
     def __init__(self, path: str, timeouts: Timeouts) -> None:
         self._path = path
@@ -164,7 +164,7 @@ class LocalFile:
 
 
 class LocalTree:
-    """A directory to crawl. Symbolic links and hidden names are skipped."""
+    """Symbolic links and hidden names are skipped."""
 
     platform = PLATFORM
     source = ""
@@ -186,7 +186,7 @@ class LocalTree:
         raise ItemError(f"{item_id}: a directory has no shortcuts")
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
-        """List entries by name. `page` is the last name of the previous page, in hex."""
+        """List by name. `page` is the last name of the previous page, in hex."""
         after = bytes.fromhex(page)
         try:
             found = os.listdir(os.fsencode(path_of(folder_id)))  # noqa: PTH208  names in bytes: they need not be UTF-8

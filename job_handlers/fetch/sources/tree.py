@@ -14,7 +14,7 @@ EntryKind = Literal["folder", "file", "native", "shortcut"]
 
 
 class ItemError(Exception):
-    """One item cannot be listed or read, and a retry would not help. The walk continues without it."""
+    """One item cannot be listed or read, for good. The walk continues."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -25,7 +25,7 @@ class ItemError(Exception):
 
 
 class ListingExpired(Exception):
-    """The source no longer knows this page of a listing. Start the listing again."""
+    """Start the listing again."""
 
 
 class Entry(Struct, frozen=True):
@@ -42,11 +42,11 @@ class Entry(Struct, frozen=True):
     modified: str = ""
     """UTC, ISO 8601."""
     key: str = ""
-    """Has to be sent together with the id."""
+    """Has to be sent with the id."""
     corpus: str = ""
-    """The part of the source that contains it, such as a shared drive. Each corpus has its own list of changes."""
+    """The part of the source that contains it, such as a shared drive, with its own list of changes."""
     target_id: str = ""
-    """The target of a shortcut; then `key` belongs to the target."""
+    """Target of a shortcut, to which `key` then belongs."""
     refusal: str = ""
     is_trashed: bool = False
 
@@ -68,9 +68,9 @@ class TreeChanges(Struct, frozen=True):
 class Tree(Protocol):
     platform: str
     source: str
-    """The `source` of the crawl's jobs, which rest together when it asks for a pause."""
+    """The crawl's jobs rest together when it asks for a pause."""
     root_name: str
-    """Identifies the crawled folder without asking the source."""
+    """Identifies the folder without asking the source."""
 
     def root(self) -> Entry: ...
 
@@ -79,6 +79,6 @@ class Tree(Protocol):
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing: ...
 
     def change_token(self, corpus: str) -> str:
-        """Return a token from which `changes` continues; empty if the source must be walked each time."""
+        """Return a token for `changes`; empty if the source must be walked each time."""
 
     def changes(self, corpus: str, token: str) -> TreeChanges: ...

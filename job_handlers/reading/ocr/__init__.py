@@ -1,4 +1,4 @@
-"""Recognise the pixels of a page. This module chooses the languages, and if a second engine rereads uncertain lines."""
+"""Recognise the pixels of a page: choose the languages, and whether a second engine rereads uncertain lines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,9 +16,9 @@ from worker_service.handlers import Choices
 
 
 def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
-    """Return how to read pages. Without languages, each page is in one of those installed that can be identified.
+    """Without languages, each page is in an installed one that can be identified.
 
-    `auto` becomes `fast` if there is no second engine, so that equal readings share one digest.
+    `auto` becomes `fast` without a second engine, so that equal readings share one digest.
     """
     some = _likely_languages() if languages is None else languages
     wanted = WayToRead(some, quality, is_one_of_them=languages is None and len(some) > 1)
@@ -38,7 +38,7 @@ def reader_for(wanted: WayToRead) -> Reader:
 
 
 def identity_of(wanted: WayToRead) -> str:
-    """Return a text that identifies everything that can change the recognised words; `none` without an engine."""
+    """Identify everything that can change the words; `none` without an engine."""
     each = [tesseract.identity(_for_first_engine(replace(wanted, languages=some))) for some in _alternatives(wanted)]
     if "none" in each:
         return "none"
@@ -53,7 +53,7 @@ def offers() -> str | None:
 
 
 def identity() -> Sequence[str]:
-    """Return what affects recognition on this machine, as far as that is known without loading the engines."""
+    """Return what affects recognition, as far as known without loading the engines."""
     if missing():
         return []
     # A machine with a second engine reads other words than one without.
@@ -61,7 +61,7 @@ def identity() -> Sequence[str]:
 
 
 def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
-    """Return the language a page in this script needs, if it was read in languages that do not cover the script."""
+    """Return the language that a page in this script needs."""
     codes = language_data.codes_for_script(script or "")
     if script is None or not codes or not set(codes).isdisjoint(read_in):
         return None
@@ -93,10 +93,7 @@ def _is_second_asked(wanted: WayToRead) -> bool:
 
 
 def _for_first_engine(wanted: WayToRead) -> WayToRead:
-    """Return the settings for the first engine.
-
-    They ask for its best data only if no second engine can improve on `fast`.
-    """
+    """Ask for the best data only if no second engine can improve on `fast`."""
     is_best = wanted.quality == "best" and not (
         _has_second(wanted.languages) and not set(wanted.languages) <= set(tesseract.languages_of("best"))
     )

@@ -1,7 +1,7 @@
 """Recover dot leaders, which connect a title in a table of contents with its page number.
 
-An engine reads letters into the dots and loses text beside them. This module finds the dots in the pixels: small,
-similar, evenly spaced marks at one height. The text beside them is read again on its own.
+An engine reads letters into the dots and loses text beside them. The dots are found in the pixels: small, similar,
+evenly spaced marks at one height. The text beside them is read again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Mark = tuple[int, int, int, int]
 
 DOTS_LEAST = 5
 _DOT, _APART = 0.3, 2.2
-"""Maximum size of a dot, and maximum distance between dots, in line heights."""
+"""Size of a dot, and distance between dots, at most, in line heights."""
 _SPECK = 0.07
 """Line heights. A narrower mark is ignored."""
 _UNEVEN = 0.25
 _INK_MOST = 3.0
-"""Ink in dots. More at the next dot's position is a letter, not a speck beside a dot."""
+"""Ink in dots. More is a letter, not a speck beside a dot."""
 _NEAR = 3.5
 _SAME_ROW, _DOTS_ROW = 0.5, 0.8
-"""The second is for pieces without words, which may be dots read as letters."""
+"""The second is for pieces without words: perhaps dots read as letters."""
 _STEP_MOST = 1.5
-"""Maximum distance between rows of a paragraph, relative to the median."""
+"""Between rows of a paragraph, relative to the median."""
 _ROWS_LEAST, _MOST = 3, 0.5
 _SURE = 99.0
-"""Confidence of a row of dots, high enough that it is not reread."""
+"""High enough that the dots are not reread."""
 _WORD, _READ_WELL = 80.0, 90.0
 _MARGIN = 0.25
 _INK_LEFT_OUT = 0.002
@@ -61,7 +61,7 @@ def is_leader(word: Word) -> bool:
 
 
 def separate_leaders(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """Return the lines with dot leaders as words of dots. `read` recognises an image of one line."""
+    """Dots become words. `read` recognises an image of one line."""
     boxes = {at: _box_of(line) for at, line in enumerate(lines) if line}
     if not boxes:
         return lines
@@ -97,7 +97,7 @@ def misses_text_beside(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
 
 
 def is_contents_page(lines: Sequence[Sequence[Word]]) -> bool:
-    """Return whether most lines have dot leaders, as in a table of contents with one column."""
+    """Most lines have dot leaders."""
     return _count_with_dots(lines) > _MOST * sum(map(bool, lines))
 
 
@@ -114,7 +114,7 @@ def score_beside(lines: Sequence[Sequence[Word]]) -> float:
 
 
 def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
-    """Arrange separately read pieces in rows. The best pieces define where the rows are."""
+    """The best pieces define where the rows are."""
     ranked = sorted(filter(None, pieces), key=_score, reverse=True)
     # The better pieces are words; the others may be only dots.
     heights = [word.y1 - word.y0 for piece in ranked[: len(ranked) // 3 + 1] for word in piece]
@@ -139,7 +139,7 @@ def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
 
 
 def _box_of(line: Sequence[Word]) -> Box:
-    """Return the line's box, as high as its confidently read words."""
+    """Return a box as high as its confidently read words."""
     x0, y0, x1, y1 = layout.bounds_of(line)
     sure = [word for word in line if word.confidence >= _WORD]
     return (x0, min(word.y0 for word in sure), x1, max(word.y1 for word in sure)) if sure else (x0, y0, x1, y1)
@@ -172,7 +172,7 @@ def _insert_leaders(
 
 
 def _words_beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gray], list[Word]]) -> list[Word]:
-    """Return the words inside the box, read again if they were uncertain or cut."""
+    """Read words again that were uncertain or cut."""
     begin, top, end, bottom = box
     high = bottom - top
     if end - begin < _DOT * high:

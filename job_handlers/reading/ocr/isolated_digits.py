@@ -1,7 +1,6 @@
-"""Recover isolated figures in a column, far from the rest of their row, which the engine takes for dirt.
+"""Recover isolated figures in a column, which the engine takes for dirt.
 
-The ink left over is read again. Only a figure, or a dash for an empty value, is added: otherwise the cell would appear
-empty.
+The ink left over is read again. Only a figure, or a dash, is added: otherwise the cell would appear empty.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ROOM = 0.3
 _HIGH_MOST = 1.6
 _TOGETHER = 0.8
 _NEAR = 16.0
-"""Maximum distance to another figure of the column, in line heights."""
+"""Distance to another figure of the column, in line heights."""
 _BESIDE = 0.5
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
 _SURE, _CERTAIN = 60.0, 95.0
@@ -30,7 +29,7 @@ _GUESSED_MOST = 3
 
 
 def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """Return the lines with figures added. `read` recognises an image of one line."""
+    """`read` recognises an image of one line."""
     words = [word for line in lines for word in line]
     figures = [word for word in words if any(map(str.isdigit, word.text))]
     if len(figures) < 2:
@@ -53,7 +52,7 @@ def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], l
 
 
 def _is_guessed(word: Word) -> bool:
-    """Return whether the word may be an isolated figure read as letters."""
+    """True if it may be an isolated figure read as letters."""
     return word.confidence < _SURE and len(word.text) <= _GUESSED_MOST and not any(map(str.isdigit, word.text))
 
 

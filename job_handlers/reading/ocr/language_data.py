@@ -1,4 +1,4 @@
-"""Tesseract's languages: codes, Debian's packages (`apt-cache search tesseract-ocr-`), and other names."""
+"""Tesseract's languages: codes, Debian's packages, and other names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NAMES = _pairs(_LISTED)
 
 
 def _common_names() -> dict[str, str]:
-    """Return common name → code. A name without a qualifier means the language as it is written today."""
+    """A name without a qualifier means the language of today."""
     names: dict[str, str] = {}
     for code, name in sorted(NAMES.items(), key=lambda one: len(one[1])):
         names.setdefault(re.split(r" [-(]|,", name)[0].lower(), code)
@@ -109,7 +109,7 @@ def codes_for_script(script: str) -> tuple[str, ...]:
 
 
 def install_command(codes: Iterable[str]) -> str:
-    """Return the command that installs these codes. They must be known to Debian."""
+    """Debian must know the codes."""
     return f"apt-get install {' '.join(map(_package, codes))}"
 
 

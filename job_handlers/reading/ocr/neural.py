@@ -1,7 +1,7 @@
 """Read single lines, and find lines on a page, with the small PP-OCR networks from the rapidocr wheel.
 
-The only module that uses them and onnxruntime. The wheel's own code would look for other models, start threads and load
-OpenCV, so only its models are used. Nothing is ever downloaded.
+The wheel's own code would look for other models, start threads and load OpenCV, so only its models are used. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _LINES, _FINDS = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.onnx"
 _HEIGHT = 48
 _STEP = 8
 WIDTH_MOST = 40
-"""Maximum width of a line, in line heights: memory grows with it. Longer lines are squeezed."""
+"""Line heights: memory grows with the width. Longer lines are squeezed."""
 _ABOVE, _BESIDE = 0.12, 0.3
-"""Margins around a line, in line heights."""
+"""Margins in line heights."""
 _GAP = 0.9
 """Share of the line height: characters further apart belong to different words."""
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
@@ -50,7 +50,7 @@ _PIXELS_MOST = 680_000
 """Memory grows with them: 450 bytes each."""
 _TEXT, _SURE = 0.3, 0.6
 _GROWN = 0.8
-"""The network marks the middle of each line; the line extends this much to each side, in heights of the mark."""
+"""The network marks the middle of a line; it extends this much to each side, in heights of the mark."""
 
 
 def missing() -> Problem | None:
@@ -65,7 +65,7 @@ def missing() -> Problem | None:
 
 
 def name() -> str:
-    """Return a name that includes the versions of everything that can change the result."""
+    """Include the versions of everything that can change the result."""
     return _NAME
 
 
@@ -89,16 +89,16 @@ def _models() -> Path:
 
 
 class LineReader:
-    """Reads the text in a box. Loads the model when first used."""
+    """Loads the model when first used."""
 
     def __init__(self) -> None:
         self._session: Any = None
         self._characters: list[str] = []
 
     def read(self, gray: Gray, box: Box, between: tuple[float, float] = (-inf, inf)) -> list[Word]:
-        """Return the words with their positions on the page, which are only approximate along the line.
+        """Positions along the line are approximate.
 
-        The margin of the line ends where the neighbouring text ends and begins (`between`).
+        `between`: where the neighbouring text ends and begins.
         """
         session, numpy = self._ready()
         x0, y0, x1, y1 = _with_margin(box, gray)
@@ -129,7 +129,7 @@ class LineReader:
 
 
 class LineFinder:
-    """Finds the lines of text on a page. Loads the model when first used."""
+    """Loads the model when first used."""
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -169,7 +169,7 @@ def _onnxruntime() -> Any:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Silence stderr while onnxruntime is imported: it complains that the sandbox shows no graphics card."""
+    """Onnxruntime complains that the sandbox shows no graphics card."""
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -201,7 +201,7 @@ def _with_margin(box: Box, gray: Gray) -> Box:
 
 
 def _words(text: Sequence[str], sure: Sequence[float], x: Sequence[float], box: Box, gap: float) -> list[Word]:
-    """Build words. A word's confidence is that of its least certain character."""
+    """A word is as sure as its least certain character."""
     apart = [after - before for before, after in pairwise(x)]
     half = median(apart) / 2 if apart else (box[3] - box[1]) / 4
     gap = max(gap, 4 * half)

@@ -1,4 +1,4 @@
-"""Recognise one page: deskew it if necessary, and turn it if the result makes no sense."""
+"""Recognise one page: deskew it, and turn it if the result makes no sense."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from job_handlers.reading.preprocess import (
 from worker_service.base import language_id
 
 _WEAK = 65.0
-"""Confidence. Text lying the wrong way reaches 10 to 50, the worst scans 70 and more."""
+"""Text lying the wrong way reaches 10 to 50, the worst scans 70 and more."""
 _DOUBTFUL = 70.0
 _FOREIGN = 80.0
 """Arabic, Han and Bhaiksuki letters read as Latin reached 24 to 79."""
 _CHARACTERS_LEAST = 20
 _UNEVEN_BELOW_DPI = 250.0
-"""Scans below this resolution are noisy and unevenly lit: one threshold for the page loses lines of them, or all."""
+"""Coarser scans are noisy and unevenly lit: one threshold loses lines of them, or all."""
 _COARSE_DPI, _FINE_DPI = 180.0, 280.0
 _LARGE = 17
-"""Height in pixels of small letters in black and white, about 9 points. Half of the pixels are enough for them."""
+"""Height in pixels of small letters in black and white, about 9 points. Half of the pixels will do."""
 _UPRIGHT_SHARE = 0.5
 _SPARSE = 1.02
-"""Factor by which reading in separate pieces must be better, because the order of the pieces is uncertain."""
+"""Reading in separate pieces must be better by this factor, because their order is uncertain."""
 _SIDE_MAX = 32_000
 """Pixels. Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
 _PAGE_INCHES_LEAST = 5.0
-"""A resolution that makes the page narrower is probably wrong, and the engine would take letters for specks."""
+"""A resolution that makes the page narrower is probably wrong: letters would look like specks."""
 
 
 class RecognisedPage(Struct, frozen=True):
@@ -57,7 +57,7 @@ class RecognisedPage(Struct, frozen=True):
     skew: float = 0.0
     is_blank: bool = False
     seen: Gray | None = None
-    """The deskewed and turned image to which the words' coordinates refer."""
+    """Deskewed and turned; the words' coordinates refer to it."""
     readers: list[str] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Reader:
         engine: Callable[[Sequence[str]], Engine],
         second: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """`languages` lists alternatives: each page is in one of them, which is one language or several at once."""
+        """`languages` lists alternatives, each of one language or several."""
         self._languages = languages
         self._engine = cache(lambda at: engine(languages[at]))
         self._second = second
@@ -94,9 +94,9 @@ class Reader:
             return self.read_in_parts(gray, dpi)
 
     def read_in_parts(self, gray: Gray, dpi: float) -> RecognisedPage:
-        """Read the page band by band, and leave out the bands on which the engine fails.
+        """Leave out the bands on which the engine fails.
 
-        Raise RuntimeError if it fails on all of them.
+        Raise RuntimeError if it fails on all.
         """
         lines: list[list[Word]] = []
         second: list[int] = []
@@ -162,7 +162,7 @@ class Reader:
 
 
 def _upright(found: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
-    """Return the words of a band in pixels of the whole page, as it lies."""
+    """Return pixels of the whole page, as it lies."""
     # At 72 dpi a point is a pixel.
     placed = layout.to_page_points(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
     return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]

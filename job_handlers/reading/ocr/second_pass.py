@@ -1,8 +1,8 @@
 """Reread uncertain lines with a second engine, and merge both readings.
 
-The first engine's layout is kept, and its words wherever it is confident or both agree. The second is worse at spaces:
-words are compared by their positions. It was trained to write likely text: where only digits differ, the first engine's
-are kept unless it was guessing.
+The first engine's layout is kept, and its words where it is confident or both agree. The second is worse at spaces, so
+words are compared by position. It was trained to write likely text: where only digits differ, the first engine's are
+kept unless it was guessing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from job_handlers.reading.ocr.dot_leaders import is_leader
 from job_handlers.reading.preprocess import Box, Gray, unread_ink
 
 _SURE = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
-"""(page confidence, word confidence): on a page at least that good, words below the second number are reread.
-
-On a clean page that is one word in a hundred.
+"""(page confidence, word confidence): on a page at least that good, words below the second number are reread, on a
+clean page one in a hundred.
 """
 _MOST_OF_LINE = 0.6
 
 # Minimum confidences, measured on 37,000 words that both engines read, 900 of them differently.
 _SPECK, _READ_WELL = 80.0, 85.0
-"""If the second engine read the rest of the line well and sees nothing, the first engine's word is dirt."""
+"""If the second engine read the rest of the line well and sees nothing, the word is dirt."""
 _ADDED = 90.0
 _CERTAIN, _LIKELY = 95.0, 80.0
 _GUESSED, _GUESSED_FIGURES = 80.0, 50.0
@@ -37,7 +36,7 @@ _INK_LEFT_OUT = 0.003
 """Share of the page's ink: one word in three hundred, or a drawing."""
 _BESIDE = 0.3
 _BARE = 1.2
-"""Width without words that makes a line worth reading, in line heights."""
+"""Width without words, in line heights, that makes a line worth reading."""
 _SAME_ROW = 0.6
 _NEAR = 6.0
 _OVERLAP = 0.4
@@ -45,7 +44,7 @@ _OVERLAP = 0.4
 _TOUCHING = 0.1
 
 Group = tuple[list[Word], list[Word]]
-"""Words of the first and of the second engine at one position."""
+"""Words of both engines at one position."""
 
 _ALIKE = str.maketrans("‘’“”″–—−", '\'\'"""---')
 _FIGURES = re.compile(r"\d")
@@ -53,16 +52,16 @@ _FIGURES = re.compile(r"\d")
 
 class SecondReader:
     def __init__(self, *, is_thorough: bool) -> None:
-        """`is_thorough` rereads every line, and looks for missed lines on every page."""
+        """`is_thorough` rereads every line, and looks for missed ones."""
         self.name = neural.name()
         self._is_thorough = is_thorough
         self._lines = neural.LineReader()
         self._finder = neural.LineFinder()
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """Return the merged lines, and the numbers of those with words from the second engine.
+        """Return the lines, and the numbers of those with words from the second engine.
 
-        `is_weak` is True if the first engine found little.
+        `is_weak`: the first engine found little.
         """
         confidence = layout.confidence_of(lines) or 0.0
         below = 101.0 if self._is_thorough else _reread_below(confidence)
@@ -89,12 +88,12 @@ class SecondReader:
 
 
 def _reread_below(confidence: float) -> float:
-    """Return the confidence below which words are reread on a page of this confidence."""
+    """Return the limit for a page of this confidence."""
     return next(sure for least, sure in _SURE if confidence >= least)
 
 
 def unsure_spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
-    """Return the ranges of words to reread: uncertain words with their neighbours, without crossing dot leaders."""
+    """Return ranges of uncertain words with their neighbours, without crossing dot leaders."""
     dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
     return [
         (begin + first + 1, end + first + 1)
@@ -220,10 +219,7 @@ def _belong_together(one: Group, other: Group) -> bool:
 
 
 def _align(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
-    """Yield the words of both engines at each position, from left to right.
-
-    Joined words are grouped with their parts.
-    """
+    """Go from left to right. Joined words are grouped with their parts."""
     ordered = sorted(
         [*((word, True) for word in first), *((word, False) for word in second)],
         key=lambda one: one[0].x0,

@@ -1,7 +1,7 @@
-"""Recognise images with Tesseract, by tesserocr. The only module that uses it.
+"""Recognise images with Tesseract, by tesserocr.
 
-tesserocr runs the engine in process, which takes half the time of its program. An engine uses one thread: threads of
-one engine slow each other down.
+In process, which takes half the time of its program. An engine uses one thread: threads of one engine slow each other
+down.
 """
 
 from __future__ import annotations
@@ -43,13 +43,10 @@ _BLOCK_BYTES = 1 << 16
 _OTSU, _SAUVOLA = "0", "2"
 _VERTICAL = 7
 _WRITING = range(1, 9)
-"""Tesseract's text block types; the others are pictures, lines and noise."""
+"""Text block types; the others are pictures, lines and noise."""
 _MARGIN = 6
 _SCRIPT_SURE = 1.0
-"""Minimum confidence.
-
-On 20 noisy Latin pages a wrong script reached 0.7; Arabic, Cyrillic and Japanese pages 1.4 to 273.
-"""
+"""Confidence. On 20 noisy Latin pages a wrong script reached 0.7; Arabic, Cyrillic and Japanese ones 1.4 to 273."""
 _DIRECTIONS = "\u200e\u200f"
 
 
@@ -57,11 +54,11 @@ class WayToRead(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
     is_one_of_them: bool = False
-    """True if the language is not set: each page is in one of `languages`."""
+    """Each page is in one of `languages`."""
 
 
 def missing() -> Problem | None:
-    """Return the problem that keeps this machine from using the engine."""
+    """Return what keeps this machine from using the engine."""
     if tesserocr is None:
         return Problem(CAPABILITY_MISSING, "tesserocr, the OCR engine, cannot be loaded", "pip install tesserocr")
     if not _data_directories("fast"):
@@ -92,7 +89,7 @@ def engine_for(wanted: WayToRead) -> Engine:
 
 
 def identity(wanted: WayToRead) -> str:
-    """Return a text that identifies engine and trained data; `none` without an engine."""
+    """Identify engine and trained data; `none` without an engine."""
     try:
         data = _data_for(wanted)
     except HandlerError:
@@ -111,7 +108,7 @@ def identities() -> list[str]:
 
 
 def _checksum_of(path: Path) -> str:
-    """Return the file's checksum, read in blocks: allocating memory for all of it takes longer than the sum."""
+    """Read in blocks: allocating memory for all of it takes longer than the sum."""
     found = 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -176,10 +173,10 @@ class Engine:
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
-        """Return the words by line, in pixels, with an empty line between paragraphs.
+        """Return lines, in pixels, with an empty line between paragraphs.
 
-        `is_uneven` chooses the threshold per neighbourhood. `is_large`: the letters are still legible at half the size.
-        `is_sparse` returns each separate piece of text as a line, in no particular order.
+        `is_uneven` chooses the threshold per neighbourhood. `is_large`: still legible at half the size. `is_sparse`
+        returns each separate piece as a line, in no order.
         """
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         if is_sparse:
@@ -196,7 +193,7 @@ class Engine:
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        """Return the words of an image that contains one line, or part of one."""
+        """The image contains one line, or part of one."""
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_LINE)
         try:
@@ -226,12 +223,12 @@ class Engine:
         ]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
-        """Return the degrees clockwise by which the page must be turned; None if that is uncertain."""
+        """Return degrees clockwise; None if uncertain."""
         found = self._orientation(gray, dpi)
         return None if found is None else -int(found["orient_deg"]) % 360
 
     def script(self, gray: Gray, dpi: float) -> str | None:
-        """Return the script of a page, such as Latin or Arabic; None if that is uncertain."""
+        """Return such as Latin or Arabic; None if uncertain."""
         found = self._orientation(gray, dpi)
         return found["script_name"] if found is not None and found["script_conf"] >= _SCRIPT_SURE else None
 
@@ -247,7 +244,7 @@ class Engine:
 
 
 def _blocks(reader: Any) -> list[Box]:
-    """Return the text blocks in order; none if they are not plain boxes beside or below each other."""
+    """Return none if they are not plain boxes beside or below each other."""
     found: list[Box] = []
     at = reader.AnalyseLayout()
     is_more = at is not None
@@ -268,7 +265,7 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def _recognised_words(reader: Any) -> list[list[Word]]:
-    """Return the recognised words. Tesseract's own table takes three times as long to write."""
+    """Tesseract's own table takes three times as long to write."""
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
     begins_line = begins_paragraph = False

@@ -1,7 +1,7 @@
 """Google Drive. The only module that knows Google's client.
 
-Metadata goes through google-api-python-client, files through plain requests; both use our `HttpClient`, and so no
-proxy. Every failure is raised as `FetchError`. One `Drive` belongs to one attempt and one thread.
+Metadata goes through google-api-python-client, files through plain requests, both over `HttpClient`. Every failure is a
+`FetchError`. One `Drive` belongs to one attempt.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ REASONS: Mapping[str, str] = {
     "invalid": "REQUEST_INVALID",
     "badRequest": "REQUEST_INVALID",
 }
-"""Drive's reasons and our codes. An unknown reason is judged by its HTTP status."""
+"""Drive's reasons → codes. An unknown reason is judged by its HTTP status."""
 _CODES: Mapping[int, str] = {
     400: "REQUEST_INVALID",
     401: "CREDENTIAL_REFUSED",
     404: "NOT_FOUND",
     410: "NOT_FOUND",
 }
-"""Our codes for statuses without a known reason."""
+"""Codes for statuses without a known reason."""
 
 
 class Drive:
@@ -104,7 +104,7 @@ class Drive:
             shared_by=f"{self._root} {self.who}", raise_if_stopped=self._client.raise_if_stopped
         )
         self._next_chunk: tuple[str, int] | None = None
-        """The file and the byte at which the last chunk ended."""
+        """File, and byte at which the last chunk ended."""
         service = build(
             "drive",
             "v3",
@@ -140,7 +140,7 @@ class Drive:
         return str(self._execute(call)["startPageToken"])
 
     def changes(self, page: str, *, drive_id: str = "") -> TreeChanges:
-        """Return one page of changes since a start token: everything the account sees, or one shared drive."""
+        """Return one page: everything the account sees, or one shared drive."""
         drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().list(
             pageToken=page,
@@ -201,7 +201,7 @@ class Drive:
     def request(
         self, uri: str, method: str = "GET", body: str | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Any, bytes]:
-        """Send one request of Google's client, which takes this object for its transport."""
+        """Google's client takes this object for its transport."""
         self._pacer.wait_turn()
         wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
         with self._authorized(method, uri, wanted, body.encode() if body is not None else None) as answer:
@@ -268,7 +268,7 @@ class Drive:
         self, url: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> _TokenAnswer:  # fmt: skip
-        """Send one request of google-auth, which takes this method for its transport."""
+        """google-auth takes this method for its transport."""
         with self._client.request(method, url, headers or {}, body) as answer:
             return _TokenAnswer(answer.status, dict(answer.headers.items()), answer.read(_ERROR_BYTES_MAX))
 
@@ -318,7 +318,7 @@ class _TokenAnswer(Struct):
 
 
 def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
-    """`key`: the resource key that was sent, for entries that do not name theirs."""
+    """`key`: the resource key that was sent, for entries without one."""
     mime, shortcut, size = found.get("mimeType", ""), found.get("shortcutDetails", {}), found.get("size")
     may_download = found.get("capabilities", {}).get("canDownload", True)
     kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
@@ -344,7 +344,7 @@ def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
 
 
 def _reasons_of(body: bytes) -> Iterator[str]:
-    """Yield the reasons in either shape of Google's errors."""
+    """Google's errors have two shapes."""
     try:
         error = json.loads(body)["error"]
         for one in [*error.get("errors", []), *error.get("details", [])]:
@@ -369,7 +369,7 @@ _Signer: Any = RSASigner
 
 
 def _credentials(name: str) -> tuple[Any, str, str]:
-    """Return the credentials, their kind, and the account that files must be shared with."""
+    """Return credentials, kind, and the account that files must be shared with."""
     if name == drive_credentials.APPLICATION_DEFAULT:
         try:
             found, _ = google.auth.default(scopes=[SCOPE])
@@ -417,8 +417,8 @@ def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
 
 
 def _signer(info: Mapping[str, Any]) -> Any:
-    """Load the key without proving that its numbers are prime, which takes longer than a small download. Google refuses
-    a wrong key anyway.
+    """Do not prove that the key's numbers are prime, which takes longer than a small download. Google refuses a wrong
+    key.
     """
     key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     return _Signer(key, info.get("private_key_id"))

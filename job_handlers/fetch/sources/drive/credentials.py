@@ -17,7 +17,7 @@ DEFAULT = "drive"
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 ENDPOINT = HandlersSettings.drive_endpoint
-"""The setting accepts this machine only, because the endpoint receives our tokens."""
+"""The setting accepts this machine alone, because the endpoint receives tokens."""
 
 ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 
@@ -50,7 +50,7 @@ def credential_text(name: str) -> Mapping[str, Any]:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the file outside $CREDENTIALS_DIRECTORY that application default credentials name, if any."""
+    """Return the file that application default credentials name outside $CREDENTIALS_DIRECTORY."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 

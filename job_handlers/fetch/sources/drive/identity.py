@@ -1,6 +1,6 @@
 """Check which account each Drive credential belongs to, and what it can read, for `pagemill doctor --online`.
 
-It runs in a child process like an attempt, so the result holds for crawls and downloads. It is not a job type.
+It runs in a child process, like an attempt.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Limit how many calls a second all children of this worker make with one credential.
 
-The slots are in memory that the children share, because they are forked from the process that imported this module.
-They are written without a lock, which a killed child would leave locked: two calls in the same microsecond may take the
-same slot, and one call too many does no harm.
+The slots are in memory that forked children share. They are written without a lock, which a killed child would keep:
+two calls in the same microsecond may take one slot.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _NANOSECONDS = 1_000_000_000
 _STEP_SECONDS = 0.2
 _HELD_BACK_SECONDS_MAX = 32.0
 _SHARED = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")
-"""The time of the next call of each credential, on the monotonic clock, which is the same in all processes."""
+"""Time of the next call of each credential, on the monotonic clock."""
 
 
 class Pacer:
@@ -52,7 +51,7 @@ class Pacer:
             now = self._clock()
 
     def hold_back(self, seconds: float) -> None:
-        """Delay everybody who shares the account, after Drive asked for fewer calls."""
+        """Delay all calls of the account, after Drive asked for fewer."""
         if not self._is_shared:
             return
         until = self._clock() + int(min(seconds, _HELD_BACK_SECONDS_MAX) * _NANOSECONDS)

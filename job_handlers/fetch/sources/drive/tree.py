@@ -72,7 +72,7 @@ class DriveTree:
         return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
     def _call_for_item(self, call: Callable[[], T], page: str = "") -> T:
-        """Turn a refusal into `ItemError`, so that the walk continues with other items."""
+        """Turn a refusal into `ItemError`, so that the walk continues."""
         try:
             return self._call(call, page)
         except Permanent as error:

@@ -1,7 +1,7 @@
 """One file behind an https URL.
 
-A download is resumed only if a validator proves that the file is the same. A server that keeps a strong ETag while it
-changes the file is believed, unless the job names a digest.
+A download is resumed only if a validator proves that the file is the same. A strong ETag is believed, unless the job
+names a digest.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class HttpsFile:
     def __init__(self, url: str, request: FileRequest, timeouts: Timeouts, is_stopping: Callable[[], bool]) -> None:
         self._url = url
         self._final_url = url
-        """The end of the redirects, until it fails."""
+        """End of the redirects, until it fails."""
         self._request = request
         self._revision = ""
-        """A strong validator if the server gives one, else something that changes with most changes of the file."""
+        """A strong validator, else something that changes with most changes of the file."""
         self._revision_of = _strong_validator
         self._host = parse_url(url).host
         self._client = HttpClient(self._host, timeouts, is_stopping, AddressPolicy(ALLOW))
@@ -117,7 +117,7 @@ def _strong_validator(headers: Message) -> str:
 
 
 def _weak_validator(headers: Message) -> str:
-    """Return a weak ETag, or a date that is not just the time of the answer."""
+    """A weak ETag, or a date that is not just the time of the answer."""
     age = _age_seconds(headers)
     is_stamped = age is not None and age <= _STAMPED_SECONDS
     return headers.get("ETag", "").strip() or ("" if is_stamped else headers.get("Last-Modified", "").strip())
