@@ -791,6 +791,15 @@ CREATE TABLE file_gone (
 -- Removed documents whose pages still exist. A chore deletes the pages in small steps, because there may be many.
 CREATE TABLE document_gone (document_id INTEGER PRIMARY KEY) STRICT;
 
+-- The last publication or removal of each document, in the order of their commits, for programs that follow them.
+CREATE TABLE document_change (
+    number       INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice
+    document_id  INTEGER NOT NULL UNIQUE,
+    owner        TEXT NOT NULL,
+    generation   INTEGER                              -- NULL = removed
+) STRICT;
+CREATE INDEX document_change_by_owner ON document_change (owner, number);
+
 -- Links in the workspace that give readable names to the files of documents. A chore creates them from these rows.
 CREATE TABLE link (
     path         TEXT NOT NULL,              -- relative to the workspace
@@ -1287,9 +1296,19 @@ BEGIN
     DELETE FROM failure WHERE item = 'document ' || NEW.id;
 END;
 
+CREATE TRIGGER document_published AFTER UPDATE OF current_generation ON document
+WHEN NEW.current_generation IS NOT OLD.current_generation
+BEGIN
+    DELETE FROM document_change WHERE document_id = NEW.id;
+    INSERT INTO document_change (document_id, owner, generation) VALUES (NEW.id, NEW.owner, NEW.current_generation);
+END;
+
 CREATE TRIGGER document_removed AFTER DELETE ON document
 BEGIN
     DELETE FROM failure WHERE item = 'document ' || OLD.id;
+    DELETE FROM document_change WHERE document_id = OLD.id;
+    INSERT INTO document_change (document_id, owner)
+    SELECT OLD.id, OLD.owner WHERE OLD.current_generation IS NOT NULL;
 END;
 
 -- Holds the pending jobs of a stopped or waiting batch. Also keeps the other columns right after an UPDATE by hand.

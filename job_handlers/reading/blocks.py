@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.reading.layout import Word
@@ -32,7 +33,7 @@ _NEIGHBOURS = 5
 """Lines above and below a line that show how wide its column is there."""
 
 
-class TextLine(NamedTuple):
+class TextLine(Struct, frozen=True, gc=False):
     x0: float
     y0: float
     x1: float
@@ -44,8 +45,6 @@ class TextLine(NamedTuple):
     text: str
     """With its line feed."""
     begins_part: bool
-    right: float = 0.0
-    """Right edge of its column there."""
     role: Role | None = None
     """Role that the file itself states."""
     level: int = 0
@@ -71,86 +70,68 @@ class PageFacts(NamedTuple):
 
 
 def facts_of(lines: Sequence[TextLine], height: float) -> PageFacts:
-    sizes: Counter[float] = Counter()
+    sizes: dict[float, int] = {}
     for one in lines:
-        sizes[round(one.size * 2) / 2] += len(one.text)
-    body = sizes.most_common(1)[0][0] if sizes else 10.0
+        sizes[one.size] = sizes.get(one.size, 0) + len(one.text)
+    body = max(sizes, key=sizes.__getitem__, default=10.0)
+    least, most = 0.8 * body, 2.6 * body
     steps = Counter(
-        round((b.base - a.base) * 2) / 2
-        for a, b in pairwise(lines)
-        if abs(a.size - body) < 1 and abs(b.size - body) < 1 and 0.8 * body < b.base - a.base < 2.6 * body
+        [
+            int(2 * (b.base - a.base) + 0.5) / 2
+            for a, b in pairwise(lines)
+            if least < b.base - a.base < most and abs(a.size - body) < 1 and abs(b.size - body) < 1
+        ]
     )
     pitch = max(steps, key=lambda one: (steps[one], -one)) if steps else 1.2 * body
     return PageFacts(height, body, pitch)
 
 
-class _Pair(NamedTuple):
-    """Two lines, one after the other, and the first line of the open block."""
+def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
+    """Return how much speaks for a new block between the lines `a` and `b`.
 
-    first: TextLine
-    a: TextLine
-    b: TextLine
-    facts: PageFacts
-
-    @property
-    def step(self) -> float:
-        """Return the distance of the lines in usual steps of their size."""
-        usual = self.facts.pitch * max(self.b.size / (self.facts.body or 1), 0.8)
-        return (self.b.base - self.a.base) / (usual or 1)
-
-    @property
-    def is_same_row(self) -> bool:
-        return abs(self.b.base - self.a.base) < 0.5 * min(self.a.size, self.b.size)
-
-    @property
-    def is_short(self) -> bool:
-        """Return whether the first line ends well before the edge of its column, where the next word had room."""
-        room = (len(self.b.text.split(None, 1)[0]) + 1) * 0.5 * self.a.size if self.b.text.strip() else 0
-        return self.a.x1 + max(room, 2 * self.a.size) < self.a.right
-
-    @property
-    def is_indented(self) -> bool:
-        return 0.7 * self.a.size < self.b.x0 - self.a.x0 < 6 * self.a.size and not self.is_marked
-
-    @property
-    def is_marked(self) -> bool:
-        """Return whether the open block begins with the marker of an item."""
-        return MARKER.match(self.first.text) is not None
-
-    @property
-    def is_dedented(self) -> bool:
-        return self.first is not self.a and self.first.x0 - 0.7 * self.a.size > self.b.x0 and not self.is_same_row
-
-
-class _Rule(NamedTuple):
-    points: float
-    applies: Callable[[_Pair], bool]
-
-
-_BREAK_RULES = (
-    _Rule(1.0, lambda pair: pair.b.begins_part),
-    _Rule(1.5, lambda pair: pair.a.text.endswith("\n\n")),
-    _Rule(2.5, lambda pair: pair.step > 1.35),
-    _Rule(1.5, lambda pair: pair.step > 1.2),
-    _Rule(1.0, lambda pair: pair.step < 0 and not pair.is_same_row),
-    _Rule(-5.0, lambda pair: pair.is_same_row and pair.b.x0 - pair.a.x1 < 4 * pair.a.size),
-    _Rule(2.5, lambda pair: not pair.is_same_row and not 0.89 < pair.b.size / (pair.a.size or 1) < 1.12),
-    _Rule(2.0, lambda pair: not pair.is_same_row and bool((pair.a.style ^ pair.b.style) & (BOLD | MONOSPACED))),
-    _Rule(3.0, lambda pair: MARKER.match(pair.b.text) is not None),
-    _Rule(3.0, lambda pair: _BULLET_ALONE.fullmatch(pair.b.text.strip()) is not None),
-    _Rule(1.0, lambda pair: pair.is_short),
-    _Rule(0.5, lambda pair: pair.is_short and pair.a.text.rstrip().endswith(_SENTENCE_END)),
-    _Rule(0.5, lambda pair: pair.is_short and not pair.b.text[:1].islower()),
-    _Rule(-1.5, lambda pair: not pair.is_short and pair.b.text[:1].islower()),
-    _Rule(1.5, lambda pair: pair.is_indented and pair.a.text.rstrip().endswith(_SENTENCE_END)),
-    _Rule(2.0, lambda pair: pair.is_dedented and pair.is_marked),
-    _Rule(1.0, lambda pair: pair.is_dedented),
-    # What the file says. Some files have a paragraph for each line.
-    _Rule(6.0, lambda pair: pair.a.role is not pair.b.role),
-    _Rule(6.0, lambda pair: pair.a.group != pair.b.group and pair.b.role in (Role.HEADING, Role.ITEM)),
-    _Rule(1.0, lambda pair: pair.a.group != pair.b.group),
-    _Rule(-4.0, lambda pair: bool(pair.a.group) and pair.a.group == pair.b.group),
-)  # fmt: skip
+    `first` begins the open block; `right` is the edge of the column at `a`.
+    """
+    size = a.size or 1
+    rise = b.base - a.base
+    step = rise / (facts.pitch * max(b.size / (facts.body or 1), 0.8) or 1)
+    # The line ends well before the edge of its column, although the next word had room.
+    word = b.text.partition(" ")[0]
+    is_short = a.x1 + max((len(word) + 1) * 0.5 * size, 2 * size) < right
+    is_small_letter = word[:1].islower()
+    is_same_look = a.size == b.size and a.style == b.style
+    is_same_group = a.group == b.group and a.role is b.role
+    if 0.5 < step <= 1.2 and is_small_letter and is_same_look and is_same_group and len(word) > 3 and not is_short:
+        # Most lines of prose, at once: nothing below could make a block begin here.
+        return 0.0
+    is_same_row = abs(rise) < 0.5 * min(a.size, b.size)
+    ends_sentence = a.text.rstrip().endswith(_SENTENCE_END)
+    is_item = MARKER.match(first.text) is not None
+    is_indented = 0.7 * size < b.x0 - a.x0 < 6 * size and not is_item
+    is_dedented = first is not a and first.x0 - 0.7 * size > b.x0 and not is_same_row
+    evidence = (
+        (1.0, b.begins_part),
+        (1.5, a.text.endswith("\n\n")),
+        (2.5, step > 1.35),
+        (1.5, step > 1.2),
+        (1.0, step < 0 and not is_same_row),
+        (-5.0, is_same_row and b.x0 - a.x1 < 4 * size),
+        (2.5, not is_same_row and not 0.89 < b.size / size < 1.12),
+        (2.0, not is_same_row and (a.style ^ b.style) & (BOLD | MONOSPACED)),
+        (3.0, MARKER.match(b.text) or _BULLET_ALONE.fullmatch(b.text.strip())),
+        (1.0, is_short),
+        (0.5, is_short and ends_sentence),
+        (0.5, is_short and not is_small_letter),
+        (-1.5, not is_short and is_small_letter),
+        (1.5, is_indented and ends_sentence),
+        (2.0, is_dedented and is_item),
+        (1.0, is_dedented),
+        # What the file says. Some files have a paragraph for each line.
+        (6.0, a.role is not b.role),
+        (6.0, a.group != b.group and b.role in (Role.HEADING, Role.ITEM)),
+        (1.0, not is_same_group),
+        (-4.0, is_same_group and a.group > 0),
+    )
+    return sum([points for points, speaks in evidence if speaks])
 
 
 def blocks_of_words(
@@ -201,8 +182,9 @@ def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> lis
     """Return the blocks of consecutive lines, whose text begins at `begin`."""
     made: list[Block] = []
     open_lines: list[TextLine] = []
-    for line in _with_right_edges(lines):
-        if open_lines and _points(_Pair(open_lines[0], open_lines[-1], line, facts)) >= _BREAK_POINTS:
+    rights = [0.0, *_right_edges(lines)]
+    for right, line in zip(rights, lines, strict=False):
+        if open_lines and _break_points(open_lines[0], open_lines[-1], line, right, facts) >= _BREAK_POINTS:
             made.append(_block(open_lines, begin, facts))
             begin = made[-1].end
             open_lines = []
@@ -210,36 +192,45 @@ def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> lis
     return [*made, _block(open_lines, begin, facts)] if open_lines else made
 
 
-def _with_right_edges(lines: Sequence[TextLine]) -> list[TextLine]:
-    def right(at: int, one: TextLine) -> float:
-        near = lines[max(at - _NEIGHBOURS, 0) : at + _NEIGHBOURS + 1]
-        return max([line.x1 for line in near if line.x0 <= one.x1 and abs(line.x0 - one.x0) <= 3 * one.size])
-
-    return [one._replace(right=right(at, one)) for at, one in enumerate(lines)]
-
-
-def _points(pair: _Pair) -> float:
-    return sum([rule.points for rule in _BREAK_RULES if rule.applies(pair)])
+def _right_edges(lines: Sequence[TextLine]) -> list[float]:
+    """Return the right edge of the column at each line, which its neighbours show."""
+    edges = [one.x1 for one in lines]
+    for at, one in enumerate(lines):
+        x0, x1, reach = one.x0, one.x1, 3 * one.size
+        for other, near in enumerate(lines[at + 1 : at + _NEIGHBOURS + 1], at + 1):
+            if -reach <= near.x0 - x0 <= reach and near.x0 <= x1 and x0 <= near.x1:
+                if near.x1 > edges[at]:
+                    edges[at] = near.x1
+                if x1 > edges[other]:
+                    edges[other] = x1
+    return edges
 
 
 def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
     end = begin + sum([len(one.text) for one in lines])
-    sizes: Counter[float] = Counter()
-    style: Counter[int] = Counter()
-    for one in lines:
-        length = len(one.text.strip())
-        sizes[one.size] += length
-        for flag in (BOLD, ITALIC, MONOSPACED):
-            style[flag] += length if one.style & flag else 0
-    whole = sizes.total()
-    size = round(sizes.most_common(1)[0][0], 1)
-    flags = sum(flag for flag in style if style[flag] > 0.7 * whole) if whole else 0
+    size, flags = lines[0].size, lines[0].style
+    if any(one.size != size or one.style != flags for one in lines):
+        size, flags = _usual_look(lines)
+    size = round(size, 1)
     said = lines[0].role
     x0, y0 = min([one.x0 for one in lines]), min([one.y0 for one in lines])
     x1, y1 = max([one.x1 for one in lines]), max([one.y1 for one in lines])
     role = said or _role_of(lines, size, flags, facts)
     box = round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
     return Block(*box, begin, end, role, lines[0].level, size, flags | (SAID if said else 0))
+
+
+def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:
+    """Return the size and the style of most of the letters."""
+    sizes: Counter[float] = Counter()
+    styles: Counter[int] = Counter()
+    for one in lines:
+        length = len(one.text.strip())
+        sizes[one.size] += length
+        for flag in (BOLD, ITALIC, MONOSPACED):
+            styles[flag] += length if one.style & flag else 0
+    whole = sizes.total()
+    return sizes.most_common(1)[0][0], sum(flag for flag in styles if styles[flag] > 0.7 * whole) if whole else 0
 
 
 def _role_of(lines: Sequence[TextLine], size: float, flags: int, facts: PageFacts) -> Role:

@@ -98,7 +98,11 @@ def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
     for page in pages:
         blocks = list(page.blocks)
         for at, block in enumerate(blocks):
-            if block.role in _MAY_BE_HEADING and _points(_Candidate(page, at, facts)) >= _HEADING_POINTS:
+            if (
+                block.role in _MAY_BE_HEADING
+                and block.end - block.begin <= _HEADING_CHARACTERS_MAX
+                and _points(_Candidate(page, at, facts)) >= _HEADING_POINTS
+            ):
                 blocks[at] = replace(block, role=Role.HEADING)
         made.append(replace(page, blocks=blocks))
     return _with_levels(made, facts)
@@ -245,9 +249,12 @@ class _Candidate:
 
     @property
     def is_beside_another(self) -> bool:
-        """Return whether other text is on the same line, as in a form."""
+        """Return whether other text is on the same line, as in a form. A paragraph of another column is not."""
+        own = self.block
         return any(
-            one is not None and min(one.y1, self.block.y1) - max(one.y0, self.block.y0) > 0.5 * self.block.size
+            one is not None
+            and one.y1 - one.y0 < 4.5 * own.size
+            and min(one.y1, own.y1) - max(one.y0, own.y0) > 0.5 * own.size
             for one in (self.before, self.after)
         )
 
@@ -272,7 +279,7 @@ _HEADING_RULES = (
     _Rule(-2.5, lambda one: one.text.endswith(_SENTENCE_END) and not (one.number and len(one.text) < 60)),
     _Rule(-1.0, lambda one: one.text[:1].islower()),
     _Rule(-1.0, lambda one: len(one.text) > 90),
-    _Rule(-4.0, lambda one: len(one.text) > _HEADING_CHARACTERS_MAX or one.lines > 4),
+    _Rule(-4.0, lambda one: one.lines > 4),
     _Rule(-4.0, lambda one: one.letters < 2 or one.letters < 0.5 * len(one.text.replace(" ", ""))),
     _Rule(-2.0, lambda one: one.block.role is Role.ITEM and one.number is None),
     # Place.
@@ -296,7 +303,8 @@ def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[B
     ranks = _style_ranks(found)
     depths = {depth: _usual(ranks[_look(page, one)] for page, one in found if _depth(page, one) == depth)
               for depth in range(1, HEADING_LEVELS)}  # fmt: skip
-    first = next((rank - depth for depth, rank in depths.items() if rank), 0)
+    # One level above the numbered headings, for the title.
+    first = min(max(next((rank - depth for depth, rank in depths.items() if rank), 0), 0), 1)
 
     def level(page: BlocksOfPage, block: Block) -> int:
         depth = _depth(page, block)

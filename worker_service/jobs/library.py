@@ -116,6 +116,13 @@ class Document(Struct, frozen=True):
         return self.kind in ("zip", "mail")
 
 
+class DocumentChange(Struct, frozen=True):
+    number: int
+    document_id: int
+    generation: int | None
+    """None: the document was removed."""
+
+
 class Provenance(Struct, frozen=True):
     folder: str
     size: int | None

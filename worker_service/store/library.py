@@ -17,6 +17,7 @@ from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
     NEWEST_FIRST,
     Document,
+    DocumentChange,
     DocumentOrder,
     DocumentSelector,
     DocumentSort,
@@ -119,6 +120,15 @@ class Library:
         """Return (pages of the newest generation, pages since then, their seconds) of each document."""
         rows = self._db.read("pages_read", ids=json.dumps(list(ids)), since=since, now=now)
         return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
+
+    def document_changes(self, after: int, *, owner: str | None, most: int) -> Sequence[DocumentChange]:
+        """Return the last change of each document that has one after the number `after`, in the order of commits."""
+        return [DocumentChange(*row) for row in self._db.read("document_changes", after=after, owner=owner, most=most)]
+
+    def history(self) -> str:
+        """Return a text that identifies this database and its restores."""
+        [row] = self._db.read("history")
+        return json.dumps(row)
 
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]

@@ -78,6 +78,14 @@ SELECT d.id, count(r.id), ifnull(sum(r.created_at >= :since), 0),
 -- name: count_documents
 SELECT count(*) FROM document WHERE index_status = :status AND (:owner IS NULL OR owner = :owner);
 
+-- name: history
+-- Another database, or the same one after a restore, has another history.
+SELECT created_at, (SELECT group_concat(at || fence) FROM restored) FROM pagemill_schema;
+
+-- name: document_changes
+SELECT number, document_id, generation FROM document_change
+ WHERE number > :after AND (:owner IS NULL OR owner = :owner) ORDER BY number LIMIT :most;
+
 -- name: counts_by_state
 SELECT index_status, count(*) FROM document GROUP BY index_status ORDER BY index_status;
 

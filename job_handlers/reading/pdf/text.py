@@ -225,14 +225,13 @@ def _text_lines(
     for part in parts:
         own: list[text_blocks.TextLine] = []
         for at in part.lines:
-            x0, y0, x1, y1 = boxes[at]
             line = lines[at]
             font = line.font
             style = text_blocks.font_style(font.name, font.weight)
-            role, level, group = said.get((line.x, line.y), _NOTHING_SAID)
+            begins_part = not own
+            role, level, group = said.get((line.x, line.y), _NOTHING_SAID) if said else _NOTHING_SAID
             own.append(text_blocks.TextLine(
-                x0, y0, x1, y1, line.y / 100, font.size / 100, style, f"{line.text}\n", at == part.lines[0],
-                role=role, level=level, group=group,
+                *boxes[at], line.y / 100, font.size / 100, style, f"{line.text}\n", begins_part, role, level, group
             ))  # fmt: skip
         found.append(own)
     return text_blocks.facts_of([one for own in found for one in own], height), found

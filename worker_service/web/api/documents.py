@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Meta, Struct, field
 from starlette.responses import FileResponse, Response
 
 from worker_service.base.errors import DocumentNotFound, Refused
@@ -19,6 +19,7 @@ from worker_service.services.documents import DocumentDetails, DocumentPage
 from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_images import WIDTH
 from worker_service.services.page_layouts import TableOnPage, tables_of
+from worker_service.services.passage_feed import PassageChanges, changed_passages
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.parameters import DryRunParameter, Given, Id, about
 from worker_service.web.resources import documents as resource
@@ -59,6 +60,11 @@ class KeywordsQuery(Struct, frozen=True, kw_only=True):
 
 class RemovalQuery(Struct, frozen=True):
     dry_run: DryRunParameter = False
+
+
+class PassagesQuery(Struct, frozen=True):
+    since: Annotated[str, about("The `next` of an earlier answer; leave it out to begin.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of documents; default 20.")] = 20
 
 
 class ReindexBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,6 +194,15 @@ def file(call: ApiRequest) -> Response:
         return stream_file(made, FORMATS[form].media_type, file_name=name)
     found, name = exports.find_file(call.session, call.id, form)
     return FileResponse(found.path, media_type="application/octet-stream", filename=name)
+
+
+@endpoint("GET", "/api/passages")
+def passages(call: ApiRequest, query: PassagesQuery) -> PassageChanges:
+    """Return the documents that were published or removed since a cursor, each with all of its passages.
+
+    The passages of a document replace those of its earlier generations. Store `next` together with them.
+    """
+    return changed_passages(call.session, query.since, owner=call.visitor.owner, most=query.limit)
 
 
 @endpoint("GET", "/api/exports/{form}", media="application/zip", refusals=(404,))

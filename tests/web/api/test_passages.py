@@ -1,0 +1,107 @@
+"""The feed of passages: what a program that follows it knows, however often it is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+import httpx
+import pytest
+
+from tests.cli.stored_documents import Shelf
+from tests.store.kit import work_as
+from tests.web.api import passage_follower
+from tests.web.conftest import bearer, served
+from worker_service.services.database import Session
+from worker_service.services.document_formats import write_format
+from worker_service.settings.config import Settings
+
+
+@pytest.fixture
+def shelf(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
+
+
+def changes(site: httpx.Client, **query: str) -> list[tuple[int, int | None, list[str]]]:
+    items = site.get("/api/passages", params=query).raise_for_status().json()["items"]
+    return [(one["document_id"], one["generation"], [own["text"] for own in one["passages"]]) for one in items]
+
+
+def test_a_document_is_in_the_feed_at_its_last_change(site: httpx.Client, shelf: Shelf) -> None:
+    first = shelf.read("a.pdf", "water")
+    second = shelf.read("b.pdf", "fire", content="c2")
+    cursor = site.get("/api/passages").json()["next"]
+
+    shelf.read("a.pdf", "earth", content="c3")
+    after_reading = changes(site, since=cursor)
+    site.delete(f"/api/documents/{first}").raise_for_status()
+
+    assert after_reading == [(first, 2, ["earth"])]
+    assert changes(site, since=cursor) == [(first, None, [])]
+    assert changes(site) == [(second, 1, ["fire"]), (first, None, [])]
+
+
+def test_the_feed_has_the_documents_of_the_visitors_owner_alone(
+    settings: Settings, site: httpx.Client, shelf: Shelf
+) -> None:
+    shelf.read("a.pdf", "water", owner="alice")
+    bobs = shelf.read("b.pdf", "fire", owner="bob", content="c2")
+
+    answer = site.get("/api/passages", headers=bearer(settings, "bob", owner="bob")).json()
+
+    assert [one["document_id"] for one in answer["items"]] == [bobs]
+
+
+def test_a_cursor_of_another_history_is_refused(site: httpx.Client, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "water")
+
+    refused = site.get("/api/passages", params={"since": "7.0123456789ab"})
+    nonsense = site.get("/api/passages", params={"since": "seven"})
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "cursor_outdated")
+    assert nonsense.status_code == 400
+
+
+def test_a_follower_that_is_killed_at_any_moment_ends_with_what_there_is(
+    settings: Settings, session: Session, shelf: Shelf, tmp_path: Path
+) -> None:
+    chance, path = random.Random(7), tmp_path / "follower.db"
+    readable: list[int] = []
+    with served(settings) as url:
+        follow = [sys.executable, passage_follower.__file__, url, json.dumps(bearer(settings)), str(path)]
+        running = subprocess.Popen(follow)
+        for turn in range(30):
+            if turn % 5 == 4:
+                removed = readable.pop(chance.randrange(len(readable)))
+                session.store.removal.remove_documents([removed], actor="test")
+            else:
+                name = f"{chance.randrange(8)}.pdf"
+                texts = [f"{turn} {page}" for page in range(chance.randint(1, 4))]
+                document_id = shelf.read(name, *texts, content=f"c{turn}")
+                readable = [*dict.fromkeys([*readable, document_id])]
+            time.sleep(chance.random() * 0.05)
+            if turn % 6 == 5:
+                running.kill()
+                running.wait()
+                running = subprocess.Popen(follow)
+        running.kill()
+        running.wait()
+        subprocess.run([*follow, "--until-complete"], check=True, timeout=30)
+
+    known = apsw.Connection(str(path)).execute("SELECT * FROM passage ORDER BY document_id, number").fetchall()
+    assert known == passages_there_are(session, readable)
+    assert {row[0] for row in known} == {*readable}
+
+
+def passages_there_are(session: Session, documents: Sequence[int]) -> list[tuple[object, ...]]:
+    lines = [
+        line for one in sorted(documents) for line in write_format(session, session.library.document(one), "jsonl")
+    ]
+    return [(one["document_id"], one["generation"], one["number"], one["digest"]) for one in map(json.loads, lines)]
