@@ -12,14 +12,14 @@ from benchmarks import headline, table
 from benchmarks.table import Fact
 
 # Imported on demand, because processes that a benchmark starts import this module again.
-BENCHMARKS = ("queue", "daemon", "download", "crawl", "ocr", "search", "web", "tables", "cluster")
+BENCHMARKS = ("queue", "daemon", "download", "crawl", "ocr", "search", "web", "tables", "markdown", "cluster")
 HERE = Path(__file__).resolve().parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; print a table.")
     parser.add_argument("name", nargs="?", default="queue", help=f"what to measure: {', '.join(BENCHMARKS)}")
-    parser.add_argument("corpus", nargs="?", type=Path, help="of search: a directory with judged questions")
+    parser.add_argument("corpus", nargs="?", type=Path, help="of search and markdown: a directory with test data")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast it is")
     parser.add_argument(
         "--parts", nargs="+", default=[], metavar="PART", help="measure only these parts, of ocr or cluster"
