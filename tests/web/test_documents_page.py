@@ -135,9 +135,9 @@ def test_text_flows_and_its_divided_words_are_whole_and_marked(site: httpx.Clien
     text = "A cli-\nmate policy of the\nAnglo-\nSaxon board.\n\nAnd climate again.\n"
     document_id = shelf.read("report.pdf", text)
 
-    page = site.get(f"/documents/{document_id}?q=climate&match=1", headers=PAGE).text
+    page = site.get(f"/documents/{document_id}?q=climate&match=-1", headers=PAGE).text
 
-    assert "A climate policy of the Anglo-Saxon board.</p>" in page
+    assert "<p>A <mark>climate</mark> policy of the Anglo-Saxon board.</p>" in page
     assert '<p>And <mark class="here" id="here">climate</mark> again.</p>' in page
 
 

@@ -301,7 +301,7 @@ def show_document(call: Invocation, document_id: int) -> None:
             }
     if call.printed_json(row | whole):
         return
-    output.show_values(row)
+    output.show_values(_facts_of(document))
     if document.has_failed_anew:
         output.say(
             f"readers see generation {document.current_generation}; {_failed_generation(document)}. Fix this and read "
@@ -312,6 +312,31 @@ def show_document(call: Invocation, document_id: int) -> None:
     _show_pages(found, read_by)
     files = [(file.role, file.name, file.size, file.path) for file in found.files]
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
+
+
+def _facts_of(document: Document) -> dict[str, object]:
+    """Return what users ask about a document, in their words."""
+    return {
+        "document": document.id,
+        "name": document.name,
+        "state": document.state if document.percent in (0, 100) else f"{document.state}, {document.percent} %",
+        "error": document.error_message,
+        "code": document.error_code,
+        "next": document.error_remedy,
+        "note": document.note,
+        "owner": document.owner,
+        "tags": list(document.tags),
+        "pages": document.pages,
+        "kind": document.kind,
+        "size": output.size(document.size) if document.size else None,
+        "locked": "opens with a password only" if document.is_locked else None,
+        "reading options": document.settings.removeprefix("{}"),
+        "source": document.source_key,
+        "added (UTC)": output.to_the_second(document.created_at),
+        "updated (UTC)": output.to_the_second(document.updated_at),
+        "deleted at source": output.to_the_second(document.gone_at),
+        "sha256": document.content,
+    }
 
 
 def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageReaders]) -> None:

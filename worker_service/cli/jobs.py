@@ -81,8 +81,8 @@ def show(call: Invocation, what: str) -> None:
     pagemill show document:7
     pagemill show 42 --json
 
-    Show everything about one job (its row, attempts, events, dependencies, files and the end of its log) or about one
-    document (its pages, how each was read, and its files).
+    Show one job (its attempts, events, dependencies, files and the end of its log) or one document (its pages, how each
+    was read, and its files). --json shows every field.
     """
     if what.startswith("document:"):
         from worker_service.cli.documents import show_document
@@ -100,8 +100,7 @@ def show(call: Invocation, what: str) -> None:
         output.show_json(whole.pop("job") | whole)
         return
     job, files = found.job, found.files
-    row: dict[str, object] = {name: value for name, value in job._asdict().items() if name not in ("id", "held")}
-    output.show_values({"id": job.id, "state": state_of(job), **row})
+    output.show_values(_facts_of(job))
     output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, found.attempts)], title="attempts")
     output.show_section(("ID", "STATUS"), found.waits_for, title="waits for")
     events = [(output.to_the_second(one.at), one.from_status, one.to_status) for one in found.events]
@@ -194,6 +193,35 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
     created = output.short_time(job.created_at, now=now)
     columns = (getattr(job, column.name) for column in _LISTED)
     return (job.id, state, *columns, job.priority, tries, f"{job.progress_percent}%", created, job.error_code, note)
+
+
+def _facts_of(job: Job) -> dict[str, object]:
+    """Return what users ask about a job, in their words."""
+    return {
+        "job": job.id,
+        "type": job.job_type,
+        "name": job.name,
+        "state": state_of(job),
+        "error": job.error_message,
+        "code": job.error_code,
+        "next": job.error_remedy,
+        "progress": progress_in_words(job) or job.progress_message,
+        "owner": job.owner,
+        "account": job.account,
+        "document": job.document_id,
+        "batch": job.batch_id,
+        "follows job": job.parent_id,
+        "priority": job.priority,
+        "retries": f"{job.retry_count} of {job.max_retries}" if job.retry_count else None,
+        "worker deaths": job.requeue_count or None,
+        "starts (UTC)": output.to_the_second(job.run_at),
+        "added (UTC)": output.to_the_second(job.created_at),
+        "started (UTC)": output.to_the_second(job.started_at),
+        "ended (UTC)": output.to_the_second(job.completed_at),
+        "source": job.source_key,
+        "payload": job.payload,
+        "result": job.result,
+    }
 
 
 def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
