@@ -203,7 +203,7 @@ def format_named(name: str) -> Format | None:
 
 
 def kind_of(path: Path) -> FileKind:
-    """A text is a CSV file if its name says so, or its lines have columns."""
+    # A text is a CSV file if its name says so, or its lines have columns.
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
@@ -349,7 +349,7 @@ def _read_beginning(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:
-    """The directory of an old Office file may be anywhere, in entries of 128 bytes that begin with a name."""
+    # The directory of an old Office file may be anywhere, in entries of 128 bytes that begin with a name.
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             if any(found.start() % _DIRECTORY_ENTRY_BYTES == 0 for found in name.finditer(block)):

@@ -160,8 +160,10 @@ def run_handler(
     answers: Answers | None = None,
     **job: Unpack[JobFields],
 ) -> HandlerRun:
-    """Run one attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value
-    that can be encoded as JSON. All files are in `directory`.
+    """Run one attempt.
+
+    `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value that can be encoded
+    as JSON. All files are in `directory`.
     """
     runner = _Runner(directory, commands or {}, sandbox, _Answerer(answers))
     return runner.run(_order(handler, payload, job), None if isinstance(handler, str) else _spec_of(handler))
@@ -177,9 +179,10 @@ def run_stopped_and_again(
     answers: Answers | None = None,
     **job: Unpack[JobFields],
 ) -> tuple[HandlerRun, HandlerRun]:
-    """Kill the attempt after its nth call (progress, log, checkpoint, save_page, save_pages or ask), then run the job
-    again with its last checkpoint and its saved pages. The second run of a good handler ends as if there had been no
-    first.
+    """Kill the attempt after its nth call, then run the job again with its last checkpoint and saved pages.
+
+    Calls are progress, log, checkpoint, save_page, save_pages and ask. The second run of a good handler ends as if
+    there had been no first.
     """
     wrapper = directory / "path" / f"{_WRAPPER}.py"
     wrapper.parent.mkdir(parents=True, exist_ok=True)

@@ -42,8 +42,9 @@ class PathOccupied(PagemillError):
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:
-    """Raise if another database has marked the workspace: files are named by job id, and two databases use the same
-    ids.
+    """Raise if another database has marked the workspace.
+
+    Files are named by job id, and two databases use the same ids.
     """
     workspace.mkdir(parents=True, exist_ok=True)
     mark = workspace / _MARK
@@ -134,7 +135,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
 
 
 def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """True if the links have the document's name, perhaps with a number."""
+    """Return True if the links have the document's name, perhaps with a number."""
     folder = "/".join(links.folders)
     return any(
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)

@@ -75,7 +75,7 @@ def run(context: Context[WebhookPayload]) -> Done:
 
 
 def signature_headers(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
-    """A receiver accepts the event if one of the signatures is right."""
+    # A receiver accepts the event if one of the signatures is right.
     content = f"{event_id}.{timestamp}.".encode() + body
     signatures = [base64.b64encode(hmac.digest(key, content, "sha256")).decode() for key in keys]
     return {

@@ -59,7 +59,7 @@ def check_payload(payload: CrawlPayload) -> None:
 
 
 def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
-    """Runs with this key share what they remember."""
+    # Runs with this key share what they remember.
     wanted = payload.wanted
     return digest(
         [

@@ -1,5 +1,6 @@
-"""Turn a user's request for folders, files and addresses into jobs, for `pagemill add`, HTTP, the web page and
-`[[schedule]]`.
+"""Turn a user's request for folders, files and addresses into jobs.
+
+For `pagemill add`, HTTP, the web page and `[[schedule]]`.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _require_directory(directory: Path) -> None:
 
 
 def _date(text: str) -> str:
-    """A length of time such as 3d means the moment so long ago."""
+    # A length of time such as 3d means the moment so long ago.
     with contextlib.suppress(BadTime):
         return (wall_clock() - parse_duration(text)).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
@@ -145,7 +146,7 @@ def jobs_of_sources(
     left_out: LeftOut,
     entries_max: int | None = None,
 ) -> list[NewJob]:
-    """A source that is named twice gets one job."""
+    # A source that is named twice gets one job.
     found: dict[tuple[str, str], NewJob] = {}
     for word in sources:
         for key, job in _jobs_of_source(word, options, owner, left_out, entries_max):

@@ -77,7 +77,7 @@ class CrawlRun:
     # ── Phases ──
 
     def _is_current(self) -> bool:
-        """False if this run has not begun, or another job has begun a newer one."""
+        """Return False if this run has not begun, or another job has begun a newer one."""
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
@@ -258,7 +258,7 @@ class CrawlRun:
                 return
 
     def _apply(self, changes: TreeChanges) -> PageFindings:
-        """The list covers everything that the credential can see."""
+        # The list covers everything that the credential can see.
         root_id = self._state.root[0]
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
         known = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])

@@ -82,7 +82,7 @@ class AddressPolicy:
         self._allows_plain_http = allows_plain_http
 
     def check(self, target: Target, endpoints: Sequence[Endpoint]) -> None:
-        """A host name may have several addresses; all must be allowed."""
+        # A host name may have several addresses; all must be allowed.
         for _, (written, *_) in endpoints:
             address = ipaddress.ip_address(str(written))
             if any(address in network for network in self._networks):

@@ -39,7 +39,7 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool =
 
 
 def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) -> int:
-    """The error names the part that is not a folder in `filename`."""
+    # The error names the part that is not a folder in `filename`.
     folder = os.dup(directory)
     try:
         for name in folders:

@@ -74,7 +74,7 @@ def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
 
 
 def _name(about: Path) -> str:
-    """The name of the directory has no hyphens."""
+    # The name of the directory has no hyphens.
     for file in ("METADATA", "PKG-INFO"):
         with contextlib.suppress(OSError):
             named = _NAME.search((about / file).read_text(encoding="utf-8", errors="replace"))

@@ -126,7 +126,7 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """Importing rich takes longer than structlog itself, and it is not used here."""
+    # Importing rich takes longer than structlog itself, and it is not used here.
     if "rich" in sys.modules:
         yield
         return

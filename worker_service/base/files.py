@@ -15,7 +15,7 @@ _COPIED_BYTES = 1 << 20
 
 @contextmanager
 def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
-    """The file appears at `to` in one step when the block ends. The umask applies to `mode`.
+    """Write a file that appears at `to` in one step when the block ends. The umask applies to `mode`.
 
     It replaces an existing file; with `is_new`, raise `FileExistsError`.
     """

@@ -50,7 +50,7 @@ def prctl(option: int, *values: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    """The kernel kills this process when its parent ends."""
+    # The kernel kills this process when its parent ends.
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before prctl was called.
     if os.getppid() != parent:
@@ -78,7 +78,7 @@ def _open_descriptors() -> list[int]:
 
 
 def _has_close_range() -> bool:
-    """The kernel closes a range in one call from 5.9, so that open descriptors need not be listed."""
+    # The kernel closes a range in one call from 5.9, so that open descriptors need not be listed.
     try:
         return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
     except AttributeError:

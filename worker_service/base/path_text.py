@@ -15,7 +15,7 @@ _USUAL_BEFORE_UTF_8 = "cp1252"
 
 
 def written(path: Path) -> str:
-    """A path with surrounding space becomes a URL, because users paste these texts."""
+    # A path with surrounding space becomes a URL, because users paste these texts.
     text = str(path)
     return text if _is_text(text) and text.strip() == text else path.as_uri()
 

@@ -49,7 +49,7 @@ def clip(value: str, length: int) -> str:
 
 
 def strip_surrogates(text: str) -> str:
-    """A file name may contain lone surrogates, a JSON message may not."""
+    # A file name may contain lone surrogates, a JSON message may not.
     return text.encode("utf-8", "replace").decode()
 
 

@@ -46,7 +46,7 @@ class Notifier:
 
 
 def one_line(text: str) -> str:
-    """A line break would start another message to systemd, and the text may be untrusted."""
+    # A line break would start another message to systemd, and the text may be untrusted.
     return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
 
 

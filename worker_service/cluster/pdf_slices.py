@@ -78,7 +78,7 @@ class Slicer:
             return False
 
     def slice(self, order: Order) -> Path | None:
-        """The caller removes the file. None: send the whole file."""
+        # The caller removes the file. None: send the whole file.
         with self._lock:
             self._count += 1
             original = order.inputs[ORIGINAL]

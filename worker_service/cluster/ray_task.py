@@ -181,7 +181,7 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
 
 
 def connect(line: socket.socket, place: Path) -> None:
-    """The path may be longer than the 107 bytes of an address."""
+    # The path may be longer than the 107 bytes of an address.
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         line.connect(f"/proc/self/fd/{folder}/socket")

@@ -102,7 +102,7 @@ class Attempt:
         self.unwritten_bytes += _bytes_of(report)
 
     def remove_report(self, report: OrderedReport) -> None:
-        """The report is in the store, or will never be."""
+        # The report is in the store, or will never be.
         self.unwritten.remove(report)
         self.unwritten_bytes -= _bytes_of(report)
         if report is self.question:
@@ -161,7 +161,9 @@ def _bytes_of(report: OrderedReport) -> int:
 
 @dataclass(slots=True)
 class Slots:
-    """A class may hold more attempts than slots: prefetched attempts wait for a child that serves several, or are
+    """Running attempts and slots by class.
+
+    A class may hold more attempts than slots: prefetched attempts wait for a child that serves several, or are
     released.
     """
 

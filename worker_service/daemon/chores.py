@@ -125,7 +125,7 @@ def tidy(context: DaemonContext) -> float:
 
 
 def adopt_slots(context: DaemonContext) -> float:
-    """A user may have written another number into this worker's row."""
+    # A user may have written another number into this worker's row.
     wanted = next(
         (one.cpu_slots for one in context.store.overview.workers() if one.id == context.identity.worker_id), 0
     )
@@ -246,7 +246,7 @@ def sweep_objects(context: DaemonContext) -> float:
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
-    """True if the attempt ended without completing. An open one may be about to complete."""
+    """Return True if the attempt ended without completing. An open one may be about to complete."""
     outcomes = [attempt.outcome for attempt in context.store.history.attempts(job_id) if attempt.fence == fence]
     return outcomes not in ([], [None], ["completed"])
 

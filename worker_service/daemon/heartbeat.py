@@ -54,7 +54,7 @@ class Heartbeat:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The registration just before counts as the first beat."""
+        # The registration just before counts as the first beat.
         self.committed_at = self.clock()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()

@@ -297,7 +297,7 @@ class Loop:
             self._exit_code = 0
 
     def _is_more_work_expected(self) -> bool:
-        """True if a job becomes due soon, or a node that could run one is still expected."""
+        """Return True if a job becomes due soon, or a node that could run one is still expected."""
         if (
             self.nodes is not None
             and self.nodes.may_still_come

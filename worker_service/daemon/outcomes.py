@@ -140,7 +140,7 @@ def _failure(ended: Ended) -> Failure:
 
 
 def may_have_run(attempt: Attempt, ended: Ended) -> bool:
-    """True if the handler may have started, and did not decide the end."""
+    """Return True if the handler may have started, and did not decide the end."""
     if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
         return False
     # A fork server or node that died may have lost the child process's `Started`.
@@ -200,7 +200,7 @@ class OutcomeWriter:
         self._waiting[attempt.key] = (attempt, ended)
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
-        """An attempt with unwritten reports is not ready: the store rejects reports after the outcome."""
+        # An attempt with unwritten reports is not ready: the store rejects reports after the outcome.
         return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
     def write(self) -> list[Attempt]:

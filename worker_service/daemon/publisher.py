@@ -92,7 +92,7 @@ class Publisher(Struct, frozen=True):
             shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
 
     def _forget_staging(self, ended: Ended) -> None:
-        """The fork server leaves the directory to the daemon if files are published from it."""
+        # The fork server leaves the directory to the daemon if files are published from it.
         shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
 
     def _target(self, ended: Ended, file: Path) -> Path:

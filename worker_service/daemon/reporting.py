@@ -229,7 +229,7 @@ class Reporter:
             attempt.remove_report(asked)
 
     def _without_deleted_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
-        """A crawled item whose file is missing gets an empty revision: the crawl downloads it again."""
+        # A crawled item whose file is missing gets an empty revision: the crawl downloads it again.
         store, workspace = self.context.store, self.context.settings.workspace
         match answer:
             case Files(files):

@@ -1,6 +1,7 @@
-"""The contract between pagemill and the code for one job type. A handler works inside `context.staging`, and returns
-`Done` or raises one of the errors below. It may run twice for one job, and it may be stopped between any two of its
-lines.
+"""The contract between pagemill and the code for one job type.
+
+A handler works inside `context.staging`, and returns `Done` or raises one of the errors below. It may run twice for one
+job, and it may be stopped between any two of its lines.
 """
 
 from __future__ import annotations
@@ -92,22 +93,26 @@ class Context(Protocol[P_co]):
         unit: str = "",
         rate: float | None = None,
     ) -> None:
-        """Report a percentage, or `done` of `total` units (`pages`, `bytes`), from which pagemill computes rate and
-        time left. Pass `rate` (units per second) if the handler has a better figure than the average. Calls are
-        cheap.
+        """Report a percentage, or `done` of `total` units (`pages`, `bytes`). Calls are cheap.
+
+        Pagemill computes rate and time left. Pass `rate` (units per second) if the handler has a better figure than the
+        average.
         """
 
     def log(self, line: str) -> None:
         """Write a line to the job's log, which also receives stdout and stderr. The newest 3,000 lines are kept."""
 
     def cancelled(self) -> bool:
-        """Return True once the attempt should end. A handler that calls it may finish its piece of work within the
-        grace period; in any other, `Stopped` is raised at any line.
+        """Return True once the attempt should end.
+
+        A handler that calls it may finish its piece of work within the grace period; in any other, `Stopped` is raised
+        at any line.
         """
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what a crawl has found, in one
-        transaction. Returns when the state is sent, before it is written; messages are written in order.
+        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what a crawl has found.
+
+        All in one transaction. Returns when the state is sent, before it is written; messages are written in order.
         """
 
     def save_page(self, page: PageResult) -> None:
@@ -152,8 +157,10 @@ class Done(Struct, frozen=True):
 
 
 class HandlerError(Exception):
-    """The attempt failed. `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it. They
-    are shown separately, so a detail does not end with its remedy.
+    """The attempt failed.
+
+    `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it. They are shown separately, so
+    a detail does not end with its remedy.
     """
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
@@ -186,8 +193,10 @@ class Permanent(HandlerError):
 
 
 class Snooze(HandlerError):
-    """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone. The code `WATCHING`
-    marks a job that checks again for ever, so that its end is not awaited.
+    """The job must wait; costs no attempt.
+
+    Pass `after` in seconds, or `until` with a time zone. The code `WATCHING` marks a job that checks again for ever, so
+    that its end is not awaited.
     """
 
     def __init__(
@@ -218,8 +227,9 @@ class MissingDependency(Snooze):
 
 
 class PauseSource(HandlerError):
-    """The job's source must pause, for example because a quota is used up: no job of this source starts for `after`
-    seconds. Costs no attempt.
+    """The job's source must pause, for example because a quota is used up. Costs no attempt.
+
+    No job of this source starts for `after` seconds.
     """
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:

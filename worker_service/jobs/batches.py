@@ -82,7 +82,7 @@ class Batch(Struct, frozen=True):
 
 
 def unique_key_in_batch(key: str, batch_id: int) -> str:
-    """A job of another batch with the same key may be held."""
+    # A job of another batch with the same key may be held.
     return f"{key}:batch:{batch_id}"
 
 

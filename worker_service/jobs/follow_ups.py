@@ -54,7 +54,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def filled(payload: str, facts: Mapping[str, object]) -> str:
-    """A placeholder alone becomes the fact itself, such as a number."""
+    # A placeholder alone becomes the fact itself, such as a number.
 
     def fill(value: object) -> object:
         if isinstance(value, dict):

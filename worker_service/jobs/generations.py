@@ -27,8 +27,9 @@ def decide(
     is_forced: bool,
     patience: TakeoverTimeouts,
 ) -> Decision:
-    """`still_seconds` is the time since the document or one of its pages changed. `is_held_up`: all live work on it
-    belongs to batches that are stopped or waiting.
+    """`still_seconds` is the time since the document or one of its pages changed.
+
+    `is_held_up`: all live work on it belongs to batches that are stopped or waiting.
     """
     is_same = same_content and same_settings
     match status:

@@ -25,7 +25,7 @@ class HandlerFacts(Struct, frozen=True):
 
 
 def wants(types: Sequence[str], job_type: str) -> bool:
-    """A type is allowed that is named, or, if none is named, that `!type` does not exclude."""
+    # A type is allowed that is named, or, if none is named, that `!type` does not exclude.
     if f"!{job_type}" in types:
         return False
     named = [word for word in types if not word.startswith("!")]

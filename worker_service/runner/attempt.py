@@ -106,7 +106,7 @@ class RunningAttempt:
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
-        """A reused child sends the message only once."""
+        # A reused child sends the message only once.
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 

@@ -68,5 +68,5 @@ class OutputLines:
 
 
 def visible_part(line: bytes) -> bytes:
-    """A carriage return overwrites what precedes it."""
+    # A carriage return overwrites what precedes it.
     return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -101,7 +101,7 @@ class _ForkServerConnection:
         return not self.is_broken
 
     def close_sending(self) -> None:
-        """The fork server then stops its children and ends."""
+        # The fork server then stops its children and ends.
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -192,7 +192,7 @@ class LocalPool:
             self._send(self._connection, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
-        """A `code` and `message` refuse the question."""
+        # A `code` and `message` refuse the question.
         body = b"null" if answer is None else msgspec.json.encode(answer)
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"

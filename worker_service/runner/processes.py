@@ -124,7 +124,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The name before these fields may contain any character."""
+    # The name before these fields may contain any character.
     try:
         return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
@@ -132,7 +132,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    """A third of the time of `Path.read_bytes`; this runs for each attempt."""
+    # A third of the time of `Path.read_bytes`; this runs for each attempt.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         whole = received = os.read(descriptor, 1 << 16)

@@ -1,5 +1,6 @@
-"""Check whether an attempt left its child process unchanged, so that it can be reused: threads, descriptors, files
-outside its staging, directory, umask, environment, limits and signals.
+"""Check whether an attempt left its child process unchanged, so that it can be reused.
+
+Compares threads, descriptors, files outside its staging, directory, umask, environment, limits and signals.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def adopt_orphans() -> None:
 
 
 def raise_oom_score() -> None:
-    """The OOM killer then chooses a child before the daemon and the fork server."""
+    # The OOM killer then chooses a child before the daemon and the fork server.
     with contextlib.suppress(OSError):
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -194,7 +194,7 @@ def prepare() -> None:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """A rule covers a directory's contents, and each costs time in every child."""
+    # A rule covers a directory's contents, and each costs time in every child.
     real = {path.resolve() for path in paths}
     return sorted(path for path in real if real.isdisjoint(path.parents))
 

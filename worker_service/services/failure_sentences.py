@@ -170,7 +170,7 @@ def explain_failure(job: Job) -> Explanation:
 
 
 def _what_helps(job: Job) -> Helps:
-    """A retry helps if all attempts were used, or if the error names something to change before it."""
+    # A retry helps if all attempts were used, or if the error names something to change before it.
     return "retry" if job.retry_count >= job.max_retries > 0 or job.error_remedy else ""
 
 

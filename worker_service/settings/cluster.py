@@ -50,7 +50,7 @@ def read_cluster(raw: object, label: str) -> Cluster:
 
 
 def is_loopback(address: str) -> bool:
-    """True if other machines cannot reach HOST:PORT."""
+    """Return True if other machines cannot reach HOST:PORT."""
     host = address.rpartition(":")[0].strip("[]") or address
     if host == "localhost":
         return True

@@ -521,7 +521,7 @@ def _default_database(environ: Mapping[str, str], directory: Path, *, is_shared:
 
 
 def is_checkout(directory: Path) -> bool:
-    """True if `directory` is the checkout of the running code, with data in ./var."""
+    """Return True if `directory` is the checkout of the running code, with data in ./var."""
     return directory.resolve() == OWN_PLACE and (directory / "pyproject.toml").is_file()
 
 

@@ -247,7 +247,7 @@ def read_struct(struct: type[S], raw: object, label: str) -> S:
 
 
 def _value_type_of(annotation: Any) -> ValueType[Any] | None:
-    """A Meta constrains what msgspec converts, and describes it."""
+    # A Meta constrains what msgspec converts, and describes it.
     for one in get_args(annotation):
         if isinstance(one, ValueType):
             return one

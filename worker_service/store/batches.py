@@ -188,7 +188,7 @@ class Batches:
         return self._restart(batch_id, "retry_batch", actor, policy)
 
     def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
-        """The first jobs are retried in the transaction that activates the batch, which would end at once otherwise."""
+        # The first jobs are retried in the transaction that activates the batch, which would end at once otherwise.
         is_resume = verb == "resume_batch"
         statuses = (Status.FAILED, Status.CANCELLED) if is_resume else (Status.FAILED,)
         retried: list[int] = []

@@ -51,8 +51,9 @@ class _Capacity:
 
 
 class Scheduler:
-    """Selects the next job: of the owner with the fewest running jobs, then of the one served longest ago (P9), then by
-    priority, age, id. No limit is exceeded (P8).
+    """Selects the next job. No limit is exceeded (P8).
+
+    The owner with the fewest running jobs comes first, then the one served longest ago (P9), then priority, age, id.
 
     A claim of one job reuses the last walk while no other connection has committed: over 300 lanes it takes 0.12 ms
     instead of 1.3. SQLite's update hook names the jobs that this connection has written to; only their lanes are read
@@ -64,8 +65,9 @@ class Scheduler:
         self._cache: _LaneCache | None = None
 
     def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> tuple[list[Job], list[int]]:
-        """End at the first job whose type is not in `only`. Return the jobs, and the ids of claimed jobs with text that
-        is not UTF-8.
+        """End at the first job whose type is not in `only`.
+
+        Return the jobs, and the ids of claimed jobs with text that is not UTF-8.
         """
         types = None if only is None else {job_type.encode() for job_type in only}
         if most == 1 and (cache := self._valid_cache(values)) is not None:

@@ -48,7 +48,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 
 
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    """Commits of an `is_durable` connection survive a power cut."""
+    # Commits of an `is_durable` connection survive a power cut.
     _raise_heap_threshold()
     with translate_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)

@@ -101,7 +101,7 @@ class Database:
         return self._reading
 
     def change_counter(self) -> int:
-        """The number changes when another connection commits."""
+        # The number changes when another connection commits.
         try:
             # Ask the write connection, if any, so that this process's own commits do not count.
             [(counter,)] = (self._writing or self.reader).execute("PRAGMA data_version").fetchall()

@@ -129,7 +129,7 @@ class Integrity:
         return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
 
     def ensure_wal_mode(self) -> None:
-        """A reloaded .dump or a copy by VACUUM INTO is not in WAL mode."""
+        # A reloaded .dump or a copy by VACUUM INTO is not in WAL mode.
         with translate_errors(self._db.path):
             set_wal_mode(self._db.writer, self._db.path)
 

@@ -52,7 +52,7 @@ class Steering:
         return self._run_action(verbs, selector, actor)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
-        """A job gets a fresh retry budget. Revive jobs that failed only because of it."""
+        # A job gets a fresh retry budget. Revive jobs that failed only because of it.
         return self._run_action(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
@@ -98,7 +98,7 @@ class Steering:
         *,
         action_id: int | None = None,
     ) -> Changed:
-        """The first changed job creates the action's row."""
+        # The first changed job creates the action's row.
         verb = verbs[0]
         # Jobs that were named are all looked at, so that each refusal has its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)

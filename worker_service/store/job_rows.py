@@ -35,7 +35,7 @@ def statement_of(job: NewJob) -> str:
 
 
 def row_of_job(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
-    """A tuple binds faster than a dict."""
+    # A tuple binds faster than a dict.
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
     retries = retries_of(job, rules) if rules else job.max_retries

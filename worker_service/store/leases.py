@@ -249,7 +249,7 @@ class Leases:
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """True if a job for this worker waits only for a time before `until`."""
+        """Return True if a job for this worker waits only for a time before `until`."""
         return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
 

@@ -122,8 +122,9 @@ def schema_sql() -> str:
 
 
 def _make_file(path: Path) -> None:
-    """SQLite gives the group no write access. In a directory shared by its group, the file gets it regardless of the
-    umask.
+    """Create the file, because SQLite gives the group no write access.
+
+    In a directory shared by its group, the file gets it regardless of the umask.
     """
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

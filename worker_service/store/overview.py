@@ -69,8 +69,10 @@ class OverviewQueries:
     def errors(
         self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
     ) -> Sequence[ErrorCount]:
-        """Most frequent first. `is_open` leaves out jobs whose work a newer job has done; `to_retry` selects jobs with
-        these codes that a retry would accept.
+        """Count failed jobs by code and type, most frequent first.
+
+        `is_open` leaves out jobs whose work a newer job has done; `to_retry` selects jobs with these codes that a retry
+        would accept.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}

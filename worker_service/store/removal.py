@@ -86,8 +86,9 @@ class Removal:
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Delete pages of old generations, unreferenced results and superseded files, `most` of each. Call until it
-        returns 0.
+        """Delete pages of old generations, unreferenced results and superseded files, `most` of each.
+
+        Call until it returns 0.
         """
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
@@ -98,7 +99,7 @@ class Removal:
             return forgotten + self._forget_results(most)
 
     def _forget_generations(self, generations: Sequence[tuple[int, int | None]], most: int) -> int:
-        """Generation None: a removed document has no pages left."""
+        # Generation None: a removed document has no pages left.
         forgotten = 0
         for document_id, generation in generations:
             if generation is None:

@@ -103,8 +103,9 @@ class PageSearch:
         self._db = database
 
     def find(self, request: SearchRequest) -> SearchResult:
-        """Return documents with the best of their pages: first those with all words in their name and tags or on one
-        page, then those with some of them.
+        """Return documents with the best of their pages.
+
+        First those with all words in their name and tags or on one page, then those with some of them.
 
         Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
         text with a letter or digit is a valid query. A query with operators finds only pages that match all of it;

@@ -56,8 +56,9 @@ def settle(db: Database) -> None:
 
 
 def _hand_over_documents(db: Database, batch_ids: str) -> None:
-    """Otherwise an active batch would wait for a stopped one that has requested the document too, and possibly each for
-    the other.
+    """Move documents from idle batches to active batches that have requested them too.
+
+    Otherwise an active batch would wait for a stopped one, and possibly each for the other.
     """
     from worker_service.store.intake import Intake  # imports this module
 

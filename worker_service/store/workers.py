@@ -52,10 +52,8 @@ class Workers:
             self._db.write("forget_nodes_of_dead_workers")
 
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
-        """A node that is missing is removed, or marked as down while it drains.
-
-        The slots of class `node` of this worker become the sum of theirs. Only one worker at a time has a cluster.
-        """
+        # A node that is missing is removed, or marked as down while it drains. The slots of class `node` of this worker
+        # become the sum of theirs. Only one worker at a time has a cluster.
         self._scheduler.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)

@@ -114,7 +114,7 @@ def score_beside(lines: Sequence[Sequence[Word]]) -> float:
 
 
 def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
-    """The best pieces define where the rows are."""
+    # The best pieces define where the rows are.
     ranked = sorted(filter(None, pieces), key=_score, reverse=True)
     # The better pieces are words; the others may be only dots.
     heights = [word.y1 - word.y0 for piece in ranked[: len(ranked) // 3 + 1] for word in piece]

@@ -52,7 +52,7 @@ def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], l
 
 
 def _is_guessed(word: Word) -> bool:
-    """True if it may be an isolated figure read as letters."""
+    """Return True if it may be an isolated figure read as letters."""
     return word.confidence < _SURE and len(word.text) <= _GUESSED_MOST and not any(map(str.isdigit, word.text))
 
 

@@ -54,7 +54,7 @@ NAMES = _pairs(_LISTED)
 
 
 def _common_names() -> dict[str, str]:
-    """A name without a qualifier means the language of today."""
+    # A name without a qualifier means the language of today.
     names: dict[str, str] = {}
     for code, name in sorted(NAMES.items(), key=lambda one: len(one[1])):
         names.setdefault(re.split(r" [-(]|,", name)[0].lower(), code)

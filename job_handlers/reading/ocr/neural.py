@@ -201,7 +201,7 @@ def _with_margin(box: Box, gray: Gray) -> Box:
 
 
 def _words(text: Sequence[str], sure: Sequence[float], x: Sequence[float], box: Box, gap: float) -> list[Word]:
-    """A word is as sure as its least certain character."""
+    # A word is as sure as its least certain character.
     apart = [after - before for before, after in pairwise(x)]
     half = median(apart) / 2 if apart else (box[3] - box[1]) / 4
     gap = max(gap, 4 * half)

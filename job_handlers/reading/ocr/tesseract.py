@@ -193,7 +193,7 @@ class Engine:
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        """The image contains one line, or part of one."""
+        # The image contains one line, or part of one.
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_LINE)
         try:

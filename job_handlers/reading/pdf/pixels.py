@@ -128,9 +128,7 @@ def _draw_gray(page: Any, dpi: float) -> Gray:
 
 
 def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted: float) -> tuple[Gray, float] | None:
-    """Return a page that is just one upright JPEG of 1, 2 or 4 times the wanted resolution, as (pixels, dpi), or
-    None.
-    """
+    """Return (pixels, dpi) of a page that is just one upright JPEG of 1, 2 or 4 times the wanted resolution."""
     # The image's position is reported as if its page were not turned.
     if not document.is_pdf or len(images) != 1 or page.rotation:
         return None

@@ -417,8 +417,9 @@ def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
 
 
 def _signer(info: Mapping[str, Any]) -> Any:
-    """Do not prove that the key's numbers are prime, which takes longer than a small download. Google refuses a wrong
-    key.
+    """Do not prove that the key's numbers are prime, which takes longer than a small download.
+
+    Google refuses a wrong key.
     """
     key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     return _Signer(key, info.get("private_key_id"))

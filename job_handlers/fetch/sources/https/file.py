@@ -117,7 +117,7 @@ def _strong_validator(headers: Message) -> str:
 
 
 def _weak_validator(headers: Message) -> str:
-    """A weak ETag, or a date that is not just the time of the answer."""
+    # A weak ETag, or a date that is not just the time of the answer.
     age = _age_seconds(headers)
     is_stamped = age is not None and age <= _STAMPED_SECONDS
     return headers.get("ETag", "").strip() or ("" if is_stamped else headers.get("Last-Modified", "").strip())
