@@ -67,6 +67,12 @@ class Enqueued(NamedTuple):
     decision: Decision | None = None
 
 
+class SourceRest(Struct, frozen=True):
+    source: str
+    until: str
+    reason: str
+
+
 class StoredSchedule(Struct, frozen=True):
     name: str
     owner: str

@@ -47,6 +47,8 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
     ),
     "BROKEN": Explanation("This file is damaged and cannot be opened.", _GOOD_COPY, "upload"),
     "EMPTY": Explanation("This file is empty.", _GOOD_COPY, "upload"),
+    "FILE_EMPTY": Explanation("This file is empty.", _GOOD_COPY, "upload"),
+    "NOTHING": Explanation("There is nothing to read in this file."),
     "TOO_LARGE": Explanation("This file is too large.", "Split it and add the parts.", "upload"),
     "PAGES_TOO_LARGE": Explanation("Too many pages of this file are too large to draw."),
     "PAGES_MISSING": Explanation("Some pages of this file were not read.", "Try again.", "retry"),
@@ -147,7 +149,7 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
     "SANDBOX_UNAVAILABLE": Explanation("This system does not offer the required sandbox.", _ADMINISTRATOR, "retry"),
 }  # fmt: skip
 
-_FAMILIES = {"BROKEN": "_BROKEN", "EMPTY": "_EMPTY", "TOO_LARGE": "_TOO_LARGE"}
+_FAMILIES = {"BROKEN": "_BROKEN", "NOTHING": "_EMPTY", "TOO_LARGE": "_TOO_LARGE"}
 """Codes that begin with the kind of file, such as SHEET_BROKEN."""
 _NUMBERED = ("HTTP", "SMTP", "EXIT")
 """Codes that end with a number, such as HTTP_503."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 
 from worker_service.jobs.counts import Counts, ErrorCount, HourOfWork, LiveCounts, PlatformCount, TypeCounts
-from worker_service.jobs.job import Status
+from worker_service.jobs.job import SourceRest, Status
 from worker_service.jobs.workers import HandlerFacts, NodeRow, NodeWork, WorkerState
 from worker_service.store.database import Database, Row
 
@@ -77,6 +77,18 @@ class OverviewQueries:
         codes = None if to_retry is None else json.dumps(list(to_retry))
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
         return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
+
+    def documents_in_line(self, owner: str | None, *, most: int) -> Sequence[int]:
+        """Return documents whose reading has not begun, oldest first, with some of each owner."""
+        return [document_id for (document_id,) in self._db.read("documents_in_line", owner=owner, most=most)]
+
+    def ready_by_type(self, owner: str | None, *, most: int) -> Mapping[str, int]:
+        """Return the number of jobs that could start by type, counted up to `most`."""
+        return dict(self._db.read("ready_by_type", owner=owner, most=most))
+
+    def rests(self) -> Sequence[SourceRest]:
+        """Return the sources that have asked for a pause."""
+        return [SourceRest(*row) for row in self._db.read("rests", now=self._db.now())]
 
     def hours_of_work(self, since: str) -> Sequence[HourOfWork]:
         """Return what ended in each hour since then, by type, oldest first. Hours without work have no entry."""

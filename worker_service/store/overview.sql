@@ -108,6 +108,35 @@ SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_r
  WHERE q.status = 'pending' AND q.held & 3 AND a.error_code = 'CAPABILITY_MISSING'
  GROUP BY q.job_type, a.error_message ORDER BY q.job_type, a.error_message;
 
+-- name: documents_in_line
+-- Documents whose reading has not begun, oldest first: the first few of each of 50 owners, found by one seek per owner.
+WITH RECURSIVE own(owner) AS (
+    SELECT ifnull(:owner, (SELECT min(f.owner) FROM document f WHERE f.index_status = 'queued'))
+     UNION ALL
+    SELECT (SELECT min(n.owner) FROM document n WHERE n.index_status = 'queued' AND n.owner > own.owner)
+      FROM own WHERE own.owner IS NOT NULL AND :owner IS NULL LIMIT 50)
+SELECT d.id
+  FROM own CROSS JOIN document d
+    ON d.id IN (SELECT q.id FROM document q WHERE q.index_status = 'queued' AND q.owner = own.owner ORDER BY q.id LIMIT :most)
+ WHERE own.owner IS NOT NULL ORDER BY d.id LIMIT :most;
+
+-- name: ready_by_type
+-- Ready jobs of each type, counted up to :most, found by one seek per type.
+WITH RECURSIVE type(name) AS (
+    SELECT min(f.job_type) FROM worker_job_queue f INDEXED BY job_ready WHERE f.status = 'pending' AND f.held = 0
+     UNION ALL
+    SELECT (SELECT min(n.job_type) FROM worker_job_queue n INDEXED BY job_ready
+             WHERE n.status = 'pending' AND n.held = 0 AND n.job_type > type.name)
+      FROM type WHERE type.name IS NOT NULL)
+SELECT name,
+       (SELECT count(*) FROM (SELECT 1 FROM worker_job_queue c INDEXED BY job_ready
+                               WHERE c.status = 'pending' AND c.held = 0 AND c.job_type = type.name
+                                 AND c.owner BETWEEN ifnull(:owner, '') AND ifnull(:owner, char(1114111)) LIMIT :most))
+  FROM type WHERE name IS NOT NULL;
+
+-- name: rests
+SELECT source, until, ifnull(reason, '') FROM source_rest WHERE until > :now ORDER BY until, source;
+
 -- name: hours_of_work
 SELECT hour || ':00:00.000', job_type, completed, failed, pages, seconds, longest_seconds, waited_seconds,
        longest_wait_seconds

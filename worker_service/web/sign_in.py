@@ -105,11 +105,11 @@ def _is_signed_in(request: Request) -> bool:
     return True
 
 
-def safe_path(wanted: Any) -> str:
+def safe_path(wanted: Any, otherwise: str = "/") -> str:
     """Return a path of this site, never an address elsewhere."""
     path = wanted if isinstance(wanted, str) else ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
-    return path if is_ours and not path.startswith(SIGN_IN) else "/"
+    return path if is_ours and not path.startswith(SIGN_IN) else otherwise
 
 
 routes = [

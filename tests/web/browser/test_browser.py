@@ -19,8 +19,8 @@ from worker_service.services.enqueue import enqueue
 PLACES = (
     "/", "/documents", "/search?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/documents/1/reindex",
     "/documents/1/password", "/documents/1?tab=tables", "/upload",
-    "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/errors", "/workers", "/schedules",
-    "/keywords", "/activity", "/system", "/session/me",
+    "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/queue", "/failures", "/workers",
+    "/schedules", "/schedules/new", "/keywords", "/activity", "/system", "/session/me",
 )  # fmt: skip
 _NO_WORD_OF_IT = "scrape_account"
 

@@ -106,7 +106,7 @@ def test_who_may_only_look_sees_no_button_and_changes_nothing(
     made = tokens.create_token(session, "screen", powers=[Power.READ])
     site.headers["Authorization"] = f"Bearer {made.word}"
 
-    for path in ("/", "/jobs", f"/jobs/{job.id}", "/errors", "/workers"):
+    for path in ("/", "/jobs", f"/jobs/{job.id}", "/queue", "/failures", "/workers"):
         assert all(form.method == "get" for form in look(site, path).forms), path
     assert site.post(f"/jobs/{job.id}/retry").status_code == 403
     assert session.store.reading.get(job.id).status == "failed"
@@ -117,25 +117,6 @@ def test_htmx_is_the_one_that_was_published() -> None:
 
     assert hashlib.sha256((STATIC / "htmx.js").read_bytes()).hexdigest() in told
     assert "Zero-Clause BSD" in told
-
-
-# ── Errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_errors_stand_by_code_with_what_to_do_and_a_look_at_the_jobs(
-    site: httpx.Client, session: Session, failed: Make
-) -> None:
-    failed("PDF_DAMAGED", name="one.pdf")
-    failed("PDF_DAMAGED", name="two.pdf", job_type="download")
-    failed("NET", "the source cannot be reached: try again later")
-
-    page = look(site, "/errors")
-
-    assert "2 jobs (1 download, 1 ocr_pages)" in page.text
-    assert "Next Ask for another copy" in page.text
-    jobs = look(site, page.links["Show"])
-    assert len(jobs.links) > 0
-    assert "No jobs match" not in jobs.text
 
 
 # ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +179,7 @@ def test_a_schedule_is_begun_beside_its_times(settings: Settings, session: Sessi
     with site_of(scheduled) as site:
         page = look(site, "/schedules")
         assert "nightly" in page.text
-        assert "The scheduler is off" in page.text
+        assert "nightly will not start" in page.text
         begun = page.press(site, "Run now")
 
     assert "Started" in begun.text

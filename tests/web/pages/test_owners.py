@@ -98,7 +98,7 @@ def test_the_same_pages_show_it_to_whoever_may_see_everything(house: House) -> N
 
     assert {"/", "/jobs", "/jobs/{job_id:id}", "/batches", "/batches/{batch_id:id}", "/search",
             "/documents/{document_id:id}",
-            "/errors", "/activity"} <= shown  # fmt: skip
+            "/failures", "/queue", "/activity"} <= shown  # fmt: skip
 
 
 def test_a_token_that_only_reads_sends_no_form(house: House) -> None:

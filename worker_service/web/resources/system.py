@@ -1,24 +1,21 @@
-"""Errors, workers, pauses and the history of changes, limited to what a visitor may see."""
+"""Workers, pauses and the history of changes, limited to what a visitor may see."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from msgspec import Struct
 
 from worker_service.base.errors import BadInput, Refused
-from worker_service.jobs.counts import ErrorCount
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
-from worker_service.services import job_control, overview
+from worker_service.services import job_control
 from worker_service.services.database import Session
 from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.undo import find_undoable
 from worker_service.web.access import Power, Visitor
 from worker_service.web.error_responses import NotAllowed
-from worker_service.web.parameters import about
 
 _ACTIONS_MAX = 1000
 """Newest changes that are searched for the visitor's own."""
@@ -26,17 +23,9 @@ _ACTIONS_MAX = 1000
 PAUSE_SCOPES = ("type", "owner", "all")
 
 
-class ErrorsQuery(Struct, frozen=True, kw_only=True):
-    since: Annotated[str, about("2h (ago), or 2026-11-18 10:00 (UTC); default 1d.")] = "1d"
-
-
 class WorkersAndNodes(Struct, frozen=True):
     items: Sequence[CheckedWorker]
     nodes: Sequence[CheckedNode]
-
-
-def list_errors(session: Session, visitor: Visitor, query: ErrorsQuery) -> Sequence[ErrorCount]:
-    return overview.recent_errors(session, since=query.since, owner=visitor.owner)
 
 
 def list_workers(session: Session) -> WorkersAndNodes:

@@ -25,14 +25,15 @@ from worker_service.web.views.template_filters import register_filters
 
 STATIC = Path(__file__).with_name("static")
 
-NAVIGATION = (("/documents", "Documents"), ("/batches", "Batches"), ("/keywords", "Keywords"), ("/jobs", "Queue"))
+NAVIGATION = (("/documents", "Documents"), ("/batches", "Batches"), ("/keywords", "Keywords"), ("/queue", "Queue"))
 
 QUEUE = (
-    ("/jobs", "Jobs"),
-    ("/errors", "Failures"),
+    ("/queue", "Now"),
+    ("/failures", "Failures"),
     ("/schedules", "Schedules"),
     ("/workers", "Workers"),
     ("/activity", "Activity"),
+    ("/jobs", "All jobs"),
 )
 """Tabs of the Queue."""
 
@@ -86,8 +87,8 @@ def render(
 def _places(path: str) -> list[Place]:
     queue = tuple(one for one, _ in QUEUE)
     return [
-        Place(place, label, "" if not _contains(queue if place == "/jobs" else (place,), path)
-              else "page" if path == place and place != "/jobs" else "true")
+        Place(place, label, "" if not _contains(queue if place == "/queue" else (place,), path)
+              else "page" if path == place and place != "/queue" else "true")
         for place, label in NAVIGATION
     ]  # fmt: skip
 

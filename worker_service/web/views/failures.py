@@ -1,18 +1,51 @@
-"""Actions on files that need attention, which Home, batches and the Queue list."""
+"""The page Failures, and actions on files that need attention, which Home and batches list as well."""
 
 from __future__ import annotations
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.services.failures import dismiss_failures, retry_failures
+from worker_service.services.failures import count_failures, dismiss_failures, list_failures, retry_failures
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
+from worker_service.web.parameters import read_known
 from worker_service.web.sign_in import safe_path
-from worker_service.web.views.flash import redirect_after
-from worker_service.web.views.forms import parse_number
+from worker_service.web.views import render
+from worker_service.web.views.flash import flash_of, redirect_after
+from worker_service.web.views.forms import parse_number, same_page
+
+_FAILURES_MAX = 25
+
+
+class FailuresPageQuery(Struct, frozen=True):
+    error: str | None = None
+    before: int | None = None
+
+
+def failures_page(request: Request) -> Response:
+    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FailuresPageQuery)
+    with session_of(request) as session:
+        found = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
+        reasons = count_failures(session, visitor.owner)
+        chosen = next((one for one in reasons if one.code == query.error), None)
+        return render(
+            request,
+            "failures.html",
+            title="Failures",
+            flash=flash_of(session, request),
+            failures=found.items,
+            total=sum(one.count for one in reasons),
+            reason_options=[
+                (one.happened or one.code or "No message", one.count, same_page(request, error=one.code, before=None))
+                for one in reasons
+            ],
+            chosen=chosen,
+            back=same_page(request),
+            older=same_page(request, before=found.next) if found.next else "",
+        )
 
 
 def dismiss(request: Request) -> Response:
@@ -21,7 +54,9 @@ def dismiss(request: Request) -> Response:
     visitor.must(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
     with session_of(request) as session:
-        changed = dismiss_failures(session, visitor.owner, job_ids=None if "all" in form else ids)
+        changed = dismiss_failures(
+            session, visitor.owner, job_ids=None if "all" in form else ids, code=form.get("error") or None
+        )
     return redirect_after(safe_path(form.get("back")), changed)
 
 
@@ -30,11 +65,14 @@ def retry(request: Request) -> Response:
     visitor.must(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
     with session_of(request) as session:
-        changed = retry_failures(session, visitor.owner, job_ids=ids)
+        # Many at once only with the same cause, which the user has removed.
+        code = form.get("error") or None
+        changed = retry_failures(session, visitor.owner, job_ids=None if "all" in form and code else ids, code=code)
     return redirect_after(safe_path(form.get("back")), changed)
 
 
 routes = [
+    Route("/failures", failures_page),
     Route("/failures/dismiss", dismiss, methods=["POST"]),
     Route("/failures/retry", retry, methods=["POST"]),
 ]

@@ -22,6 +22,8 @@ _SENTENCES = {
     "nothing": "Nothing to do",
     "undone": "Undone",
     "unpaused": "Unpaused",
+    "schedule-saved": "Schedule saved",
+    "slots": "The number of slots was changed, until the worker restarts",
     "paused": "Paused. Running jobs continue; no new ones start.",
     "stopped": "Batch stopped. Running pages go back to the queue; nothing is lost.",
     "resumed": "Batch resumed",
@@ -79,7 +81,7 @@ class FlashQuery(Struct, frozen=True):
 
 def redirect(path: str, **parameters: object) -> Response:
     given = {name: value for name, value in parameters.items() if value not in (None, "")}
-    return RedirectResponse(f"{path}?{urlencode(given)}" if given else path, 303)
+    return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{urlencode(given)}" if given else path, 303)
 
 
 def redirect_after(path: str, changed: Changed) -> Response:
@@ -113,4 +115,6 @@ def describe_action(action: Action) -> str:
         return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")
     if action.verb == "remove":
         return f"{counted(action.documents, 'document')} removed"
-    return f"{counted(action.jobs, 'job')} {DONE.get(action.verb, action.verb)}"
+    return (
+        f"{counted(action.jobs, 'failure' if action.verb == 'dismiss' else 'job')} {DONE.get(action.verb, action.verb)}"
+    )

@@ -32,6 +32,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import LOOK_SECONDS, JobFilters, JobsQuery, visible_job
+from worker_service.web.sign_in import safe_path
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect, redirect_after
 from worker_service.web.views.forms import parse_number, same_page
@@ -184,7 +185,7 @@ def change(request: Request) -> Response:
     with session_of(request) as session:
         selector = _selector(session, visitor_of(request), filters)
         plan = job_control.make_plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)
-        return redirect_after("/jobs", job_control.apply_plan(session, plan))
+        return redirect_after(safe_path(form.get("back"), "/jobs"), job_control.apply_plan(session, plan))
 
 
 def _selector(session: Session, visitor: Visitor, filters: Filters) -> Selector:

@@ -124,8 +124,9 @@
   let poll = null;
 
   function busy(part) {
-    return part.contains(document.activeElement) && document.activeElement !== document.body
-      || part.querySelector("input:checked, details[open]") !== null;
+    const focus = document.activeElement;
+    return part.contains(focus) && focus !== document.body && !focus.matches("[data-keep] > summary")
+      || part.querySelector("input:checked, details[open]:not([data-keep])") !== null;
   }
 
   function refresh() {
@@ -141,6 +142,23 @@
   document.addEventListener("htmx:beforeSwap", (event) => {
     const cause = event.detail.requestConfig.triggeringEvent;
     if (cause && cause.type === "changed" && busy(event.target)) event.detail.shouldSwap = false;
+  });
+
+  // Keep rows open that the reader has opened.
+  let kept = [];
+  let focused = null;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    kept = [...event.target.querySelectorAll("details[data-keep][open]")].map((one) => one.id);
+    const row = document.activeElement.closest("[data-keep]");
+    focused = row === null ? null : row.id;
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    for (const row of document.querySelectorAll("details[data-keep]")) {
+      if (kept.includes(row.id)) row.open = true;
+      if (row.id === focused) row.querySelector("summary").focus();
+    }
+    kept = [];
+    focused = null;
   });
 
   function soon() {

@@ -1,0 +1,161 @@
+"""The page Schedules: watched folders and jobs at set times, their forms and buttons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.base.errors import BadInput, PagemillError, Refused
+from worker_service.jobs.follow_ups import read_json
+from worker_service.services import schedules
+from worker_service.services.database import Session
+from worker_service.services.schedules import ScheduleState
+from worker_service.settings.schedules import cron_every
+from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.error_responses import NotAllowed, status_of
+from worker_service.web.middleware import form_of
+from worker_service.web.resources.schedules import add_schedule, change_schedule, list_schedules, run_schedule
+from worker_service.web.views import render
+from worker_service.web.views.flash import flash_of, redirect
+
+_EVERY = (
+    ("5m", "every 5 minutes"), ("15m", "every 15 minutes"), ("1h", "every hour"), ("6h", "every 6 hours"),
+    ("1d", "every day at midnight"), ("", "at other times…"),
+)  # fmt: skip
+_EMPTY_FORM = {
+    "name": "", "owner": "", "kind": "crawl", "folder": "", "job_type": "", "payload": "", "every": "15m", "cron": "",
+    "zone": "",
+}  # fmt: skip
+_CHANGES: Mapping[str, Callable[..., object]] = {
+    "pause": schedules.pause_schedule, "resume": schedules.resume_schedule, "remove": schedules.remove_schedule,
+}  # fmt: skip
+
+
+def schedules_page(request: Request) -> Response:
+    with session_of(request) as session:
+        found = list_schedules(session, visitor_of(request))
+        return render(
+            request,
+            "schedules.html",
+            title="Schedules",
+            flash=flash_of(session, request),
+            schedules=found,
+            off=[one.name for one in found if one.is_waiting],
+            how_to_start=schedules.TICKS,
+        )
+
+
+def run_schedule_now(request: Request) -> Response:
+    with session_of(request) as session:
+        started = run_schedule(session, visitor_of(request), form_of(request).get("name", ""))
+    if started.batch_id is not None:
+        return redirect(f"/batches/{started.batch_id}", message="started")
+    return redirect(f"/jobs/{started.job_id}", message="existing" if started.existing else "started")
+
+
+def change_state(request: Request) -> Response:
+    """Pause, resume or remove a schedule."""
+    visitor, form = visitor_of(request), form_of(request)
+    change = _CHANGES.get(form.get("verb", ""))
+    if change is None:
+        raise BadInput(f"schedules have no action {form.get('verb')!r}", f"choose {', '.join(_CHANGES)}")
+    with session_of(request) as session:
+        change(session, form.get("name", ""), owner=visitor.owner)
+        action = next(iter(session.history.actions(most=1)), None)
+    return redirect("/schedules", done=action.id if action else None)
+
+
+# ── The form ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def schedule_form(request: Request) -> Response:
+    visitor = visitor_of(request)
+    visitor.must(Power.OPERATE)
+    # The query only names an existing schedule: a link from another site must not fill in the form.
+    name = request.query_params.get("name")
+    with session_of(request) as session:
+        form = _EMPTY_FORM if name is None else _form_of(_changeable(session, visitor, name))
+        return _form_page(request, session, form, is_new=name is None)
+
+
+def save_schedule(request: Request) -> Response:
+    visitor, given = visitor_of(request), form_of(request)
+    form = {name: given.get(name, "").strip() for name in _EMPTY_FORM}
+    is_new = given.get("is_new") == "1"
+    with session_of(request) as session:
+        try:
+            _save(session, visitor, form, is_new=is_new)
+        except (BadInput, Refused, NotAllowed) as error:
+            # Show the form again with the user's input.
+            return _form_page(request, session, form, is_new=is_new, error=error)
+    return redirect("/schedules", message="schedule-saved")
+
+
+def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new: bool) -> ScheduleState:
+    before: Mapping[str, Any] = {} if is_new else _changeable(session, visitor, form["name"]).definition or {}
+    definition = {name: value for name, value in before.items() if name not in ("crawl", "job", "batch", "zone")}
+    definition["cron"] = cron_every(form["every"]) if form["every"] else form["cron"]
+    if form["zone"]:
+        definition["zone"] = form["zone"]
+    if form["kind"] == "crawl":
+        crawl = before.get("crawl")
+        definition["crawl"] = {**crawl, "folder": form["folder"]} if isinstance(crawl, Mapping) else form["folder"]
+    else:
+        job = {**before.get("job", {}), "type": form["job_type"]}
+        job.pop("payload", None)
+        definition["job"] = job | ({"payload": read_json(form["payload"])} if form["payload"] else {})
+    if is_new:
+        return add_schedule(session, visitor, form["name"], definition, form["owner"] or None)
+    return change_schedule(session, visitor, form["name"], definition)
+
+
+def _changeable(session: Session, visitor: Visitor, name: str) -> ScheduleState:
+    found = next((one for one in list_schedules(session, visitor) if one.name == name), None)
+    if found is None or found.definition is None:
+        raise Refused(f"there is no schedule {name!r} that can be changed here")
+    return found
+
+
+def _form_of(one: ScheduleState) -> Mapping[str, str]:
+    definition = one.definition or {}
+    crawl, job = definition.get("crawl"), definition.get("job") or {}
+    folder = crawl.get("folder", "") if isinstance(crawl, Mapping) else crawl or ""
+    every = next((every for every, _ in _EVERY if every and cron_every(every) == one.cron), "")
+    payload = schedules.written(job["payload"]) if "payload" in job else ""
+    return {
+        "name": one.name, "owner": one.owner, "kind": "crawl" if crawl else "job", "folder": folder,
+        "job_type": job.get("type", ""), "payload": payload, "every": every, "cron": "" if every else one.cron,
+        "zone": definition.get("zone", ""),
+    }  # fmt: skip
+
+
+def _form_page(
+    request: Request, session: Session, form: Mapping[str, str], *, is_new: bool, error: PagemillError | None = None
+) -> Response:
+    sees_all = visitor_of(request).owner is None
+    return render(
+        request,
+        "schedule_form.html",
+        title="New schedule" if is_new else f"Change {form['name']}",
+        form=form,
+        is_new=is_new,
+        refused=str(error or ""),
+        every=_EVERY,
+        default_zone=session.settings.zone,
+        types=session.reading.names("handler", "") if sees_all else (),
+        status=200 if error is None else status_of(error),
+    )
+
+
+routes = [
+    Route("/schedules", schedules_page),
+    Route("/schedules/new", schedule_form),
+    Route("/schedules/new", save_schedule, methods=["POST"]),
+    Route("/schedules/change", change_state, methods=["POST"]),
+    Route("/schedules/run-now", run_schedule_now, methods=["POST"]),
+]
