@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, items
-from worker_service.cli import service
+from worker_service.cli import units
 from worker_service.settings import config
 
 SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
@@ -54,7 +54,7 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
     ]
     ran = [" ".join(step["argv"]) for step in steps if step["step"] == "run"]
     assert ran[0] == "systemd-sysusers pagemill.conf"
-    assert ran[2].endswith(f'umask 0007 && exec "$0" -m worker_service.cli init {PYTHON}')
+    assert ran[2].endswith(f'umask 0007 && exec "$0" -m worker_service.cli "$@" {PYTHON} init')
     assert ran[-2:] == [
         "systemctl restart pagemill.service pagemill-commands.service",
         "systemctl try-restart pagemill-web.service",
@@ -228,6 +228,6 @@ def test_the_database_is_set_in_the_settings_and_not_here(run: Run) -> None:
 
 
 def test_a_path_with_signs_of_systemds_own_is_written_so_that_it_means_itself() -> None:
-    text = service.unit_text("pagemill.service", '/srv/my "100%"/bin/python')
+    text = units.unit_text("pagemill.service", '/srv/my "100%"/bin/python')
 
     assert 'ExecStart="/srv/my \\"100%%\\"/bin/python" -m worker_service' in text.splitlines()

@@ -1,0 +1,107 @@
+"""Steps of `pagemill service` and `upgrade`: each is printed before the first one is done."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from worker_service.base.errors import PagemillError, ProgramAbsent
+from worker_service.base.files import atomic_write
+from worker_service.cli import output
+from worker_service.cli.context import Invocation
+
+
+class StepFailed(PagemillError):
+    """A command failed. Earlier steps stay; repeating all of them is safe."""
+
+    code = "step_failed"
+
+
+class WriteFile(Struct, frozen=True):
+    path: Path
+    text: str
+    is_kept: bool = False
+    """Do not overwrite an existing file, which the administrator may have edited."""
+    mode: int = 0o644
+
+    def __str__(self) -> str:
+        return f"keep   {self.path}" if self._is_left() else f"write  {self.path}"
+
+    def do(self) -> None:
+        if self._is_left():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # systemd may read the file at any time, so replace it in one step, with its mode set.
+        with atomic_write(self.path, mode=0o600) as file:
+            file.write(self.text.encode())
+            os.fchmod(file.fileno(), self.mode)
+
+    def _is_left(self) -> bool:
+        return self.is_kept and self.path.exists()
+
+
+class Link(Struct, frozen=True):
+    path: Path
+    target: Path
+
+    def __str__(self) -> str:
+        return f"link   {self.path} to {self.target}"
+
+    def do(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # A dangling link is left from an earlier installation.
+        self.path.unlink(missing_ok=True)
+        self.path.symlink_to(self.target)
+
+
+class Remove(Struct, frozen=True):
+    path: Path
+
+    def __str__(self) -> str:
+        return f"remove {self.path}"
+
+    def do(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class RunCommand(Struct, frozen=True):
+    argv: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"run    {shlex.join(self.argv)}"
+
+    def do(self) -> None:
+        try:
+            done = subprocess.run(
+                self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError as error:
+            raise ProgramAbsent(f"{self.argv[0]} is not installed", "this needs a machine with systemd") from error
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {said}")
+
+
+Step = WriteFile | Link | Remove | RunCommand
+
+
+def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
+    if not call.printed_json({"dry_run": dry_run, "items": [_as_object(step) for step in steps]}):
+        for step in steps:
+            output.show(str(step))
+    if dry_run:
+        return
+    for step in steps:
+        step.do()
+
+
+def _as_object(step: Step) -> dict[str, object]:
+    if isinstance(step, RunCommand):
+        return {"step": "run", "argv": step.argv}
+    more = {"target": step.target} if isinstance(step, Link) else {}
+    return {"step": str(step).split()[0], "path": step.path, **more}

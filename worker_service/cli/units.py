@@ -1,0 +1,137 @@
+"""The systemd units and other files of the service, and the steps that install or remove them.
+
+The files are those of `systemd/`, which the wheel includes, with the path of this installation's Python.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from worker_service.cli.steps import Link, Remove, RunCommand, Step, WriteFile
+from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE, user_unit
+
+PACKAGE = Path(__file__).resolve().parents[1]
+UNITS = ("pagemill.service", "pagemill-commands.service")
+OFFLINE_UNIT, SCHEDULE_TIMER = "pagemill-offline@.service", "pagemill-schedule.timer"
+WEB_UNIT, BACKUP_TIMER = "pagemill-web.service", "pagemill-backup.timer"
+LEFT_UNITS = (
+    OFFLINE_UNIT,
+    "pagemill-schedule.service",
+    SCHEDULE_TIMER,
+    "pagemill-backup.service",
+    BACKUP_TIMER,
+    WEB_UNIT,
+)
+"""Written, but not enabled."""
+USER_UNIT = "pagemill-user.service"
+_NAMES = {
+    "sysusers.d/pagemill.conf": "pagemill.sysusers.conf",
+    "tmpfiles.d/pagemill.conf": "pagemill.tmpfiles.conf",
+}
+STATE, CONFIGURATION = str(SERVICE_STATE), str(SERVICE_CONFIGURATION)
+COMMAND = "/usr/local/bin/pagemill"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def as_service(python: str, *words: str) -> RunCommand:
+    """Return a pagemill command with the service's settings and user. The group may write its files."""
+    own = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}", f"CONFIGURATION_DIRECTORY={CONFIGURATION}"]
+    who = ["setpriv", "--reuid=pagemill", "--regid=pagemill", "--init-groups"]
+    script = 'umask 0007 && exec "$0" -m worker_service.cli "$@"'
+    return RunCommand(["env", "-i", *own, *who, "sh", "-c", script, python, *words])
+
+
+def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step]:
+    units = (*UNITS, WEB_UNIT) if with_web else UNITS
+
+    def at(path: str) -> Path:
+        return (root or Path("/")) / path.lstrip("/")
+
+    below = [] if root is None else [f"--root={root}"]
+    for unit in (*UNITS, *LEFT_UNITS):
+        yield WriteFile(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
+    for name, shipped in _NAMES.items():
+        yield WriteFile(at(f"/etc/{name}"), shipped_file(shipped))
+    yield WriteFile(at(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
+    script = script_of(python)
+    if at(str(script)).exists() and not at(COMMAND).exists():
+        yield Link(at(COMMAND), script)
+    yield RunCommand(["systemd-sysusers", *below, "pagemill.conf"])
+    yield RunCommand(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
+    if root is not None:
+        yield RunCommand(["systemctl", *below, "enable", *units])
+        return
+    yield as_service(python, "init")
+    yield RunCommand(["systemctl", "daemon-reload"])
+    yield RunCommand(["systemctl", "enable", *units])
+    # Not --now, which would leave the old version running.
+    yield RunCommand(["systemctl", "restart", *units])
+    if not with_web:
+        # An administrator may have started the web unit by hand.
+        yield RunCommand(["systemctl", "try-restart", WEB_UNIT])
+
+
+def uninstall_steps(root: Path | None) -> Iterator[Step]:
+    etc = (root or Path("/")) / "etc"
+    units = [unit for unit in UNITS if (etc / "systemd/system" / unit).exists()]
+    # systemctl refuses a unit that does not exist; then there is nothing to stop either.
+    if units and root is None:
+        yield RunCommand(["systemctl", "disable", "--now", *units])
+        yield RunCommand(["systemctl", "disable", OFFLINE_UNIT])
+        # Older installations have no such units.
+        for unit in (SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT):
+            if (etc / "systemd/system" / unit).exists():
+                yield RunCommand(["systemctl", "disable", "--now", unit])
+        yield RunCommand(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
+    elif units:
+        yield RunCommand(
+            ["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT]
+        )
+    written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
+    yield from (Remove(etc / name) for name in written if (etc / name).exists())
+    link = etc.parent / COMMAND.lstrip("/")
+    if link.is_symlink() and link.readlink() == script_of(sys.executable):
+        yield Remove(link)
+    if units and root is None:
+        yield RunCommand(["systemctl", "daemon-reload"])
+
+
+def user_install_steps(python: str) -> Iterator[Step]:
+    yield WriteFile(user_unit(os.environ), unit_text(USER_UNIT, python))
+    yield RunCommand([python, "-m", "worker_service.cli", "init"])
+    yield RunCommand(["systemctl", "--user", "daemon-reload"])
+    yield RunCommand(["systemctl", "--user", "enable", "pagemill.service"])
+    yield RunCommand(["systemctl", "--user", "restart", "pagemill.service"])
+
+
+def user_uninstall_steps() -> Iterator[Step]:
+    if not user_unit(os.environ).exists():
+        return
+    yield RunCommand(["systemctl", "--user", "disable", "--now", "pagemill.service"])
+    yield Remove(user_unit(os.environ))
+    yield RunCommand(["systemctl", "--user", "daemon-reload"])
+
+
+def script_of(python: str) -> Path:
+    return Path(python).with_name("pagemill")
+
+
+def unit_text(unit: str, python: str) -> str:
+    # systemd expands % in a unit, and takes quoted words literally.
+    word = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    quote = '"' if re.search(r"[\s\"\\]", python) else ""
+    return re.sub(
+        r"^ExecStart=/usr/bin/env python3",
+        lambda _: f"ExecStart={quote}{word}{quote}",
+        shipped_file(unit),
+        flags=re.MULTILINE,
+    )
+
+
+def shipped_file(name: str) -> str:
+    carried = PACKAGE / "systemd" / name
+    return (carried if carried.exists() else PACKAGE.parent / "systemd" / name).read_text("utf-8")
