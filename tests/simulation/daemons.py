@@ -165,6 +165,7 @@ class _Watch:
 
 class _Signals:
     asked_to_stop = 0
+    asked_to_reload = False
 
     def drain(self) -> None:
         pass

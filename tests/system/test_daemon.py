@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -52,6 +53,43 @@ def test_drain_waits_for_what_comes_back_soon_and_leaves_what_comes_later(system
     assert (system.outcomes(retried), system.outcomes(snoozed)) == (["retry", "failed"], ["snoozed"])
     assert (system.status(begins_soon), system.status(begins_later)) == (Status.COMPLETED, Status.PENDING)
     assert [event["pending"] for event in daemon.events("daemon.drained")] == [2]
+
+
+def test_a_reload_applies_what_can_change_and_names_what_needs_a_restart(system: System) -> None:
+    file = system.place / "pagemill.toml"
+    file.write_text("poll_interval = 60")
+    daemon = system.start(config=file)
+
+    file.write_text('queued_patience = 1\nzone = "Europe/Berlin"\n[limits.type]\nnoop = 3\n')
+    daemon.signal(signal.SIGHUP)
+    wait_until(lambda: daemon.events("settings.reloaded"))
+    file.write_text("no settings")
+    daemon.signal(signal.SIGHUP)
+    wait_until(lambda: daemon.events("settings.refused"))
+
+    [reloaded] = daemon.events("settings.reloaded")
+    assert reloaded["applied"] == ["limits", "poll_interval", "zone"]
+    assert reloaded["need_restart"] == ["queued_patience"]
+    assert system.store.overview.limits()["type"] == {"noop": 3}
+    daemon.signal(signal.SIGTERM)
+    assert daemon.ends() == 0
+
+
+def test_a_daemon_ends_with_its_terminal(system: System) -> None:
+    ours, theirs = os.openpty()
+    script = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    script += "os.execv(sys.executable, [sys.executable, '-m', 'worker_service'])"
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=system.place, env=system.environment(),
+        stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(theirs)
+    wait_until(lambda: system.store.overview.workers())
+
+    os.close(ours)
+
+    assert child.wait(timeout=60) == 0
+    assert system.store.overview.workers() == []
 
 
 def test_both_classes_have_slots_of_their_own(standing: System) -> None:

@@ -368,7 +368,7 @@ def test_an_older_database_is_upgraded_in_the_order_that_the_docs_tell(box: Box)
     refused = box.run("pagemill", "status")
     assert "pagemill db migrate" in refused.stdout + refused.stderr
 
-    page = (ROOT / "docs/upgrade.md").read_text("utf-8")
+    page = (ROOT / "docs/upgrade.md").read_text("utf-8").partition("## By hand")[2]
     [steps] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     typed = [line.partition("#")[0].removeprefix("sudo ").strip() for line in steps.splitlines()]
     for line in typed:
@@ -377,4 +377,35 @@ def test_an_older_database_is_upgraded_in_the_order_that_the_docs_tell(box: Box)
 
     assert any("pip install" in line for line in typed)
     wait_until(lambda: box.run("test", "-e", f"{STATE}/touched").returncode == 0, "the job has run")
+    assert box.must("pagemill", "status").startswith("OK: 2 workers")
+
+
+PIP = """import pathlib, sys
+assert sys.argv[1:3] == ["install", "--upgrade"]
+if sys.argv[3] == "./broken":
+    [path] = pathlib.Path(sys.prefix).glob("lib/python*/site-packages/where.pth")
+    path.write_text("")
+"""
+
+
+def test_an_upgrade_that_does_not_run_returns_to_the_earlier_version_and_a_reload_stops_nothing(box: Box) -> None:
+    path = f"{chosen(box, ('command',))}:{PYTHONPATH}".split(":")
+    box.must(PYTHON, "-m", "venv", "--without-pip", "/opt/pagemill")
+    packages = box.must("sh", "-c", "echo /opt/pagemill/lib/python*/site-packages").strip()
+    box.write(f"{packages}/where.pth", "".join(f"{one}\n" for one in path))
+    box.write(f"{packages}/pip.py", PIP)
+    box.write("/opt/pagemill/bin/pagemill", f'#!/bin/sh\nexec {PROGRAM} -m worker_service.cli "$@"\n')
+    box.must("chmod", "755", "/opt/pagemill/bin/pagemill")
+    box.must("/opt/pagemill/bin/pagemill", "service", "install")
+    first = box.must("systemctl", "show", "-P", "MainPID", "pagemill")
+
+    box.must("systemctl", "reload", "pagemill")
+    assert box.must("systemctl", "show", "-P", "MainPID", "pagemill") == first
+    box.must("pagemill", "upgrade", "./good")
+    second = box.must("systemctl", "show", "-P", "MainPID", "pagemill")
+    broken = box.run("pagemill", "upgrade", "./broken")
+
+    assert first != second
+    assert broken.returncode == 1
+    assert "runs again" in broken.stderr
     assert box.must("pagemill", "status").startswith("OK: 2 workers")

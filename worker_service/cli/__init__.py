@@ -63,7 +63,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("serve", "Serve the web page and the HTTP API."),
         "run": ("run", "Run the daemon in the foreground."),
         "service": ("service", "Install or remove the systemd units."),
-        "config": ("settings", "Show the settings and their origin."),
+        "upgrade": ("upgrade", "Install another version, and return to this one if it does not run."),
         "db": ("database", "Back up, restore, check or open the database."),
     },
 }
@@ -80,6 +80,8 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     "More about the service": {
         "help": ("help", "Show the help of a command, or all commands."),
         "init": ("database", "Create the database."),
+        "config": ("settings", "Show the settings and their origin."),
+        "reload": ("settings", "Make the daemons read the settings file again."),
         "stats": ("status", "Count jobs by type and status, and documents by owner."),
         "workers": ("status", "List the daemons and cluster nodes."),
         "report": ("report", "Write a support report without names and contents."),

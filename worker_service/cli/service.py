@@ -151,11 +151,11 @@ def _refuse_hidden(python: str | None) -> None:
             raise Refused(
                 f"{path} is in a home directory, which the service cannot see",
                 f"/usr/bin/python3 -m venv /opt/pagemill && "
-                f"/opt/pagemill/bin/pip install {shlex.quote(_origin())} && /opt/pagemill/bin/pagemill service install",
+                f"/opt/pagemill/bin/pip install {shlex.quote(origin())} && /opt/pagemill/bin/pagemill service install",
             )
 
 
-def _origin() -> str:
+def origin() -> str:
     """Return what pip has to install to get this pagemill."""
     with suppress(PackageNotFoundError):
         given = distribution("pagemill").read_text("direct_url.json")

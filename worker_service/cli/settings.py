@@ -1,12 +1,17 @@
-"""`pagemill config`: the settings."""
+"""`pagemill config` and `reload`: the settings."""
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
+from worker_service.base.errors import Refused
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, verb
-from worker_service.settings.config import every_setting
+from worker_service.runner.worker_lock import own_host
+from worker_service.services.overview import Overview
+from worker_service.settings.config import RELOADABLE, every_setting
 from worker_service.settings.value_types import Setting
 
 
@@ -41,6 +46,10 @@ def docs(call: Invocation) -> None:
         environment = ", ".join(f"`{name}`" for name in names)
         default = setting.otherwise or (f"`{setting.default}`" if setting.default else "none")
         output.show(f"| `{setting.table or setting.key}` | {environment} | {default} | {setting.help} |")
+    output.show()
+    output.show(
+        f"A running daemon reads these again on `pagemill reload`: {', '.join(f'`{key}`' for key in RELOADABLE)}."
+    )
 
 
 def _as_object(setting: Setting[Any]) -> dict[str, object]:
@@ -59,3 +68,36 @@ config = VerbGroup(
     "\b\npagemill config show\npagemill config docs\n\nShow the settings and their origin.",
     *(show, docs),
 )
+
+
+@verb
+def reload(call: Invocation) -> int:
+    """\b
+    pagemill reload
+    sudo systemctl reload pagemill pagemill-commands
+
+    Make the running daemons read the settings file again; nothing is stopped. Schedules, notifications, limits, the age
+    at which jobs are deleted and a few intervals change at once. All other settings, such as your own programs, job
+    types and numbers of slots, need a restart: `systemctl restart pagemill pagemill-commands`, which returns running
+    jobs to the queue. The daemon's log names what has changed, and what needs a restart.
+
+    The web page reads its settings when it starts: `systemctl restart pagemill-web` disturbs no job.
+    """
+    # A file that cannot be read is refused here, before any daemon is asked.
+    settings = call.settings
+    here = [one for one in Overview(call.session).live_workers if one.host == own_host()]
+    for one in here:
+        try:
+            os.kill(one.pid, signal.SIGHUP)
+        except PermissionError as error:
+            raise Refused(
+                f"worker {one.id} belongs to another user", "sudo systemctl reload pagemill pagemill-commands"
+            ) from error
+    if call.printed_json({"items": [one.id for one in here], "reloadable": RELOADABLE}):
+        return 0
+    for one in here:
+        output.show(f"asked worker {one.id} to read the settings again")
+    output.say(f"changes of other settings than {', '.join(RELOADABLE)} need a restart: {settings.restart_command}")
+    if not here:
+        output.say("no daemon runs on this machine; the next one reads the settings when it starts")
+    return 0 if here else 1

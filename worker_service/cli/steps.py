@@ -91,7 +91,7 @@ Step = WriteFile | Link | Remove | RunCommand
 
 
 def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
-    if not call.printed_json({"dry_run": dry_run, "items": [_as_object(step) for step in steps]}):
+    if not call.printed_json({"dry_run": dry_run, "items": [as_object(step) for step in steps]}):
         for step in steps:
             output.show(str(step))
     if dry_run:
@@ -100,7 +100,7 @@ def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
         step.do()
 
 
-def _as_object(step: Step) -> dict[str, object]:
+def as_object(step: Step) -> dict[str, object]:
     if isinstance(step, RunCommand):
         return {"step": "run", "argv": step.argv}
     more = {"target": step.target} if isinstance(step, Link) else {}

@@ -6,11 +6,12 @@ wait for the store does not hold it up.
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -63,6 +64,7 @@ class Loop:
     is_draining_queue: bool = False
     chores: Mapping[str, Chore] = field(default_factory=dict)
     nodes: Nodes | None = None
+    reload: Callable[[], None] = lambda: None
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
@@ -156,6 +158,11 @@ class Loop:
             self.notifier.stopping()
         if not self._is_state_written:
             self._write_state()
+        if self.signals.asked_to_reload:
+            self.signals.asked_to_reload = False
+            self.reload()
+            # A chore may be due earlier now.
+            self._due_at.clear()
 
     def _write_state(self) -> None:
         try:
@@ -391,15 +398,21 @@ STOP_SECONDS = 10.0
 
 
 class Signals:
-    """SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once."""
+    """SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once.
+
+    SIGHUP asks it to read its settings again, or to finish if it was sent because the terminal was closed.
+    """
 
     def __init__(self) -> None:
         self.asked_to_stop = 0
+        self.asked_to_reload = False
+        self._ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._before_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._before = {name: signal.signal(name, self._count) for name in (signal.SIGTERM, signal.SIGINT)}
+        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
 
     def fileno(self) -> int:
         return self._reader.fileno()
@@ -418,6 +431,20 @@ class Signals:
 
     def _count(self, _: int, __: FrameType | None) -> None:
         self.asked_to_stop += 1
+
+    def _hang_up(self, _: int, __: FrameType | None) -> None:
+        if self._ends_with_terminal and not _has_terminal():
+            self.asked_to_stop += 1
+        else:
+            self.asked_to_reload = True
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(slots=True)

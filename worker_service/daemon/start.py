@@ -25,6 +25,7 @@ from worker_service.daemon.loop import Loop, Signals, filter_types
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.recovery import Recovery
+from worker_service.daemon.reload import reload_settings
 from worker_service.runner.messages import Begin, Described
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
@@ -74,6 +75,7 @@ def _ensure_descriptors() -> None:
 
 
 def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
+    environ = {**os.environ}
     # Install the signal handlers first, so that a signal during startup also shuts down cleanly.
     signals = Signals()
     stack.callback(signals.close)
@@ -103,6 +105,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         notifier,
         is_draining_queue=drain,
         nodes=started.nodes,
+        reload=partial(reload_settings, context, environ),
     )
     # Recovery comes first, so that the jobs it requeues can start in the same turn.
     loop.chores = {

@@ -109,6 +109,12 @@ def hide_secrets(address: str) -> str:
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
+RELOADABLE = (
+    "addresses", "grace_period", "limits", "notify", "notify_old_after", "owner_policy", "poll_interval", "prune",
+    "recovery_interval", "schedule", "schedule_in_daemon", "unknown_type_grace", "zone",
+)  # fmt: skip
+"""Keys that a running daemon reads again on SIGHUP. It uses the others only while it starts."""
+
 Limits = Mapping[str, Mapping[str, int]]
 """Maximum number of running jobs, by kind and name."""
 

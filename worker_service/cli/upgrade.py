@@ -1,0 +1,159 @@
+"""`pagemill upgrade`: install another version of pagemill, with a way back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from worker_service import VERSION
+from worker_service.base.errors import PagemillError, Refused
+from worker_service.cli import output
+from worker_service.cli.context import Invocation, verb
+from worker_service.cli.service import NeedsRoot, origin
+from worker_service.cli.steps import RunCommand, as_object
+from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
+from worker_service.settings.config import user_unit
+
+_SYSTEM_UNIT = Path("/etc/systemd/system/pagemill.service")
+# A daemon that cannot work with the new version ends at once, and systemd starts it again and again.
+_CHECK = 'for n in $(seq 30); do sleep 1; "$@" | grep -q \'"state": *"alive"\' && exit 0; done; exit 1'
+
+
+class UpgradeFailed(PagemillError, code="upgrade_failed", exit_code=1):
+    """The new version did not run. The earlier one runs again, unless the message says otherwise."""
+
+
+@verb
+@click.argument("what", required=False)
+@click.option("--back", "is_back", is_flag=True, help="Return to the version and the database before the last upgrade.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) -> None:
+    """\b
+    sudo pagemill upgrade --dry-run
+    sudo pagemill upgrade
+    sudo pagemill upgrade ./pagemill-2.0
+    sudo pagemill upgrade --back
+
+    Stop the daemon, back up the database, install the new version with pip, update the database and the units, start
+    the daemon, and check that it runs and the database is sound. If a step fails, the earlier version and the backup
+    are put back.
+
+    WHAT is a checkout, a file or a name as for pip; by default, what this version was installed from. Every command is
+    printed before it runs. For a service of your own (`service install --user`), leave out sudo.
+
+    The earlier version and the backup stay until the next upgrade. --back returns to both: jobs that were added after
+    the upgrade are lost, and the database of the new version is kept under another name.
+    """
+    is_users = not _SYSTEM_UNIT.exists()
+    if is_users and not user_unit(os.environ).exists():
+        raise Refused(
+            "no service is installed: stop pagemill run, and upgrade by hand",
+            "pagemill db backup before.db, pip install --upgrade, pagemill db migrate; see docs/upgrade.md",
+        )
+    if not is_users and os.geteuid() != 0 and not dry_run:
+        raise NeedsRoot("only root can upgrade the service", "sudo pagemill upgrade")
+    if sys.prefix == sys.base_prefix:
+        raise Refused(f"{sys.prefix} is not a virtual environment of pagemill's own", "see docs/upgrade.md")
+    plan = UpgradePlan(call.settings.database, is_users=is_users)
+    forward = plan.back(is_forced=True) if is_back else plan.forward(what or origin())
+    shown = forward if is_back else [*forward, *plan.back(is_forced=True)]
+    if not call.printed_json({"dry_run": dry_run, "items": [as_object(step) for step in shown]}):
+        for step in forward:
+            output.show(str(step))
+        if not is_back:
+            output.show("if one of these fails:")
+            for step in plan.back(is_forced=True):
+                output.show(str(step))
+    if dry_run:
+        return
+    if is_back and not plan.kept.exists():
+        raise Refused(f"there is no earlier version in {plan.kept}", "it is kept by pagemill upgrade")
+    _do(plan, forward, is_back=is_back)
+    output.say("done; the earlier version is kept: pagemill upgrade --back" if not is_back else "done")
+
+
+class UpgradePlan:
+    """The steps of an upgrade, and those of the way back."""
+
+    def __init__(self, database: Path, *, is_users: bool) -> None:
+        self._is_users = is_users
+        self._prefix = Path(sys.prefix)
+        self.kept = self._prefix.with_name(f"{self._prefix.name}.before-upgrade")
+        self._places = (str(self._prefix), str(self.kept))
+        self._backup = database.with_name("before-upgrade.db")
+        self._others = () if is_users else _active_units(WEB_UNIT, OFFLINE_UNIT.replace("@", "@*"))
+
+    def forward(self, what: str) -> Sequence[RunCommand]:
+        return [
+            self._stop(),
+            RunCommand(["rm", "-rf", str(self._backup), str(self.kept), f"{self.kept}.part"]),
+            self._pagemill("db", "backup", str(self._backup)),
+            # Complete or absent, so that a failure before it has nothing to put back.
+            RunCommand(["sh", "-c", 'cp -a --reflink=auto "$0" "$1.part" && mv "$1.part" "$1"', *self._places]),
+            RunCommand([sys.executable, "-m", "pip", "install", "--upgrade", what]),
+            self._pagemill("db", "migrate"),
+            *self._start(),
+        ]
+
+    def back(self, *, is_forced: bool = False) -> Sequence[RunCommand]:
+        """Return the steps of the way back; without `is_forced`, only what the failed upgrade made necessary."""
+        swap = 'rm -rf "$0" && mv "$1" "$0"'
+        put_back = [
+            RunCommand(["sh", "-c", swap, *self._places]),
+            self._pagemill("db", "restore", str(self._backup), "--yes"),
+        ]
+        return [self._stop(), *(put_back if is_forced or self.kept.exists() else []), *self._start()]
+
+    def _stop(self) -> RunCommand:
+        if self._is_users:
+            return RunCommand(["systemctl", "--user", "stop", "pagemill.service"])
+        return RunCommand(["systemctl", "stop", *UNITS, *self._others])
+
+    def _start(self) -> Sequence[RunCommand]:
+        """Install the units of the version that is in place, which starts the daemon, and check that it runs."""
+        install = ["service", "install", *["--user"] * self._is_users]
+        return [
+            RunCommand([sys.executable, "-m", "worker_service.cli", *install]),
+            *([RunCommand(["systemctl", "start", *self._others])] if self._others else []),
+            RunCommand(["sh", "-c", _CHECK, "sh", *self._pagemill("workers", "--json").argv]),
+            self._pagemill("db", "check"),
+        ]
+
+    def _pagemill(self, *words: str) -> RunCommand:
+        if self._is_users:
+            return RunCommand([sys.executable, "-m", "worker_service.cli", *words])
+        return as_service(sys.executable, *words)
+
+
+def _active_units(*patterns: str) -> Sequence[str]:
+    listing = ["systemctl", "list-units", "--state=active", "--plain", "--no-legend", *patterns]
+    with suppress(FileNotFoundError):
+        done = subprocess.run(listing, capture_output=True, text=True, check=False)
+        return [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    return []
+
+
+def _do(plan: UpgradePlan, forward: Sequence[RunCommand], *, is_back: bool) -> None:
+    for step in forward:
+        try:
+            step.do()
+        except PagemillError as error:
+            if is_back:
+                raise
+            output.say(f"failed: {error}")
+            _return(plan.back())
+            raise UpgradeFailed(f"the upgrade failed, and version {VERSION} runs again: {error}") from error
+
+
+def _return(steps: Sequence[RunCommand]) -> None:
+    for step in steps:
+        try:
+            step.do()
+        except PagemillError as error:
+            raise UpgradeFailed(f"the way back failed, too, at: {step}: {error}", "docs/upgrade.md") from error
