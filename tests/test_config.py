@@ -73,6 +73,7 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "schedule": (),
         "notify": (),
         "addresses": {},
+        "notify_allow": [],
         "notify_old_after": 3600.0,
         "web_listen": ("127.0.0.1", 8470),
         "web_urls": (),
