@@ -64,7 +64,7 @@ def test_a_report_is_brought_in_watched_found_and_seen_on_its_page(look: Look, s
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "glaciers.pdf", "first page", "a glacier melts"))
     page.get_by_role("button", name="Upload").click()
-    expect(page.locator(".state", has_text=re.compile("^Read"))).to_be_visible()
+    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
     page.goto("/documents")
     find_in_list(page, "glacier")
@@ -83,7 +83,7 @@ def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "moraines.pdf", "the moraine stands"))
     page.get_by_role("button", name="Upload").click()
     # The page asks again by itself.
-    expect(page.locator(".state", has_text=re.compile("^Read"))).to_be_visible()
+    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
     page.goto("/documents")
     find_in_list(page, "moraine")
@@ -99,7 +99,7 @@ def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, s
 
     page.get_by_label("Files:").set_input_files(tmp_path / "scan.pdf")
     page.get_by_role("button", name="Upload").click()
-    expect(page.locator(".state", has_text=re.compile("^Read"))).to_be_visible()
+    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
     page.get_by_role("link", name="scan.pdf").click()
     page.get_by_role("searchbox", name="Find in this document").fill("crevasse")
     page.get_by_role("button", name="Find").click()
@@ -113,7 +113,7 @@ def test_keys_turn_pages_go_from_match_to_match_and_change_the_view(look: Look, 
     page = look("/upload")
     page.get_by_label("Files:").set_input_files(tmp_path / "keys.pdf")
     page.get_by_role("button", name="Upload").click()
-    expect(page.locator(".state", has_text=re.compile("^Read"))).to_be_visible()
+    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
     page.get_by_role("link", name="keys.pdf").click()
     page.keyboard.press("/")
     page.get_by_role("searchbox", name="Find in this document").fill("icefall")
@@ -151,7 +151,7 @@ def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, 
     page.dispatch_event("main", "drop", {"dataTransfer": data})
 
     expect(page.get_by_role("link", name="fjords.csv")).to_be_visible()
-    expect(page.locator(".state", has_text=re.compile("^Read"))).to_be_visible()
+    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
 
 def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> None:
