@@ -30,7 +30,7 @@ from worker_service.web.views import render
 
 _AT_ONCE_MAX = 1000
 """Documents that one request reads again or removes, which takes milliseconds for each."""
-_NAMED = 8
+_NAMED = 5
 _TAGS_OF_MAX = 500
 """Documents whose tags are offered for removal."""
 _OPTIONS = ("lang", "quality", "force-ocr")
@@ -38,7 +38,9 @@ _OPTIONS = ("lang", "quality", "force-ocr")
 _LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
 
 FORMS: Mapping[str, str] = {"original": "Originals", "txt": "Text", "pdf": "Searchable PDFs"}
-TITLES: Mapping[str, str] = {"download": "Download", "tag": "Tag", "again": "Read again", "remove": "Remove"}
+TITLES: Mapping[str, str] = {
+    "download": "Download {}", "tag": "Tag {}", "again": "Read {} again", "remove": "Remove {}?",
+}  # fmt: skip
 
 
 class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
@@ -93,7 +95,7 @@ def ask(request: Request) -> Response:
         return render(
             request,
             "document_changes.html",
-            title=f"{TITLES[query.verb]} {counted(count, 'document')}",
+            title=TITLES[query.verb].format(counted(count, "document")),
             query=query,
             count=count,
             sample=found[:_NAMED],

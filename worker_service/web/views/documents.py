@@ -17,10 +17,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, tags
 from worker_service.services.batches import newest_batches
 from worker_service.services.database import Session
+from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.parse import read_document_order
 from worker_service.services.spreadsheets import LIST_COLUMNS, csv_lines, list_row, write_list
 from worker_service.web.access import Visitor, visitor_of
@@ -102,9 +104,31 @@ def documents_page(request: Request) -> Response:
             views={view: same_page(request, view=None if view == "grid" else view) for view in ("grid", "table")},
             first=same_page(request, before=None) if query.before else "",
             next=same_page(request, before=listed.next) if listed.next else "",
+            state_words=state_words,
+            why_failed=why_failed,
             filters=filters_of(request),
             address=request.url.query,
         )
+
+
+def state_words(document: Document) -> str:
+    if document.status is IndexStatus.FAILED:
+        explanation = explanation_of(document.error_code or "")
+        if explanation is not None and explanation.helps == "password":
+            return "Needs a password"
+        return "New version couldn’t be read" if document.has_failed_anew else STATES["failed"]
+    words = STATES[document.status]
+    return f"{words}, {document.percent} %" if document.status is IndexStatus.INDEXING and document.pages else words
+
+
+def why_failed(document: Document) -> str:
+    """Return what happened, and what can be done about it; empty if nothing did."""
+    if document.status is not IndexStatus.FAILED:
+        return ""
+    explanation = explanation_of(document.error_code or "")
+    if explanation is None:
+        return capitalised(document.error_text)
+    return f"{explanation.happened} {explanation.advice or document.error_remedy or ''}".strip()
 
 
 def filters_of(request: Request, *without: str) -> list[tuple[str, str]]:

@@ -5,7 +5,8 @@
 (() => {
   const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-  const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+  const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+  const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
   const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
   const UNITS = [["d", 86400], ["h", 3600], ["min", 60]];
 
@@ -20,7 +21,7 @@
     const seconds = (Date.now() - moment.getTime()) / 1000;
     if (how === "hour") return hour.format(moment);
     if (how === "since") return length(seconds);
-    if (how === "day") return day.format(moment);
+    if (how === "day") return (moment.getFullYear() === new Date().getFullYear() ? day : date).format(moment);
     if (how !== "ago" || Math.abs(seconds) > 7 * 86400) return short.format(moment);
     return seconds < 0 ? `in ${length(-seconds)}` : `${length(seconds)} ago`;
   }
