@@ -156,7 +156,15 @@ def _paths(house: House, path: str) -> list[str]:
 QUERIES: dict[str, list[dict[str, Any]]] = {
     "/api/jobs": [{}, {"owner": BOB}, {"id": "ALL"}, {"type": f"{MARK}_type"}, {"batch": "BATCH"}],
     "/api/batches": [{}, {"owner": BOB}],
-    "/api/documents": [{}, {"owner": BOB}, {"id": "DOCUMENT"}, {"name": MARK}, {"batch": "BATCH"}],
+    "/api/documents": [
+        {},
+        {"owner": BOB},
+        {"id": "DOCUMENT"},
+        {"name": MARK},
+        {"batch": "BATCH"},
+        {"tag": f"{MARK}-tag"},
+    ],
+    "/api/tags": [{}, {"owner": BOB}],
     "/api/search": [{"q": "word"}, {"q": "word", "owner": BOB}, {"q": "word", "document": "DOCUMENT"}],
     "/api/keywords": [{"term": "word"}, {"term": "word", "owner": BOB}, {"term": "word", "batch": "BATCH"}],
     "/api/events": [{"after": "0-0"}],
@@ -165,7 +173,11 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "DELETE /api/pauses": [{"scope": "owner", "name": BOB}],
 }
 MANY = [{"owner": BOB}, {"id": "ALL"}, {"id": "document:DOCUMENT"}, {"id": "batch:BATCH"}, {"type": f"{MARK}_type"}]
+ACTION = {"tag": f"{MARK}-tag", "job_type": f"{MARK}_tell"}
 BODIES: dict[str, list[dict[str, Any]]] = {
+    "/api/tags": [{"id": "DOCUMENTS", "add": ["x"]}, {"id": "DOCUMENTS", "remove": [f"{MARK}-tag"]}],
+    "/api/tags/actions": [ACTION | {"owner": BOB}],
+    "/api/tags/actions/remove": [ACTION | {"owner": BOB}],
     "/api/jobs": [{"job_type": "a", "owner": BOB}, {"job_type": "a", "after": "ONE"}],
     "/api/batches": [{"owner": BOB, "jobs": [{"job_type": "a"}]}, {"jobs": [{"job_type": "a", "owner": BOB}]}],
     "/api/pauses": [{"scope": "owner", "name": BOB}, {"scope": "all"}, {"scope": "type", "name": "a"}],
@@ -181,7 +193,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
 
 def _filled(house: House, words: dict[str, Any]) -> dict[str, Any]:
     stand = {"ALL": house.numbers["jobs"], "ONE": house.numbers["jobs"][:1], "BATCH": house.numbers["batches"][0]}
-    stand |= {"DOCUMENT": house.numbers["documents"][0]}
+    stand |= {"DOCUMENT": house.numbers["documents"][0], "DOCUMENTS": house.numbers["documents"]}
     stand |= {f"batch:{'BATCH'}": f"batch:{stand['BATCH']}", "document:DOCUMENT": f"document:{stand['DOCUMENT']}"}
     return {name: stand.get(value, value) if isinstance(value, str) else value for name, value in words.items()}
 

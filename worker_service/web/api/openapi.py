@@ -28,11 +28,11 @@ from worker_service.services.exports import CHOICES
 from worker_service.services.health import Level
 from worker_service.services.job_details import Needed
 from worker_service.services.serialize import HELD
-from worker_service.web.api import batches, documents, events, failures, jobs, schedules, system, uploads
+from worker_service.web.api import batches, documents, events, failures, jobs, schedules, system, tags, uploads
 from worker_service.web.api.endpoint import Endpoint
 from worker_service.web.parameters import FilledText, Id
 
-_MODULES = (jobs, batches, documents, uploads, events, failures, schedules, system)
+_MODULES = (jobs, batches, documents, tags, uploads, events, failures, schedules, system)
 
 ENDPOINTS = [one for module in _MODULES for one in vars(module).values() if isinstance(one, Endpoint)]
 
