@@ -28,6 +28,7 @@ from worker_service.services import documents, jobs, passwords, tags
 from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.page_images import WIDTHS, reason_for_no_image
+from worker_service.services.reading_progress import reading_progress
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import NUMBER_MAX, read_known
@@ -108,6 +109,7 @@ def document_page(request: Request) -> Response:
         asked = replace(asked, page=number)
         view = page_view(session, document.id, number, request.app.state.renderer, query=asked.q) if last else None
         worked = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN)
+        is_read_now = document.status is IndexStatus.INDEXING
         hard = [one.number for one in whole.page_items if _is_hard(one)]
         return render(
             request,
@@ -134,7 +136,7 @@ def document_page(request: Request) -> Response:
             has_password=passwords.is_stored(session.settings.workspace, document),
             follow_ups=tags.actions_of_document(session, document.id),
             generations=_generations(worked.items),
-            live_jobs=[job for job in worked.items if not job.status.is_ended],
+            reading=reading_progress(session, [document]).get(document.id) if is_read_now else None,
             options=_reading_options(document),
         )
 
