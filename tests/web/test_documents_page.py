@@ -83,6 +83,15 @@ def test_a_page_that_is_found_shows_the_sentence(site: httpx.Client, shelf: Shel
     assert "No matches" in site.get("/search?q=zebra", headers=PAGE).text
 
 
+def test_the_markdown_of_a_page_is_shown_as_text(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("report.pdf", "# not a heading\n\n<b>water</b> of-\nten")
+
+    page = site.get(f"/documents/{document_id}?tab=markdown", headers=PAGE).text
+
+    assert "\\# not a heading\n\n\\&lt;b&gt;water\\&lt;/b&gt; often" in page
+    assert f"/api/documents/{document_id}/files/md" in page
+
+
 def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.with_tables("report.pdf", [["Revenue", "<b>1,204</b>"], ["Costs", "7"]])
 

@@ -35,9 +35,10 @@ _PAGE_NUMBER = re.compile(
 _SENTENCE_END = (".", "!", "?", ";", ",", ":")
 _HEADING_CHARACTERS_MAX = 200
 _HEADING_POINTS = 3.0
-_EDGE = 0.14
+_EDGE = 0.11
 """Share of the page's height at its top and at its bottom where lines may be running heads and feet."""
 _EDGE_BLOCKS = 4
+_RUNNING_LINES_MAX = 3
 _LARGER = 1.08
 _SAME_SIZE = 0.4
 
@@ -157,7 +158,13 @@ def _place(page: BlocksOfPage, block: Block) -> _Place:
 def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
     """Return the indexes of the blocks at the top (True) and at the bottom (False) of the page."""
     height = page.size[1]
-    placed = [at for at, one in enumerate(page.blocks) if one.is_placed and one.role not in (Role.TABLE, *RUNNING)]
+    placed = [
+        at
+        for at, one in enumerate(page.blocks)
+        if one.is_placed
+        and one.role not in (Role.TABLE, *RUNNING)
+        and page.text_of(one).strip().count("\n") < _RUNNING_LINES_MAX
+    ]
     upper = sorted(placed, key=lambda at: page.blocks[at].y0)[:_EDGE_BLOCKS]
     lower = sorted(placed, key=lambda at: -page.blocks[at].y1)[:_EDGE_BLOCKS]
     found = {at: False for at in lower if page.blocks[at].y0 > (1 - _EDGE) * height}

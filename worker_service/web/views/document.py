@@ -59,7 +59,7 @@ class ReaderQuery(Struct, frozen=True):
     page: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
     match: Annotated[int, Meta(ge=_LAST, le=NUMBER_MAX)] = 0
     """Number of a match on the page, from 1; 0: the first; -1: the last."""
-    tab: Literal["text", "tables"] = "text"
+    tab: Literal["text", "tables", "markdown"] = "text"
     zoom: Literal[100, 150, 200, 300] = 100
     """Per cent of the width that there is."""
     turn: Literal[0, 90, 180, 270] = 0

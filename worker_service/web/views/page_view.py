@@ -15,6 +15,7 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.services.database import Session
+from worker_service.services.markdown import page_markdown
 from worker_service.services.page_blocks import StructuredPage, structure_of
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 from worker_service.services.page_layouts import TableOnPage, tables_in
@@ -60,6 +61,7 @@ class PageView(Struct, frozen=True):
     """Number of doubtful words."""
     note: str = ""
     """Reason why the text is doubtful or incomplete."""
+    markdown: str = ""
     lacks_boxes: bool = False
     """True if the positions of some hits on the image are not known yet."""
 
@@ -116,6 +118,7 @@ def _page_view(
         tables=tables_in(page.number, page.layout),
         doubtful=len(doubtful),
         note=_note(page, layout),
+        markdown=page_markdown(structured),
         lacks_boxes=boxes is None,
     )
 
