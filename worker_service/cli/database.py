@@ -13,7 +13,7 @@ from worker_service.base.errors import BadInput, ProgramAbsent, StoreAbsent
 from worker_service.base.humanize import counted
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, confirm, confirming, dry_run_option, say_that_it_waits, verb
-from worker_service.services import database as operations
+from worker_service.services import maintenance as operations
 
 if TYPE_CHECKING:
     from worker_service.services.restore import RestorePlan

@@ -28,10 +28,11 @@ from worker_service.cli import output
 from worker_service.cli.context import Invocation, verb
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session, versions
+from worker_service.services.database import Session
 from worker_service.services.doctor import examine
 from worker_service.services.handlers import installed_handlers
 from worker_service.services.health import check_health
+from worker_service.services.maintenance import versions
 from worker_service.services.overview import Overview, recent_errors, statistics
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import Settings

@@ -18,11 +18,10 @@ from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import jobs
-from worker_service.services.database import Session
+from worker_service.services.database import Session, chunks, deadline_after, poll
 from worker_service.services.documents import each_document
 from worker_service.services.job_control import ENDED, LIVE
 from worker_service.services.jobs import require_jobs
-from worker_service.services.queries import chunks, deadline_after, poll
 
 
 class JobsProgress(Struct, frozen=True):

@@ -1,25 +1,22 @@
-"""The database as a whole: open, create, migrate, back up and check it."""
+"""An open database with the user who acts, and how services page through it and poll it."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
-from worker_service.base.clock import Clock, wall_clock
-from worker_service.base.errors import BadInput, PagemillError
+from worker_service.base.clock import Clock, parse_length, wall_clock
 from worker_service.store import opening
 from worker_service.store.database import WriteOptions
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
-    from worker_service.jobs.counts import Check
     from worker_service.settings.config import Settings
     from worker_service.store.connection import OnLongWait
     from worker_service.store.gates import Gates
@@ -28,6 +25,21 @@ if TYPE_CHECKING:
     from worker_service.store.overview import OverviewQueries
     from worker_service.store.reading import Reading
     from worker_service.store.search import PageSearch
+
+
+IDS_AT_ONCE = 500
+_POLL_SECONDS = 0.05
+_REST = 5
+"""Shortest pause after a query, as a multiple of its duration."""
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Row = TypeVar("Row", bound=HasId)
+T = TypeVar("T")
 
 
 class Session(Struct, frozen=True):
@@ -77,73 +89,6 @@ def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: 
     return Session(opening.open_as_set(settings, WriteOptions(on_long_wait=on_long_wait)), settings, actor or _person())
 
 
-def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Create the database. Return False if a sound one exists."""
-    return opening.initialise(
-        settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
-    )
-
-
-def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
-    """Return the steps that were taken or, with `dry_run`, would be."""
-    from worker_service.store import migrations
-
-    return migrations.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
-
-
-class BackedUp(Struct, frozen=True):
-    path: Path
-    size: int
-    removed: Sequence[Path]
-    """Older backups in the same directory."""
-
-
-def backup(
-    settings: Settings,
-    target: Path,
-    *,
-    keep: int | None = None,
-    clock: Clock = wall_clock,
-    on_long_wait: OnLongWait | None = None,
-) -> BackedUp:
-    """Write a consistent copy; overwrite no file.
-
-    In a directory, the copy is named by the time, and only the newest `keep` copies stay.
-    """
-    from worker_service.store.backup import back_up
-
-    path, older = target, list[Path]()
-    if target.is_dir():
-        path = target / f"{settings.database.stem}-{clock():%Y-%m-%dT%H%M%SZ}.db"
-        named = re.compile(rf"{re.escape(settings.database.stem)}-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.db")
-        older = sorted(one for one in target.iterdir() if named.fullmatch(one.name))
-    elif keep is not None:
-        raise BadInput(f"{target} is not a directory: --keep needs one")
-    back_up(settings.database, path, on_long_wait=on_long_wait)
-    # Only after success: if no copy can be made, the old ones are needed most.
-    removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
-    for one in removed:
-        one.unlink(missing_ok=True)
-    return BackedUp(path, path.stat().st_size, removed)
-
-
-def check_database(session: Session) -> Sequence[Check]:
-    return session.store.integrity.check()
-
-
-def rebuild_search(session: Session) -> int:
-    """Return the number of indexed pages."""
-    return session.store.integrity.rebuild_search()
-
-
-def versions(settings: Settings) -> dict[str, object]:
-    """Return the versions of the library, of the database's tables (None if unreadable) and of ours."""
-    schema: int | None = None
-    with suppress(PagemillError):
-        schema = opening.schema_version(settings.database)
-    return {"library": opening.LIBRARY, "schema": schema, "schema_of_this_version": opening.SCHEMA_VERSION}
-
-
 def _person() -> str:
     """Return the user's name; under sudo, that of the user who called it."""
     if person := os.environ.get("SUDO_USER"):
@@ -151,3 +96,38 @@ def _person() -> str:
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     return str(os.getuid())
+
+
+# ── Queries ──
+
+
+def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
+    """Return the page and the `before_id` of the next one, or None. `found` has up to `limit + 1` rows."""
+    return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+
+def chunks(values: Sequence[T]) -> list[Sequence[T]]:
+    return [values[start : start + IDS_AT_ONCE] for start in range(0, len(values), IDS_AT_ONCE)]
+
+
+def deadline_after(timeout: str | None) -> float:
+    return float("inf") if timeout is None else time.monotonic() + parse_length(timeout).total_seconds()
+
+
+def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
+    """Yield the result of `query` many times a second until the deadline, at least once.
+
+    `query` runs again only after a commit by another connection.
+    """
+    seen: int | None = None
+    seconds = 0.0
+    while True:
+        # Read the counter first, so that the next check sees what is committed during this query.
+        if (counter := session.change_counter()) != seen:
+            seen, start = counter, time.monotonic()
+            found = query()
+            seconds = time.monotonic() - start
+        yield found
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(max(_POLL_SECONDS, _REST * seconds))

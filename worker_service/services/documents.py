@@ -17,10 +17,9 @@ from worker_service.jobs.library import (
     Provenance,
 )
 from worker_service.services import passwords
-from worker_service.services.database import Session
+from worker_service.services.database import Session, cut_page
 from worker_service.services.jobs import with_full_path
 from worker_service.services.parse import read_pages
-from worker_service.services.queries import cut_page
 
 _AT_ONCE = 500
 _FAILED_MOST = 1_000_000

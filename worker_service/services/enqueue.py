@@ -14,10 +14,9 @@ from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.follow_ups import FACTS, filled
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.services.database import Session
+from worker_service.services.database import Session, chunks
 from worker_service.services.jobs import require_jobs
 from worker_service.services.parse_job import read_job
-from worker_service.services.queries import chunks
 from worker_service.settings.config import Settings
 from worker_service.workspace import find_deleted_sources
 

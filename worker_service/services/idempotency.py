@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from worker_service.base.errors import IdempotencyConflict, PagemillError, Refused
 from worker_service.jobs.tokens import GrantedRequest
-from worker_service.services.database import Session
-from worker_service.services.queries import poll
+from worker_service.services.database import Session, poll
 
 _WAIT_SECONDS = 5.0
 

@@ -17,11 +17,10 @@ from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
+from worker_service.services.database import Session, poll
 from worker_service.services.jobs import count_jobs, each_job, id_ranges, require_jobs
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.parse import read_priority
-from worker_service.services.queries import poll
 
 LIVE = (Status.PENDING, Status.RUNNING)
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)

@@ -15,8 +15,7 @@ from worker_service.base.humanize import length, size
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
-from worker_service.services.queries import IDS_AT_ONCE, chunks, cut_page
+from worker_service.services.database import IDS_AT_ONCE, Session, chunks, cut_page
 
 _FIRST_RANGE = 10_000
 

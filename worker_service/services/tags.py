@@ -8,9 +8,8 @@ from worker_service.base.errors import Refused
 from worker_service.jobs.documents import AskedAction, OnEnd, TagAction
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.tags import TagCount, read_one_tag, require_tags
-from worker_service.services.database import Session
+from worker_service.services.database import Session, chunks
 from worker_service.services.enqueue import check_action_payload
-from worker_service.services.queries import chunks
 
 _NAMED_MAX = 50
 

@@ -24,7 +24,7 @@ from tests.web.conftest import bearer, served, site_of
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
-from worker_service.services import database
+from worker_service.services import maintenance
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
 from worker_service.web import app, incoming_files
@@ -255,7 +255,7 @@ def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
 def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     words = {"database": str(tmp_path / "pagemill.db"), "upload_bytes_max": "1000000"}
     settings = load_settings(words, environ={"WORKER_LOG_FORMAT": "json"})
-    database.initialise(settings)
+    maintenance.initialise(settings)
 
     def endless() -> Iterator[bytes]:
         yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n'

@@ -24,7 +24,7 @@ from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
-from worker_service.services import batches, database, job_control, tokens
+from worker_service.services import batches, job_control, maintenance, tokens
 from worker_service.services.database import Session, open_session
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import Settings, load_settings
@@ -100,7 +100,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     (place / "pagemill.toml").write_text(SCHEDULE)
     environ = {"WORKER_LOG_FORMAT": "json", "WORKER_CONFIG": str(place / "pagemill.toml")}
     settings: Settings = load_settings({"database": str(place / "pagemill.db")}, environ=environ)
-    database.initialise(settings)
+    maintenance.initialise(settings)
     session = open_session(settings, actor=f"{MARK}-actor")
     numbers = _furnish(session)
     alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").word

@@ -21,7 +21,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.web.conftest import served
-from worker_service.services import database, tokens
+from worker_service.services import maintenance, tokens
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
 
@@ -54,7 +54,7 @@ def chromium() -> Iterator[Browser]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = tmp_path_factory.mktemp("site")
     settings = load_settings({"database": str(place / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
-    database.initialise(settings)
+    maintenance.initialise(settings)
     session = open_session(settings, actor="test")
     with _daemon(settings, place / "daemon.log"), served(settings) as address:
         yield Site(address, settings, session)
