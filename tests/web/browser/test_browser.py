@@ -29,8 +29,10 @@ def report(place: Path, name: str, *texts: str) -> Path:
     return digital(place / name, texts)
 
 
-def find_in_list(page: Page, words: str) -> None:
-    page.get_by_role("searchbox", name="Search the text of every page").fill(words)
+def search_from_home(page: Page, words: str) -> None:
+    page.goto("/")
+    page.get_by_role("searchbox").fill(words)
+    page.get_by_role("button", name="Search").click()
 
 
 def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
@@ -60,15 +62,13 @@ def assert_marked_and_legible(page: Page) -> None:
 
 
 def test_a_report_is_brought_in_watched_found_and_seen_on_its_page(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/documents")
+    page = look("/upload")
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "glaciers.pdf", "first page", "a glacier melts"))
     page.get_by_role("button", name="Upload").click()
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
-    page.goto("/documents")
-    find_in_list(page, "glacier")
-    page.get_by_role("button", name="Search").click()
+    search_from_home(page, "glacier")
     expect(page.locator(".tile mark")).to_have_text("glacier")
     page.get_by_role("link", name="glaciers.pdf").click()
 
@@ -78,16 +78,14 @@ def test_a_report_is_brought_in_watched_found_and_seen_on_its_page(look: Look, s
 
 
 def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/documents", script=False)
+    page = look("/upload", script=False)
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "moraines.pdf", "the moraine stands"))
     page.get_by_role("button", name="Upload").click()
     # The page asks again by itself.
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
-    page.goto("/documents")
-    find_in_list(page, "moraine")
-    page.get_by_role("button", name="Search").click()
+    search_from_home(page, "moraine")
     page.get_by_role("link", name="moraines.pdf").click()
     expect(page.locator(".words mark")).to_have_text("moraine")
     expect(page.locator("#sheet rect.hit")).to_have_count(1)

@@ -51,7 +51,8 @@
     }
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
     if (event.key === "/") {
-      const field = [...document.querySelectorAll("input[type=search]")].find((one) => one.checkVisibility());
+      const fields = [...document.querySelectorAll("input[type=search][data-slash]"), ...document.querySelectorAll("input[type=search]")];
+      const field = fields.find((one) => one.checkVisibility());
       if (field === undefined) return;
       event.preventDefault();
       field.select();
