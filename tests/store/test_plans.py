@@ -79,7 +79,7 @@ def plan(
 
 # counts and counts_by_type are for people, and counted over an index; history_… is for `pagemill db check`;
 # superseded_files walks over files, for a chore.
-COUNTED = {"counts", "counts_by_type", "errors", "superseded_files"}
+COUNTED = {"count_by_status", "oldest_ready", "counts_by_type", "errors", "superseded_files"}
 OVER_JOBS = sorted(
     name
     for name, text in STATEMENTS.items()

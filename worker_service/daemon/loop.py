@@ -299,7 +299,7 @@ class Loop:
             self._exit_code = 0
         elif self.is_draining_queue and not self._claiming.may_find_jobs and not self._is_more_work_expected():
             self.context.log.info(
-                events.DAEMON_DRAINED, pending=self.context.store.overview.counts().by_status[Status.PENDING]
+                events.DAEMON_DRAINED, pending=self.context.store.overview.count_by_status()[Status.PENDING]
             )
             self._exit_code = 0
 
@@ -308,7 +308,7 @@ class Loop:
         if (
             self.nodes is not None
             and self.nodes.may_still_come
-            and self.context.store.overview.counts().by_status[Status.PENDING]
+            and self.context.store.overview.count_by_status()[Status.PENDING]
         ):
             return True
         soon = self.context.clock() + timedelta(seconds=DRAINED_SECONDS)

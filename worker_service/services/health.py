@@ -51,20 +51,26 @@ class Health(Struct, frozen=True):
 
 def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
     """`oldest_most` is how long the oldest pending job may wait without a warning."""
+    found = health_reasons(overview, oldest_most=oldest_most)
+    return Health(
+        max((reason.level for reason in found), default=Level.OK),
+        found,
+        len(overview.live_workers),
+        overview.counts.by_status,
+        overview.batches_replaced,
+        overview.failures,
+    )
+
+
+def health_reasons(overview: Overview, *, oldest_most: timedelta | None = None) -> Sequence[HealthReason]:
+    """Return the problems, worst first. Counts no jobs unless `oldest_most` is given."""
     found = [
         *_check_database(overview),
         *_check_workers(overview),
         *_check_nodes(overview),
         *_check_queue(overview, oldest_most),
     ]
-    return Health(
-        max((reason.level for reason in found), default=Level.OK),
-        sorted(found, key=lambda reason: -reason.level),
-        len(overview.live_workers),
-        overview.counts.by_status,
-        overview.batches_replaced,
-        overview.failures,
-    )
+    return sorted(found, key=lambda reason: -reason.level)
 
 
 def _check_database(overview: Overview) -> Iterator[HealthReason]:
@@ -96,7 +102,7 @@ def _check_nodes(overview: Overview) -> Iterator[HealthReason]:
 
 
 def _check_queue(overview: Overview, oldest_most: timedelta | None) -> Iterator[HealthReason]:
-    oldest = overview.counts.oldest_pending_at
+    oldest = None if oldest_most is None else overview.counts.oldest_pending_at
     if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
         detail = f"the oldest job that could start has waited since {oldest[:19]}"
         yield HealthReason(Level.WARNING, "OLDEST_WAITS", detail, "pagemill why")

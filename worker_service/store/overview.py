@@ -44,15 +44,18 @@ class OverviewQueries:
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def counts(self) -> Counts:
-        [(total, pending, running, failed, cancelled, oldest)] = self._db.read("counts")
-        by_status = {
+        [(oldest,)] = self._db.read("oldest_ready")
+        return Counts(self.count_by_status(), oldest)
+
+    def count_by_status(self) -> Mapping[Status, int]:
+        [(total, pending, running, failed, cancelled)] = self._db.read("count_by_status")
+        return {
             Status.PENDING: pending,
             Status.RUNNING: running,
             Status.COMPLETED: total - pending - running - failed - cancelled,
             Status.FAILED: failed,
             Status.CANCELLED: cancelled,
         }
-        return Counts(by_status, oldest)
 
     def counts_by_type(self) -> Sequence[TypeCounts]:
         return [TypeCounts(*row) for row in self._db.read("counts_by_type")]

@@ -39,22 +39,25 @@ SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker
 SELECT DISTINCT h.choices FROM handler h JOIN worker w ON w.id = h.worker_id
  WHERE h.choices IS NOT NULL AND w.heartbeat_at > :stale_before;
 
--- name: counts
+-- name: count_by_status
 -- Live, failed and cancelled jobs are counted by index; completed jobs, usually most of the table, are the difference
--- to the total. The last column is the time since which the oldest ready job waits: its run_at, or its created_at. All
--- ready rows are read only if the first inserted one had a run_at.
+-- to the total.
 SELECT count(*),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'failed'),
-       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled'),
-       (SELECT CASE WHEN ifnull(o.run_at, '') <= o.created_at THEN o.created_at
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled')
+  FROM worker_job_queue;
+
+-- name: oldest_ready
+-- The time since which the oldest ready job waits: its run_at, or its created_at. All ready rows are read only if the
+-- first inserted one had a run_at.
+SELECT (SELECT CASE WHEN ifnull(o.run_at, '') <= o.created_at THEN o.created_at
                     ELSE (SELECT min(max(r.created_at, ifnull(r.run_at, ''))) FROM worker_job_queue r INDEXED BY job_ready
                            WHERE r.status = 'pending' AND r.held = 0) END
           FROM worker_job_queue o
          WHERE o.id = (SELECT f.id FROM (SELECT id, min(created_at) FROM worker_job_queue INDEXED BY job_ready
-                                          WHERE status = 'pending' AND held = 0) f))
-  FROM worker_job_queue;
+                                          WHERE status = 'pending' AND held = 0) f));
 
 -- name: counts_by_type
 SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running'),

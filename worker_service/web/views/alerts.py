@@ -11,7 +11,7 @@ from worker_service.jobs.batches import Batch, BatchState
 from worker_service.jobs.job import Gate
 from worker_service.services.batches import list_batches
 from worker_service.services.database import Session
-from worker_service.services.health import Level, check_health
+from worker_service.services.health import Level, health_reasons
 from worker_service.services.job_advice import NEXT_MOVES
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.schedules import TICKS, overdue_schedules
@@ -51,7 +51,7 @@ def list_alerts(session: Session, overview: Overview | None, *, owner: str | Non
 
 def _service(overview: Overview) -> Iterator[Alert]:
     """Yield the reasons that `pagemill status` gives, except pauses: `_pauses` reports each of them."""
-    for reason in check_health(overview).reasons:
+    for reason in health_reasons(overview):
         if reason.code == "NO_WORKER":
             detail = "Nothing is read until one is running."
             advice = "Start the service: systemctl start pagemill. In a terminal: pagemill run"

@@ -21,6 +21,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control
 from worker_service.services.database import Session
+from worker_service.services.failure_sentences import explain_failure
 from worker_service.services.job_control import LIVE
 from worker_service.services.job_details import JobDetails, get_job_details, read_log
 from worker_service.services.jobs import progress_in_words, state_of
@@ -36,7 +37,7 @@ from worker_service.web.sign_in import safe_path
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect, redirect_after
 from worker_service.web.views.forms import parse_number, same_page
-from worker_service.web.views.template_filters import capitalised, command, length, size
+from worker_service.web.views.template_filters import command, length, size
 
 _LOG_LINES_MAX = 400
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
@@ -103,7 +104,7 @@ def jobs_page(request: Request) -> Response:
     with session_of(request) as session:
         found = resource.list_jobs(session, visitor, query)
         is_counted = visitor.owner is None and not filters.has_more_than_status
-        counts = session.overview.counts().by_status if is_counted else {}
+        counts = session.overview.count_by_status() if is_counted else {}
         is_complete = query.before is None and found.next is None
         return render(
             request,
@@ -275,7 +276,7 @@ def job_page(request: Request) -> Response:
             whole=whole,
             history=_history(whole),
             why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
-            advice=_advice_on_retry(job) if job.status is Status.FAILED and job_advice.is_given_up(job) else "",
+            told=explain_failure(job) if job.status is Status.FAILED else None,
             log=read_log(session, job.id)[-_LOG_LINES_MAX:],
             log_lines_max=_LOG_LINES_MAX,
             actions=_allowed_actions(job),
@@ -353,12 +354,6 @@ def _attempt_details(attempt: AttemptRow) -> Sequence[str]:
         used.append(attempt.signal)
     error = ": ".join(filter(None, [attempt.error_code, attempt.error_text]))
     return [" · ".join(used), *([error] if error else [])]
-
-
-def _advice_on_retry(job: Job) -> str:
-    """Return advice for a job whose retry would fail again. The page has a button to retry it."""
-    remedy = capitalised(job.error_remedy or "It would fail again in the same way")
-    return f"{remedy}. Retry it when the cause is fixed."
 
 
 routes = [
