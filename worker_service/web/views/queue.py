@@ -35,6 +35,7 @@ from worker_service.web.resources.system import list_pauses
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect
 from worker_service.web.views.forms import parse_number
+from worker_service.web.views.template_filters import capitalised
 
 _RUNNING_MAX = 200
 _READING_MAX = 20
@@ -233,8 +234,10 @@ def _step(job: Job) -> Step:
     words = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}.get(state)
     ended = from_text(job.completed_at) if job.completed_at else None
     took = length(ended - from_text(job.started_at)) if ended and job.started_at else ""
-    title = " ".join(filter(None, [_STEPS.get(job.job_type, job.job_type), _pages(job.payload)]))
-    return Step(job.id, title, state, words or _WAITS.get(state, state.capitalize()), job.worker_id or "", took)
+    pages, title = _pages(job.payload), _STEPS.get(job.job_type, job.job_type)
+    if pages:
+        title = f"{title if '–' in pages or ',' in pages else title.removesuffix('s')} {pages}"
+    return Step(job.id, title, state, capitalised(words or _WAITS.get(state, state)), job.worker_id or "", took)
 
 
 def _pages(payload: str | None) -> str:
