@@ -134,7 +134,7 @@ def fill_batches(path: Path, count: int) -> None:
 
 
 def fill_documents(path: Path, count: int) -> None:
-    """Add successfully read documents of one page and five files each, of a hundred owners."""
+    """Add successfully read documents of one page and five files each, of a hundred owners, with one or two tags."""
     numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
     at = "'2026-11-18 10:00:00.000'"
     connection = apsw.Connection(str(path))
@@ -159,6 +159,8 @@ def fill_documents(path: Path, count: int) -> None:
                  JOIN page_result r ON r.digest = 'd' || substr(d.name, 8, length(d.name) - 11)"""
         )
         connection.execute("INSERT INTO page_text (page_text) VALUES ('rebuild')")
+        connection.execute("INSERT INTO document_tag (document_id, tag) SELECT id, 'tag' || (id % 50) FROM document")
+        connection.execute("INSERT INTO document_tag (document_id, tag) SELECT id, 'half' FROM document WHERE id % 2")
         connection.execute(
             """INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, owner, created_at)
                SELECT d.id, 1, d.id, column1, 'report.' || column1, 'objects/' || d.id || '-1/' || column1, 100000,

@@ -78,11 +78,17 @@ _CHOSEN = (
     "account=user123", "account=user123&platform=nothing", "batch=10", "match=payload.scrape_type%3Dpart",
 )  # fmt: skip
 _FOUND = ("q=quarterly+risk", "q=wind", "q=w*", "q=a*", "q=%22water+7%22", "q=nothing", "q=q*&owner=owner7")
+_LISTED = (
+    "", "owner=owner7", "status=failed", "name=report+77", "name=nothing", "tag=tag7", "tag=half",
+    "tag=half&owner=owner7", "kind=pdf", "kind=image", "since=1d", "until=2000-01-01", "batch=10", "before=50000",
+)  # fmt: skip
 _COUNTED = "terms=quarterly%0Awater%0Awind%0Arisk%0Aa*%0Amills%0At*"
 
 # What people ask of a page or an endpoint beside it itself.
 QUERIES: Mapping[str, Sequence[str]] = {
-    "/documents": ("", *_FOUND, "owner=owner7", "status=failed", "name=report+77", "name=nothing"),
+    "/documents": (*_LISTED, *(f"sort=name&view=table&{one}" for one in _LISTED), "sort=pages", "sort=state"),
+    "/documents/change": ("verb=tag&scope=all", "verb=remove&id=5&id=6", "verb=again&id=5", "verb=download&id=5"),
+    "/search": _FOUND,
     "/documents/{document_id:id}": ("", "q=water"),
     "/jobs": ("", *_CHOSEN, "before={job}"),
     "/jobs/change": (
@@ -93,7 +99,7 @@ QUERIES: Mapping[str, Sequence[str]] = {
     "/queue": ("", "hours=168"),
     "/keywords": ("", "terms=water%0Awind", "terms=a*", _COUNTED, f"{_COUNTED}&owner=owner7"),
     "/api/jobs": ("", *_CHOSEN, "before={job}"),
-    "/api/documents": ("", "owner=owner7", "status=failed"),
+    "/api/documents": _LISTED,
     "/api/search": _FOUND,
     "/api/keywords": ("term=water&owner=owner7",),
     "/api/failures": ("",),
@@ -104,6 +110,10 @@ UNMEASURED = {
     "/keywords.csv": "is as long as there are documents: it has rows of its own",
     "/keywords.xlsx": "is as long as there are documents",
     "/batches/{batch_id:id}.csv": "is as long as the batch",
+    "/documents.csv": "is as long as the list",
+    "/documents.xlsx": "is as long as the list",
+    "/documents.zip": "is as long as the files",
+    "/api/exports/{form}": "is as long as the files",
     "/api/documents/{id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
     "/documents/{document_id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
     "/api/documents/{id:id}/files/{form}": "is a file",

@@ -205,7 +205,7 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
 
 def _index_for(selector: DocumentSelector, order: DocumentOrder | None = None) -> str:
     """Prefer the index that has all columns of a list, unless another finds fewer rows."""
-    finds_few = selector.ids or selector.tags or selector.batch_ids or selector.source_keys
+    finds_few = selector.ids or selector.batch_ids or selector.source_keys or (selector.tags and not selector.owners)
     is_by_id = order is not None and order.sort is DocumentSort.DATE
     reads_rows = selector.platforms or selector.is_readable
     return "" if finds_few or is_by_id or reads_rows else "INDEXED BY document_list"

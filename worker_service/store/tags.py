@@ -34,7 +34,8 @@ class Tags:
             return sorted({document_id for (document_id,) in self._db.write("untag_documents", **values)})
 
     def counts(self, owner: str | None) -> Sequence[TagCount]:
-        return [TagCount(*row) for row in self._db.read("tag_counts", owner=owner)]
+        rows = self._db.read("tag_counts") if owner is None else self._db.read("tag_counts_of_owner", owner=owner)
+        return [TagCount(*row) for row in rows]
 
     def names(self, owner: str | None, *, most: int) -> Sequence[str]:
         return [tag for (tag,) in self._db.read("tag_names", owner=owner, most=most)]

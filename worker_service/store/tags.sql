@@ -6,8 +6,11 @@ DELETE FROM document_tag
 RETURNING document_id;
 
 -- name: tag_counts
-SELECT t.tag, count(*) FROM document_tag t CROSS JOIN document d ON d.id = t.document_id
- WHERE :owner IS NULL OR d.owner = :owner
+SELECT tag, count(*) FROM document_tag GROUP BY tag ORDER BY tag;
+
+-- name: tag_counts_of_owner
+SELECT t.tag, count(*) FROM document d CROSS JOIN document_tag t ON t.document_id = d.id
+ WHERE d.owner = :owner
  GROUP BY t.tag ORDER BY t.tag;
 
 -- name: tag_names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from tests.web.browser.conftest import Look, Scheme, Site
 from worker_service.services.enqueue import enqueue
 
 PLACES = (
-    "/", "/documents", "/search?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/documents/1/reindex",
-    "/documents/1/password", "/documents/1?tab=tables", "/upload",
+    "/", "/documents", "/documents?view=table&kind=pdf", "/documents?tag=none", "/documents/change?id=1&verb=tag",
+    "/documents/change?id=1&verb=download", "/documents/change?scope=all&verb=again",
+    "/documents/change?id=1&verb=remove", "/search?q=glacier", "/documents/1?q=glacier", "/documents/1/remove",
+    "/documents/1/reindex", "/documents/1/password", "/documents/1?tab=tables", "/upload",
     "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/queue", "/failures", "/workers",
     "/schedules", "/schedules/new", "/keywords", "/activity", "/system", "/session/me",
 )  # fmt: skip
@@ -81,6 +84,7 @@ def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> 
     page = look("/upload", script=False)
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "moraines.pdf", "the moraine stands"))
+    page.get_by_label("Tags").fill("alps")
     page.get_by_role("button", name="Upload").click()
     # The page asks again by itself.
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
@@ -89,6 +93,13 @@ def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> 
     page.get_by_role("link", name="moraines.pdf").click()
     expect(page.locator(".words mark")).to_have_text("moraine")
     expect(page.locator("#sheet rect.hit")).to_have_count(1)
+
+    page.goto("/documents?tag=alps")
+    page.get_by_label("Select moraines.pdf").check()
+    page.get_by_role("button", name="Tag…").click()
+    page.get_by_label("Tags to add").fill("Ice, snow")
+    page.get_by_role("button", name="Change tags").click()
+    expect(page.locator(".doc .tag")).to_have_text(["alps", "ice", "snow"])
 
 
 def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, site: Site, tmp_path: Path) -> None:
@@ -160,6 +171,25 @@ def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> N
     page.get_by_role("button", name="Upload").click()
 
     expect(page.locator(".sending [role=status]")).to_contain_text("empty.pdf")
+
+
+def test_documents_are_ticked_and_counted_and_their_files_are_one_download(look: Look, site: Site) -> None:
+    page = look("/documents?view=table&sort=name")
+    boxes = page.locator(".pick input[name=id]")
+
+    boxes.first.click()
+    boxes.last.click(modifiers=["Shift"])
+    expect(page.locator(".acts b")).to_have_text(f"{boxes.count()} selected")
+    page.get_by_role("button", name="Clear selection").click()
+    expect(page.locator(".acts")).not_to_be_visible()
+    page.get_by_label("Select all on this page").click()
+    page.get_by_role("button", name="Download…").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+
+    assert download.value.suggested_filename == "documents.zip"
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert archive.testzip() is None
 
 
 # ── Cancel, retry, undo ─────────────────────────────────────────────────────────────────────────────────────────
