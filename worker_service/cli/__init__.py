@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from worker_service.base.errors import PagemillError, in_a_sentence
-from worker_service.base.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from worker_service.base.entry_points import EntryPoint
@@ -371,6 +370,8 @@ _OTHER_NAMES = {"purge": "to delete pending jobs: `pagemill delete --status pend
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
+    from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
+
     hint = _OTHER_NAMES.get(word) or did_you_mean(word, known, "")
     return hint and f": {hint}"
 

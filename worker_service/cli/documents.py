@@ -13,7 +13,6 @@ import click
 
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput
-from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import (
@@ -158,6 +157,8 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
     if xlsx is None:
         output.show_csv(LIST_COLUMNS, rows, is_for_excel=for_excel)
         return
+    from worker_service.base.files import atomic_write
+
     with atomic_write(xlsx) as file:
         write_list(file, rows)
     output.show(str(xlsx))

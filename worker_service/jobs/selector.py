@@ -10,7 +10,6 @@ from typing import TypeVar
 from msgspec import Struct
 
 from worker_service.base.errors import BadInput
-from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.job import Status
 
 
@@ -98,6 +97,8 @@ def one_of(statuses: type[S], word: str, what: str = "status") -> S:
     try:
         return statuses(word)
     except ValueError:
+        from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
+
         hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}.")
         raise BadInput(f"there is no {what} {word!r}", hint) from None
 

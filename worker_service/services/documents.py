@@ -16,9 +16,7 @@ from worker_service.jobs.library import (
     PageSummary,
     Provenance,
 )
-from worker_service.services import passwords
 from worker_service.services.database import Session, cut_page
-from worker_service.services.jobs import with_full_path
 from worker_service.services.parse import read_pages
 
 _AT_ONCE = 500
@@ -93,6 +91,8 @@ def selected_documents(session: Session, selector: DocumentSelector) -> list[Doc
 
 
 def get_document_details(session: Session, document_id: int) -> DocumentDetails:
+    from worker_service.services.jobs import with_full_path  # not needed for the list
+
     library = session.library
     return DocumentDetails(
         library.document(document_id),
@@ -128,5 +128,7 @@ def has_only_own_text(session: Session, document_id: int) -> bool:
 
 
 def forget_passwords(session: Session, documents: Sequence[Document]) -> None:
+    from worker_service.services import passwords  # not needed for the list
+
     for document in documents:
         passwords.forget(session.settings.workspace, document)

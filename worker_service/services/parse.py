@@ -104,13 +104,15 @@ def read_document_selector(
 ) -> DocumentSelector:
     """`chosen` has the other fields of `DocumentSelector`, as written."""
     from worker_service.jobs.library import DocumentSelector
-    from worker_service.jobs.tags import read_tags
 
+    if chosen.get("tags"):
+        from worker_service.jobs.tags import read_tags
+
+        chosen["tags"] = read_tags(chosen["tags"])
     return DocumentSelector(
         statuses=read_statuses(IndexStatus, statuses),
         since=None if since is None else as_text(read_past(since, now=now)),
         until=None if until is None else as_text(read_past(until, now=now)),
-        tags=read_tags(chosen.pop("tags", ())),
         **chosen,
     )
 

@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from worker_service.base.clock import as_text
 from worker_service.jobs.job import Job
-from worker_service.services.jobs import state_of
 
 HELD = ("payload", "result", "asked", "actions")
 """Fields that contain JSON text."""
@@ -38,9 +37,15 @@ def as_object(value: Any) -> Any:
     names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
     if names is None:
         return [as_object(one) for one in value]
-    state = {"state": state_of(value)} if isinstance(value, Job) else {}
+    state = _state_of(value) if isinstance(value, Job) else {}
     fields = {name: getattr(value, name) for name in names}
     return {name: _of_a_name(name, field) for name, field in fields.items() if field is not UNSET} | state
+
+
+def _state_of(job: Job) -> dict[str, str]:
+    from worker_service.services.jobs import state_of  # lists of documents need no jobs
+
+    return {"state": state_of(job)}
 
 
 def _of_a_name(name: str, value: object) -> Any:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from worker_service.base.errors import ConfigError
-from worker_service.base.suggestions import did_you_mean, nearest
 from worker_service.settings import value_types as kinds
 from worker_service.settings.value_types import Setting, ValueType, length
 
@@ -445,6 +444,8 @@ def _declared(
     variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if from_file.keys() <= _OWN.keys() and variables <= _variables(_OWN):
         return _OWN
+    from worker_service.base.suggestions import did_you_mean, nearest  # only needed for a doubtful name
+
     every = every_setting()
     for key in from_file:
         if key not in every:

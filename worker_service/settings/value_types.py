@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from worker_service.base.clock import parse_duration, parse_length, zone_of
 from worker_service.base.errors import BadTime, ConfigError
-from worker_service.base.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from worker_service.jobs.retries import RetryRule
@@ -237,6 +236,8 @@ def read_struct(struct: type[S], raw: object, label: str) -> S:
              if (value_type := _value_type_of(one.type)) is not None}  # fmt: skip
     for key in table:
         if key not in types:
+            from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
+
             near = did_you_mean(key, types, f"the settings are {', '.join(types)}")
             raise ConfigError(f"{label}: there is no setting {key!r}", near)
     values = {types[key][0].name: types[key][1].read(value, f"{label}.{key}") for key, value in table.items()}

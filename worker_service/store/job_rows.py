@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from worker_service.base.clock import as_text
 from worker_service.jobs.job import NewJob
-from worker_service.jobs.retries import RetryRule, retries_of
+
+if TYPE_CHECKING:
+    from worker_service.jobs.retries import RetryRule
 
 _CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
@@ -38,5 +41,9 @@ def row_of_job(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str,
     # A tuple binds faster than a dict.
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
-    retries = retries_of(job, rules) if rules else job.max_retries
+    retries = job.max_retries
+    if rules:
+        from worker_service.jobs.retries import retries_of
+
+        retries = retries_of(job, rules)
     return (*_plain_values(job), run_at, now, retries, parent_id, name)

@@ -26,7 +26,6 @@ from worker_service.jobs.library import (
     Provenance,
     ReadingSpeed,
 )
-from worker_service.jobs.names import folder_at_source
 from worker_service.store.database import Database, Row
 
 _SORTED_BY = {
@@ -88,6 +87,8 @@ class Library:
     def _folder(self, document: Document) -> str:
         values = {"owner": document.owner, "source_key": document.source_key}
         crawled = [name for (name,) in self._db.read("crawled_folders", **values)]
+        from worker_service.jobs.names import folder_at_source  # not needed for lists
+
         return folder_at_source(document.source_key, crawled)
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
