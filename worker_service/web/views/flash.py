@@ -69,6 +69,8 @@ _DONE_TO_BATCH = {
 class Flash(Struct, frozen=True):
     sentence: str
     undo: int | None = None
+    path: str = "/activity"
+    """The page to return to after an undo."""
     is_bad: bool = False
 
 
@@ -104,7 +106,7 @@ def flash_of(session: Session, request: Request) -> Flash | None:
     sentence = describe_action(action) + (f"; {query.refused:,} could not be changed" if query.refused else "")
     if action.undone_at is not None:
         return Flash(f"{sentence}; undone since")
-    return Flash(sentence, action.id if action.opposite else None)
+    return Flash(sentence, action.id if action.opposite else None, request.url.path)
 
 
 def describe_action(action: Action) -> str:

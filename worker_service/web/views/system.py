@@ -96,7 +96,7 @@ def _without_repeats(described: Sequence[tuple[Action, str]]) -> list[tuple[Acti
 def undo(request: Request) -> Response:
     with session_of(request) as session:
         undo_action(session, undoable_action(session, visitor_of(request), request.path_params["action_id"]))
-    return redirect("/activity", message="undone")
+    return redirect(safe_path(form_of(request).get("back", "/activity")), message="undone")
 
 
 routes = [
