@@ -4,14 +4,14 @@ A page result stores its blocks in reading order, with the roles that the page a
 only the whole document shows: which lines repeat on every page, which letters are larger than its body text, and
 which heading is below which.
 
-A decision is a sum of evidence. Each rule is a row of a table: its points, and when they count.
+A decision is a sum of evidence: a table of points, and whether they count.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import median
 from typing import NamedTuple
@@ -102,7 +102,7 @@ def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
             if (
                 block.role in _MAY_BE_HEADING
                 and block.end - block.begin <= _HEADING_CHARACTERS_MAX
-                and _points(_Candidate(page, at, facts)) >= _HEADING_POINTS
+                and _heading_points(page, at, facts) >= _HEADING_POINTS
             ):
                 blocks[at] = replace(block, role=Role.HEADING)
         made.append(replace(page, blocks=blocks))
@@ -205,103 +205,58 @@ def _rounded(size: float) -> float:
     return round(size * 2) / 2
 
 
-class _Candidate:
-    """A block that may be a heading, with what the rules look at."""
-
-    def __init__(self, page: BlocksOfPage, at: int, document: _DocumentFacts) -> None:
-        self.block = page.blocks[at]
-        self.document = document
-        self.text = " ".join(page.text_of(self.block).split())
-        self.lines = page.text_of(self.block).strip().count("\n") + 1
-        self.ratio = self.block.size / document.body if document.body else 1.0
-        self.number = _NUMBER.match(self.text)
-        self.before = page.blocks[at - 1] if at else None
-        self.after = page.blocks[at + 1] if at + 1 < len(page.blocks) else None
-        self.page = page
-
-    @property
-    def is_bold(self) -> bool:
-        return bool(self.block.style & BOLD) and not self.document.is_body_bold
-
-    @property
-    def is_capitals(self) -> bool:
-        letters = [one for one in self.text if one.isalpha()]
-        return len(letters) > 3 and sum(map(str.isupper, letters)) > 0.9 * len(letters)
-
-    @property
-    def letters(self) -> int:
-        return sum(map(str.isalpha, self.text))
-
-    @property
-    def gap_above(self) -> float:
-        """Return the space above in heights of the body text; 2 at the top of a column."""
-        if self.before is None or self.before.y1 > self.block.y1:
-            return 2.0
-        return (self.block.y0 - self.before.y1) / (self.document.body or 1.0)
-
-    @property
-    def gap_below(self) -> float:
-        if self.after is None or self.after.y0 < self.block.y0:
-            return 2.0
-        return (self.after.y0 - self.block.y1) / (self.document.body or 1.0)
-
-    @property
-    def is_followed_by_body(self) -> bool:
-        after = self.after
-        return after is not None and (
-            after.end - after.begin > self.block.end - self.block.begin
-            or after.role is not Role.PARAGRAPH
-            or after.size < self.block.size - _SAME_SIZE
-        )
-
-    @property
-    def is_beside_another(self) -> bool:
-        """Return whether other text is on the same line, as in a form. A paragraph of another column is not."""
-        own = self.block
-        return any(
-            one is not None
-            and one.y1 - one.y0 < 4.5 * own.size
-            and min(one.y1, own.y1) - max(one.y0, own.y0) > 0.5 * own.size
-            for one in (self.before, self.after)
-        )
+def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> float:
+    """Return how much speaks for a block being a heading."""
+    block = page.blocks[at]
+    before = page.blocks[at - 1] if at else None
+    after = page.blocks[at + 1] if at + 1 < len(page.blocks) else None
+    own_text = page.text_of(block).strip()
+    text = " ".join(own_text.split())
+    letters = [one for one in text if one.isalpha()]
+    ratio = block.size / document.body if document.body else 1.0
+    number = _NUMBER.match(text)
+    is_capital = len(letters) > 3 and sum(map(str.isupper, letters)) > 0.9 * len(letters)
+    # Space above and below in heights of the body text; 2 at the edge of a column.
+    unit = document.body or 1.0
+    above = 2.0 if before is None or before.y1 > block.y1 else (block.y0 - before.y1) / unit
+    below = 2.0 if after is None or after.y0 < block.y0 else (after.y0 - block.y1) / unit
+    has_body = after is not None and (
+        after.end - after.begin > block.end - block.begin
+        or after.role is not Role.PARAGRAPH
+        or after.size < block.size - _SAME_SIZE
+    )
+    evidence = (
+        # Letters.
+        (1.5, ratio >= _LARGER),
+        (1.5, ratio >= 1.18),
+        (1.0, ratio >= 1.45),
+        (2.0, block.style & BOLD and not document.is_body_bold),
+        (0.5, block.style & ITALIC),
+        (1.0, is_capital),
+        (-1.5, 0 < ratio < 0.93),
+        (-2.0, block.style & MONOSPACED),
+        # Words.
+        (1.0, number and not block.style & ITALIC),
+        (-2.5, text.endswith(_SENTENCE_END) and not (number and len(text) < 60)),
+        (-1.0, text[:1].islower()),
+        (-1.0, len(text) > 90),
+        (-4.0, own_text.count("\n") > 3),
+        (-4.0, len(letters) < 2 or len(letters) < 0.5 * len(text.replace(" ", ""))),
+        (-2.0, block.role is Role.ITEM and not number),
+        # Place.
+        (0.5, above > 0.6),
+        (0.5, above > 1.2 * below),
+        (0.5 if has_body else -1.0, True),
+        (-2.0, any(one is not None and _is_beside(one, block) for one in (before, after))),
+        # What the file says.
+        (-4.0, block.style & SAID and document.says_headings),
+    )
+    return sum([points for points, speaks in evidence if speaks])
 
 
-class _Rule(NamedTuple):
-    points: float
-    applies: Callable[[_Candidate], bool]
-
-
-_HEADING_RULES = (
-    # Letters.
-    _Rule(1.5, lambda one: one.ratio >= _LARGER),
-    _Rule(1.5, lambda one: one.ratio >= 1.18),
-    _Rule(1.0, lambda one: one.ratio >= 1.45),
-    _Rule(2.0, lambda one: one.is_bold),
-    _Rule(0.5, lambda one: bool(one.block.style & ITALIC)),
-    _Rule(1.0, lambda one: one.is_capitals),
-    _Rule(-1.5, lambda one: 0 < one.ratio < 0.93),
-    _Rule(-2.0, lambda one: bool(one.block.style & MONOSPACED)),
-    # Words.
-    _Rule(1.0, lambda one: one.number is not None and not one.block.style & ITALIC),
-    _Rule(-2.5, lambda one: one.text.endswith(_SENTENCE_END) and not (one.number and len(one.text) < 60)),
-    _Rule(-1.0, lambda one: one.text[:1].islower()),
-    _Rule(-1.0, lambda one: len(one.text) > 90),
-    _Rule(-4.0, lambda one: one.lines > 4),
-    _Rule(-4.0, lambda one: one.letters < 2 or one.letters < 0.5 * len(one.text.replace(" ", ""))),
-    _Rule(-2.0, lambda one: one.block.role is Role.ITEM and one.number is None),
-    # Place.
-    _Rule(0.5, lambda one: one.gap_above > 0.6),
-    _Rule(0.5, lambda one: one.gap_above > 1.2 * one.gap_below),
-    _Rule(0.5, lambda one: one.is_followed_by_body),
-    _Rule(-1.0, lambda one: not one.is_followed_by_body),
-    _Rule(-2.0, lambda one: one.is_beside_another),
-    # What the file says.
-    _Rule(-4.0, lambda one: bool(one.block.style & SAID) and one.document.says_headings),
-)
-
-
-def _points(candidate: _Candidate) -> float:
-    return sum([rule.points for rule in _HEADING_RULES if rule.applies(candidate)])
+def _is_beside(other: Block, own: Block) -> bool:
+    """Return whether the other block is on the same line, as in a form. A paragraph of another column is not."""
+    return other.y1 - other.y0 < 4.5 * own.size and min(other.y1, own.y1) - max(other.y0, own.y0) > 0.5 * own.size
 
 
 def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
