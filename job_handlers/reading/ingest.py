@@ -309,9 +309,7 @@ def examine_page(book: pdf.PagedFile, number: int) -> ExaminedPage:
         return ExaminedPage(verdict, scan=Scan(*book.scan_packing(number)))
     if verdict is Verdict.BLANK:
         return ExaminedPage(verdict, "", layout.encode(layout.Layout(found.size)))
-    return ExaminedPage(
-        verdict, found.text, layout.encode(layout.Layout(found.size, blocks=found.blocks, tables=found.tables))
-    )
+    return ExaminedPage(verdict, found.text, layout.encode(found.layout))
 
 
 # --- rows -------------------------------------------------------------------------------------------------

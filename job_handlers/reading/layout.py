@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worker_service.handlers import Block
+from worker_service.handlers import Block, Link
 
 LAYOUT_BYTES_MAX = 400_000
 """A page above this limit, with some ten thousand words, keeps its text and loses their positions."""
@@ -70,6 +70,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     size: tuple[float, float]
     lines: list[list[Word]] = []
     blocks: list[Block] = []
+    links: list[Link] = []
     tables: list[PageTable] = []
     turn: int = 0
     """Degrees clockwise by which the page must be turned to be read."""
@@ -97,6 +98,7 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     written_in: list[str] = []
     blocks: list[Block] = []
     """Their boxes are empty."""
+    links: list[Link] = []
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -106,7 +108,7 @@ _decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
 def encode(layout: Layout) -> str:
     text = _encoder.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], tables=[], is_cut=True))
+        text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], links=[], tables=[], is_cut=True))
     return text.decode()
 
 
@@ -116,7 +118,7 @@ def encode_flow(flow: FlowLayout) -> str | None:
         return None
     text = _encoder.encode(flow)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(flow, tables=[], blocks=[]))
+        text = _encoder.encode(msgspec.structs.replace(flow, tables=[], blocks=[], links=[]))
     return text.decode()
 
 

@@ -331,9 +331,7 @@ def read_page(reader: Reader, picture: PagePicture) -> ReadPage:
     if picture.own is None or read.method == UNREADABLE or not is_fuller(picture.own.text, read.text):
         return read
     own = picture.own
-    return ReadPage(
-        own.text, "layer", layout=layout.encode(layout.Layout(own.size, blocks=own.blocks, tables=own.tables))
-    )
+    return ReadPage(own.text, "layer", layout=layout.encode(own.layout))
 
 
 def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
@@ -358,7 +356,7 @@ def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
             size,
             to_page(arranged.lines),
             _blocks(arranged, size[found.turn in (0, 180)] * dpi / 72, dpi, to_page),
-            placed,
+            tables=placed,
             turn=found.turn,
             skew=found.skew,
             dpi=round(dpi),

@@ -31,10 +31,12 @@ from worker_service.handlers.contract import Stopped as Stopped
 from worker_service.handlers.registry import find as find
 from worker_service.jobs.blocks import BOLD as BOLD
 from worker_service.jobs.blocks import ITALIC as ITALIC
+from worker_service.jobs.blocks import LINK_ADDRESS as LINK_ADDRESS
 from worker_service.jobs.blocks import MARKER as MARKER
 from worker_service.jobs.blocks import MONOSPACED as MONOSPACED
 from worker_service.jobs.blocks import SAID as SAID
 from worker_service.jobs.blocks import Block as Block
+from worker_service.jobs.blocks import Link as Link
 from worker_service.jobs.blocks import Role as Role
 from worker_service.jobs.digest import canonical as canonical
 from worker_service.jobs.digest import digest as digest

@@ -81,6 +81,17 @@ class Block(Struct, array_like=True, frozen=True):
         return self.x1 > self.x0
 
 
+class Link(Struct, array_like=True, frozen=True):
+    begin: int
+    end: int
+    """Range in the page's text."""
+    address: str
+
+
+LINK_ADDRESS = re.compile(r"(?:https?://|mailto:)[^\s<>()]{1,2000}", re.IGNORECASE)
+"""Addresses that formats show as links. Others could run a script."""
+
+
 class BlocksOfPage(Struct, frozen=True):
     number: int
     size: tuple[float, float]

@@ -19,6 +19,9 @@ _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-
 DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
 _SENTENCE_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
 _LEVELS_MAX = 6
+# Characters that no text has.
+_LINK_BEGIN, _LINK_END = "\ufdd0", "\ufdd1"
+_MARKED_LINK = re.compile(f"{_LINK_BEGIN}([^{_LINK_BEGIN}]*){_LINK_END}(\\d+){_LINK_END}")
 
 
 def page_marker(number: int) -> str:
@@ -53,7 +56,18 @@ def page_markdown(page: StructuredPage) -> str:
             made.append(_code([page.text_of(one) for one, _ in blocks]))
         else:
             made += [_block(page, one, text) for one, text in blocks]
-    return "\n\n".join(filter(None, made)) + "\n" if made else ""
+    whole = "\n\n".join(filter(None, made)) + "\n" if made else ""
+    return _MARKED_LINK.sub(lambda found: f"[{found[1]}]({page.links[int(found[2])].address})", whole)
+
+
+def _linked_text(page: StructuredPage, block: Block) -> str:
+    """Return the text of a block with its links between marks, which lines that are joined and signs leave alone."""
+    text = page.text_of(block)
+    for number, link in reversed([*enumerate(page.links)]):
+        begin, end = link.begin - block.begin, link.end - block.begin
+        if 0 <= begin < end <= len(text) and block.role not in (Role.TABLE, Role.CODE):
+            text = f"{text[:begin]}{_LINK_BEGIN}{text[begin:end]}{_LINK_END}{number}{_LINK_END}{text[end:]}"
+    return text
 
 
 def block_markdown(page: StructuredPage, block: Block) -> str:
@@ -78,7 +92,7 @@ def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, 
     """Return the blocks with their text, and each paragraph whole that goes on in the next column."""
     made: list[tuple[Block, str]] = []
     for block in blocks:
-        text = page.text_of(block)
+        text = _linked_text(page, block) if page.links else page.text_of(block)
         if made and _goes_on(*made[-1], block, text):
             made[-1] = made[-1][0], f"{made[-1][1].rstrip()}\n{text}"
         else:

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
-from worker_service.handlers import SAID, Block, Role, counted, in_a_sentence
+from worker_service.handlers import SAID, Block, Link, Role, counted, in_a_sentence
 
-LIBRARY = "writings 8"
+LIBRARY = "writings 9"
 """Increase the number whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -91,14 +91,21 @@ class TableRow(str):
 class StyledText(str):
     """A whole paragraph, and what the file says it is. Other texts are lines, and an empty line ends a paragraph."""
 
-    __slots__ = ("level", "role")
+    __slots__ = ("level", "links", "role")
     role: Role
     level: int
+    links: Sequence[tuple[str, str]]
+    """Texts and addresses."""
 
-    def __new__(cls, text: str, role: Role = Role.PARAGRAPH, level: int = 0) -> StyledText:
+    def __new__(
+        cls, text: str, role: Role = Role.PARAGRAPH, level: int = 0, links: Sequence[tuple[str, str]] = ()
+    ) -> StyledText:
         made = super().__new__(cls, text)
-        made.role, made.level = role, level
+        made.role, made.level, made.links = role, level, links
         return made
+
+    def part(self, text: str) -> StyledText:
+        return StyledText(text, self.role, self.level, self.links)
 
 
 Piece = str | PictureReference
@@ -151,7 +158,7 @@ def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
                     made.append(tuple(page))
                     page, on_page = [], 0
                 if some:
-                    page.append(StyledText(some, piece.role, piece.level) if isinstance(piece, StyledText) else some)
+                    page.append(piece.part(some) if isinstance(piece, StyledText) else some)
                     on_page += len(some)
     return [*made, tuple(page)] if page else made
 
@@ -216,7 +223,18 @@ def tables_in(lines: Iterable[str]) -> list[TextTable]:
 
 def layout_of(lines: Sequence[str], readers: Sequence[str] = (), written_in: Sequence[str] = ()) -> FlowLayout:
     tables = tables_in(lines)
-    return FlowLayout(tables, list(readers), list(written_in), blocks_in(lines, tables))
+    return FlowLayout(tables, list(readers), list(written_in), blocks_in(lines, tables), list(_links_in(lines)))
+
+
+def _links_in(lines: Sequence[str]) -> Iterator[Link]:
+    begin = 0
+    for line in lines:
+        at = 0
+        for text, address in line.links if isinstance(line, StyledText) else ():
+            if (found := line.find(text, at)) >= 0:
+                at = found + len(text)
+                yield Link(begin + found, begin + at, address)
+        begin += len(line) + 1
 
 
 def _cells(placed: Sequence[tuple[int, TableRow]]) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from job_handlers.encodings import WIDE, detect_encoding
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
 from job_handlers.reading.formats import PictureReference, Piece, StyledText, TableRow, UnreadableDocument
-from worker_service.handlers import Role
+from worker_service.handlers import LINK_ADDRESS, Role
 
 _STEP_CHARACTERS = 1 << 16
 _SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
@@ -59,6 +59,9 @@ class PageParser(HTMLParser):
         self._silent: list[str] = []
         self._preformatted = 0
         self._line: list[str] = []
+        self._link: tuple[int, str] | None = None
+        """Where in `_line` the open link begins, and its address."""
+        self._links: list[tuple[str, str]] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
         self._in_row = 0
@@ -100,6 +103,9 @@ class PageParser(HTMLParser):
             self._preformatted += 1
         if tag in _IMAGES:
             self._take_image(dict(attrs))
+        if tag == "a":
+            self._end_link()
+            self._link = len(self._line), (dict(attrs).get("href") or "").strip()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self._never_shown:
@@ -109,6 +115,8 @@ class PageParser(HTMLParser):
         if tag in self._silent:
             # Elements left open inside it end with it.
             del self._silent[self._silent.index(tag) :]
+        elif not self._silent and tag == "a":
+            self._end_link()
         elif not self._silent and tag in _BLOCKS:
             self._end_line()
             self._close_role(tag)
@@ -154,14 +162,24 @@ class PageParser(HTMLParser):
                 del self._roles[at:]
                 break
 
+    def _end_link(self) -> None:
+        if self._link is not None:
+            begin, address = self._link
+            text = " ".join("".join(self._line[begin:]).split())
+            if text and LINK_ADDRESS.fullmatch(address):
+                self._links.append((text, address))
+        self._link = None
+
     def _end_line(self) -> None:
-        text = "".join(self._line)
+        self._end_link()
+        text, links = "".join(self._line), tuple(self._links)
         self._line.clear()
+        self._links.clear()
         if not self._preformatted:
             text = _SPACES.sub(" ", text).strip()
         if text.strip():
             _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
-            self._add(StyledText(text.rstrip(), role, level))
+            self._add(StyledText(text.rstrip(), role, level, links))
 
     def _add(self, piece: Piece) -> None:
         if not self._cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -11,10 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from job_handlers.reading.pdf.library import mupdf, pymupdf
-from worker_service.handlers import SAID, Block, Role
+from worker_service.handlers import LINK_ADDRESS, SAID, Block, Link, Role
 
 _STRUCTURE_ROOT = "StructTreeRoot"
 _TITLES_MAX = 20_000
+_LINKS_MAX = 300
 _IN_TREE_LEAST = 0.8
 """Share of a page's lines in its structure tree. A tree with less is not complete."""
 _EDGE = 0.1
@@ -82,6 +84,32 @@ class StatedStructure:
         if len(inside) < _IN_TREE_LEAST * len(found):
             return {}
         return {place: one if one.group else _artifact(place, height) for place, one in found.items()}
+
+
+def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[Link]:
+    """Return the links of a page, by the words below them."""
+    found: list[Link] = []
+    words: list[Any] = []
+    link = mupdf.fz_load_links(page)
+    while link.m_internal and len(found) < _LINKS_MAX:
+        address, box = link.uri(), link.rect()
+        link = link.next()
+        if not LINK_ADDRESS.fullmatch(address):
+            continue
+        words = words or pymupdf.TextPage(read).extractWORDS()
+        own = [word[4] for word in words if _is_inside((word[0] + word[2]) / 2, (word[1] + word[3]) / 2, box)]
+        x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+        for block in blocks if own else ():
+            if _is_inside(x, y, block):
+                begin = max([block.begin, *(one.end for one in found if one.end <= block.end)])
+                place = re.compile(r"\s+".join(map(re.escape, own))).search(text, begin, block.end)
+                found += [Link(place.start(), place.end(), address)] if place else []
+                break
+    return found
+
+
+def _is_inside(x: float, y: float, box: Any) -> bool:
+    return bool(box.x0 <= x <= box.x1 and box.y0 <= y <= box.y1)
 
 
 def _walk(

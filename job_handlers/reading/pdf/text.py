@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import reading_order, tables
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, PageTable, TableCell, bounds_of
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Layout, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
-from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement
-from worker_service.handlers import Block, Role
+from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement, links_of
+from worker_service.handlers import Block, Link, Role
 
 _SCAN_PIXELS_LEAST = 300_000
 # Expand ligatures into letters, which is what users type when they search.
@@ -48,8 +48,13 @@ class PageText(Struct, frozen=True):
     text: str
     blocks: list[Block]
     tables: list[PageTable]
+    links: list[Link]
     may_be_scan: bool
     """True if its images are large enough for a scan."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.size, blocks=self.blocks, links=self.links, tables=self.tables)
 
 
 class _Corners(msgspec.Struct, gc=False):
@@ -106,7 +111,8 @@ def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
     size = size_of(whole)
     said = stated.statements(page, _FLAGS_UNCLIPPED, size[1])
     made = _page_text(size, read, found, None, said, may_be_scan=may_be_scan)
-    return replace(made, blocks=stated.with_outline(number, made.blocks, made.text))
+    blocks = stated.with_outline(number, made.blocks, made.text)
+    return replace(made, blocks=blocks, links=links_of(page, read, blocks, made.text))
 
 
 def _packed_length(own: Any) -> int:
@@ -203,7 +209,7 @@ def _page_text(
             begin += len(text)
     if turn is not None:
         blocks = [replace(one, **dict(zip(_EDGES, _to_page_space(_box_of(one), turn), strict=True))) for one in blocks]
-    return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, may_be_scan)
+    return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, [], may_be_scan)
 
 
 _NOTHING_SAID = Statement()

@@ -134,14 +134,16 @@ def test_the_styles_of_a_word_document_become_markdown(library: Library, tmp_pat
 def test_the_elements_of_a_web_page_become_markdown(library: Library, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text(
-        "<h2>Risks</h2><p>We see<br>two:<ul><li>water<ul><li>salt</ul><li>fire</ul><pre>a = 1\n  b = 2</pre>"
+        '<h2>Risks</h2><p>We <a href="https://a.example/x">see  now</a><br><a href="javascript:x()">two</a>:'
+        "<ul><li>water<ul><li>salt</ul><li>fire</ul><pre>a = 1\n  b = 2</pre>"
         "<table><tr><th>Year<th>EUR<tr><td>2024<td>1</table>"
     )
 
     [page] = read(library, path)
 
     assert page_markdown(page) == (
-        "## Risks\n\nWe see\n\ntwo:\n\n- water\n    - salt\n- fire\n\n```\na = 1\n  b = 2\n```\n\n"
+        "## Risks\n\nWe [see now](https://a.example/x)\n\ntwo:\n\n"
+        "- water\n    - salt\n- fire\n\n```\na = 1\n  b = 2\n```\n\n"
         "| Year | EUR |\n| --- | --- |\n| 2024 | 1 |\n"
     )
 
@@ -169,6 +171,21 @@ def test_the_outline_of_a_pdf_names_its_headings(library: Library, tmp_path: Pat
     [page] = read(library, path)
 
     assert page_markdown(page).startswith("## Of water\n\n")
+
+
+def test_the_links_of_a_pdf_are_links_in_markdown(library: Library, tmp_path: Path) -> None:
+    path = printed(
+        tmp_path / "a.pdf", (72, 80, "tiro", 10, "Read the rules of water and"), (72, 93, "tiro", 10, "more.")
+    )
+    with pymupdf.open(path) as document:
+        [box] = document[0].search_for("rules of water")
+        link = {"kind": pymupdf.LINK_URI, "from": box, "uri": "https://a.example/rules"}
+        document[0].insert_link(link)
+        document.saveIncr()
+
+    [page] = read(library, path)
+
+    assert page_markdown(page) == "Read the [rules of water](https://a.example/rules) and more.\n"
 
 
 def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> None:
