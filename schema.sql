@@ -876,6 +876,37 @@ BEGIN
     INSERT INTO page_text (page_text, rowid, text, divided_words) VALUES ('delete', OLD.id, OLD.text, OLD.divided_words);
 END;
 
+-- Vectors of page results for the search by meaning; see docs/documents.md. They are deleted with their result.
+CREATE TABLE page_embedding (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: a search reads only what is new
+    model      TEXT NOT NULL,
+    result_id  INTEGER NOT NULL,
+    vectors    BLOB NOT NULL,   -- 8-bit numbers: the mean of all windows of the text, then each window
+    CONSTRAINT "model has at most 1000 bytes" CHECK (length(CAST(model AS BLOB)) <= 1000)
+) STRICT;
+CREATE UNIQUE INDEX page_embedding_by_result ON page_embedding (model, result_id);
+
+CREATE TRIGGER page_result_embedding AFTER DELETE ON page_result
+BEGIN
+    DELETE FROM page_embedding WHERE result_id = OLD.id AND model IN (SELECT model FROM document_embedding
+                                                                       UNION SELECT model FROM embedding_model);
+END;
+
+-- The generation of a document whose pages all have vectors of a model.
+CREATE TABLE document_embedding (
+    document_id  INTEGER NOT NULL,
+    model        TEXT NOT NULL,
+    generation   INTEGER NOT NULL,
+    PRIMARY KEY (document_id, model),
+    CONSTRAINT "model has at most 1000 bytes" CHECK (length(CAST(model AS BLOB)) <= 1000)
+) STRICT, WITHOUT ROWID;
+
+-- One row: the model that searches use, which has vectors of all documents.
+CREATE TABLE embedding_model (
+    id     INTEGER PRIMARY KEY CHECK (id = 1),
+    model  TEXT NOT NULL CONSTRAINT "model has at most 1000 bytes" CHECK (length(CAST(model AS BLOB)) <= 1000)
+) STRICT;
+
 -- State that a job has stored for its next attempt.
 CREATE TABLE checkpoint (
     job_id  INTEGER PRIMARY KEY,

@@ -18,7 +18,7 @@ import pytest
 from tests.fake_distributions import shipped
 from tests.test_layers import strings
 from worker_service.base.entry_points import EntryPoint
-from worker_service.handlers import NOTIFY, Handler
+from worker_service.handlers import EMBED, NOTIFY, Handler
 
 ROOT = Path(__file__).resolve().parent.parent
 SURFACES = ("services", "cli", "web")
@@ -43,15 +43,15 @@ DOCUMENTATION = re.compile(r"\]\(\w+\.md\)")
 def names() -> set[str]:
     """Job types, and the platforms of sources."""
     shipped_names = {*shipped(), *shipped("worker_service.sources"), "drive_identity"}
-    return shipped_names - OWN - {"adopt", "command", "https", NOTIFY}
+    return shipped_names - OWN - {"adopt", "command", "https", EMBED, NOTIFY}
 
 
 @cache
 def keys() -> set[str]:
-    """Of payloads. What NOTIFY takes is the core's own."""
+    """Of payloads. What EMBED and NOTIFY take is the core's own."""
     loaded: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
     offered = [handler for one in loaded for handler in (one if isinstance(one, tuple) else (one,))]
-    handlers = [one for one in offered if isinstance(one, Handler) and one.job_type != NOTIFY]
+    handlers = [one for one in offered if isinstance(one, Handler) and one.job_type not in (EMBED, NOTIFY)]
     return {field.name for one in handlers for field in msgspec.structs.fields(one.payload)} - OWN
 
 

@@ -174,6 +174,7 @@ def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
 
 def _document_line(one: FoundDocument) -> str:
     pages = f"{counted(len(one.page_numbers), 'page')} found" if one.page_numbers else "the name matches"
+    pages += " by meaning" if one.is_similar else ""
     facts = [one.name, one.owner, ", ".join(one.tags), pages]
     if one.copies:
         facts.append(f"same content: {', '.join(f'document {copy.document_id}' for copy in one.copies)}")
@@ -195,7 +196,8 @@ def _search_notes(found: SearchResult, request: SearchRequest) -> Iterator[str]:
         yield "no page matches"
         return
     if not found.documents_with_all:
-        yield "no page has all of these words; these pages have some of them"
+        is_similar = any(one.is_similar for one in found.items)
+        yield f"no page has all of these words; these have some of them{' or a similar meaning' if is_similar else ''}"
     elif found.documents_with_some:
         with_all, others = found.documents_with_all, found.documents_with_some
         yield (

@@ -125,7 +125,7 @@ class Attempt:
     def _drop_superseded_checkpoint(self) -> None:
         last = next((one for one in reversed(self.unwritten) if isinstance(one, Checkpointed)), None)
         # One with more than state still has effects of its own.
-        if last is not None and not last.follow_ups and last.crawl is None:
+        if last is not None and not last.follow_ups and last.crawl is None and last.embeddings is None:
             self.remove_report(last)
 
     def refuse(self, failure: Failure) -> None:
@@ -156,7 +156,8 @@ def _bytes_of(report: OrderedReport) -> int:
         return _REPORT_BYTES_LEAST + len(report.body)
     items = 0 if report.crawl is None else len(report.crawl.items)
     payloads = sum(len(job.payload or "") for job in report.follow_ups)
-    return _REPORT_BYTES_LEAST * (1 + items + len(report.follow_ups)) + len(report.state) + payloads
+    vectors = 0 if report.embeddings is None else sum(len(page.vectors) for page in report.embeddings.pages)
+    return _REPORT_BYTES_LEAST * (1 + items + len(report.follow_ups)) + len(report.state) + payloads + vectors
 
 
 @dataclass(slots=True)

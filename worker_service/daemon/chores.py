@@ -23,10 +23,13 @@ from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.batches import ENDS_TO_REPORT
 from worker_service.jobs.counts import Counts
+from worker_service.jobs.digest import canonical
+from worker_service.jobs.embeddings import EMBED
 from worker_service.jobs.history import Notice
-from worker_service.jobs.job import Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import passwords
+from worker_service.services.search import embedder_of
 from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
@@ -34,6 +37,7 @@ Chore = Callable[[], float]
 
 _PRUNED_AT_ONCE = 500
 _NOTIFY_SECONDS = 5.0
+_EMBED_SECONDS = 5.0
 
 
 def chores(
@@ -57,6 +61,7 @@ def chores(
         "prune": Prune(context).run,
         "log_notices": LogNotices(context).run,
         "name_documents": NameDocuments(context).run,
+        **({"embed_pages": partial(embed_pages, context)} if embedder_of(context.settings) else {}),
     }
 
 
@@ -117,6 +122,20 @@ class LogNotices:
             fields["reason"] = notice.message
         log = self.context.log.warning if notice.kind.endswith(".failed") else self.context.log.info
         log(notice.kind, **{name: value for name, value in fields.items() if value not in (None, "")})
+
+
+def embed_pages(context: DaemonContext) -> float:
+    """Insert a job if documents lack vectors; let searches use the model once none does."""
+    embedder, store = embedder_of(context.settings), context.store
+    if embedder is None:
+        return _LOOK_SECONDS
+    if not store.embeddings.is_behind(embedder.name):
+        return _SOON_SECONDS if store.embeddings.use(embedder.name) else _EMBED_SECONDS
+    if store.embeddings.is_job_due():
+        payload = {"server": context.settings.embeddings, "model": context.settings.embeddings_model}
+        job = NewJob(EMBED, "local", payload=canonical(payload), name="search by meaning", unique_key=EMBED)
+        store.intake.enqueue(job)
+    return _EMBED_SECONDS
 
 
 def tidy(context: DaemonContext) -> float:

@@ -204,7 +204,7 @@ class Reporter:
         return has_written
 
     def _write_checkpoint(self, attempt: Attempt, report: Checkpointed) -> None:
-        checkpoint = Checkpoint(report.state, report.follow_ups, report.crawl)
+        checkpoint = Checkpoint(report.state, report.follow_ups, report.crawl, report.embeddings)
         try:
             self.context.store.attempts.checkpoint(attempt.lease, checkpoint)
         except CancelRequested:

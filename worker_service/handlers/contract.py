@@ -15,7 +15,15 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct, field
 
 from worker_service.base.errors import Problem
-from worker_service.jobs.documents import CrawlPage, DocumentFacts, KnownDocument, PageResult, Question, QuestionAnswer
+from worker_service.jobs.documents import (
+    CrawlPage,
+    DocumentFacts,
+    KnownDocument,
+    PageResult,
+    Question,
+    QuestionAnswer,
+)
+from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import CAPABILITY_MISSING, NewJob
 
 P = TypeVar("P")
@@ -109,8 +117,14 @@ class Context(Protocol[P_co]):
         at any line.
         """
 
-    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what a crawl has found.
+    def checkpoint(
+        self,
+        state: object,
+        follow_ups: Sequence[NewJob] = (),
+        crawl: CrawlPage | None = None,
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what the job has found.
 
         All in one transaction. Returns when the state is sent, before it is written; messages are written in order.
         """

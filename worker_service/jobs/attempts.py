@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from worker_service.base.errors import in_a_sentence
 from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, NewFile
+from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import Lease, NewJob
 
 
@@ -64,6 +65,7 @@ class Checkpoint(Struct, frozen=True):
     state: str
     follow_ups: Sequence[NewJob] = ()
     crawl: CrawlPage | None = None
+    embeddings: Embeddings | None = None
 
 
 class Failure(Struct, frozen=True):

@@ -257,6 +257,24 @@ class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
     after: str = ""
 
 
+class TextOfResult(Struct, frozen=True):
+    digest: str
+    text: str
+
+
+class TextsToEmbed(QuestionAnswer, frozen=True):
+    documents: Sequence[tuple[int, int]] = ()
+    """Documents without all vectors, each with its current generation. Empty: there is nothing to do."""
+    pages: Sequence[TextOfResult] = ()
+    """Some of their pages without vectors."""
+
+
+class PagesToEmbed(Question[TextsToEmbed], Struct, frozen=True):
+    """Only for jobs of type `embed`, which belong to no owner: the pages are those of all documents."""
+
+    model: str
+
+
 QUESTIONS: dict[str, tuple[type[Question[QuestionAnswer]], type[QuestionAnswer]]] = {
     question.__name__: (question, answer)
     for question, answer in (
@@ -265,5 +283,6 @@ QUESTIONS: dict[str, tuple[type[Question[QuestionAnswer]], type[QuestionAnswer]]
         (SameContent, Files),
         (IsCurrent, Currency),
         (CrawlItems, CrawlMemory),
+        (PagesToEmbed, TextsToEmbed),
     )
 }

@@ -57,6 +57,8 @@ class FoundDocument(Struct, frozen=True):
     has_all_words: bool
     is_named: bool
     """True if its name and tags have all words."""
+    is_similar: bool
+    """True if it is found by its meaning alone, not by words."""
     best_pages: Sequence[FoundPage]
     page_numbers: Sequence[int]
     """All pages found, in the order of the document."""

@@ -23,6 +23,7 @@ from worker_service.base.sanitize import clip, strip_surrogates
 from worker_service.handlers.contract import Permanent, Retryable, Stopped
 from worker_service.jobs.attempts import Count
 from worker_service.jobs.documents import CrawlPage, PageResult, Question, QuestionAnswer
+from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import (
     LINE_CHARACTERS_MAX,
@@ -211,9 +212,15 @@ class ChildContext:
         self._cancel.is_polled = True
         return self._cancel.is_requested
 
-    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
+    def checkpoint(
+        self,
+        state: object,
+        follow_ups: Sequence[NewJob] = (),
+        crawl: CrawlPage | None = None,
+        embeddings: Embeddings | None = None,
+    ) -> None:
         state_json = json.dumps(state, allow_nan=False)
-        self._send(Checkpointed(*self._order.key, state_json, list(follow_ups), crawl))
+        self._send(Checkpointed(*self._order.key, state_json, list(follow_ups), crawl, embeddings))
 
     def save_page(self, page: PageResult) -> None:
         self.save_pages([page])

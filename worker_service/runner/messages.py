@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from worker_service.handlers.contract import Limits
 from worker_service.jobs.attempts import Count, Usage
 from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, KnownDocument, PageResult
+from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts, NodeState
 
@@ -136,6 +137,7 @@ class Checkpointed(AttemptReport, tag=True, frozen=True):
     state: str
     follow_ups: Sequence[NewJob] = ()
     crawl: CrawlPage | None = None
+    embeddings: Embeddings | None = None
 
 
 class Asked(AttemptReport, tag=True, frozen=True):

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from worker_service.base.directories import open_beneath
 from worker_service.base.sanitize import safe_text
 from worker_service.jobs.documents import PageResult
+from worker_service.jobs.embeddings import EMBED
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner.messages import (
     LINE_CHARACTERS_MAX,
@@ -172,6 +173,8 @@ def _check_report(message: AttemptReport, order: Order) -> None:
         if message.count is not None:
             _check_numbers(message.count.done, message.count.total, message.count.rate)
     elif isinstance(message, Checkpointed):
+        if message.embeddings is not None and order.job_type != EMBED:
+            raise Garbled("vectors, and its job is not one that makes them")
         _check_checkpoint(message)
     elif isinstance(message, PagesRead):
         for page in message.pages:

@@ -1,6 +1,11 @@
-"""Search documents: the same request and answer for all surfaces."""
+"""Search documents by words and, if it is set up, by meaning: the same request and answer for all surfaces."""
 
 from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.search import SearchRequest, SearchResult
@@ -8,12 +13,58 @@ from worker_service.services.database import Session
 from worker_service.services.documents import require_batches
 from worker_service.services.parse import read_past
 
+if TYPE_CHECKING:
+    from worker_service.base.embedding import Embedder
+    from worker_service.settings.config import Settings
+    from worker_service.store.search import Meaning
+
 
 def find_documents(session: Session, request: SearchRequest) -> SearchResult:
     require_batches(session, () if request.batch_id is None else (request.batch_id,))
-    return session.search.find(request)
+    return session.search.find(request, lambda: _meaning(session, request.text))
 
 
 def read_added(text: str | None) -> str | None:
     """Parse the time of a filter, such as 3d (ago) or 2026-11-18."""
     return as_text(read_past(text, now=wall_clock())) if text else None
+
+
+# ── Meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def embedder_of(settings: Settings) -> Embedder | None:
+    """Return the model that is set, or None."""
+    return None if settings.embeddings == "off" else _embedder(settings.embeddings, settings.embeddings_model)
+
+
+@cache
+def _embedder(setting: str, model: str) -> Embedder:
+    from worker_service.base.embedding import Embedder
+
+    file = Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull, "embeddings-key")
+    return Embedder(setting, model, file.read_text("utf-8").strip() if file.is_file() else "")
+
+
+def _embedder_named(name: str, settings: Settings) -> Embedder | None:
+    """Return the model that searches use. It may be the one before the model that is set."""
+    from worker_service.base.embedding import BUNDLED
+
+    bundled = _embedder(BUNDLED, "")
+    if name == bundled.name:
+        return bundled
+    return None if settings.embeddings == BUNDLED else _embedder(settings.embeddings, name.rpartition("/")[0])
+
+
+def _meaning(session: Session, text: str) -> Meaning | None:
+    """Return the vector of a query; None if no model has vectors of all documents, or it does not answer."""
+    name = None if session.settings.embeddings == "off" else session.store.embeddings.model()
+    embedder = name and _embedder_named(name, session.settings)
+    if not name or not embedder:
+        return None
+    from worker_service.base.embedding import EmbeddingUnavailable
+    from worker_service.store.search import Meaning
+
+    try:
+        return Meaning(name, embedder.embed([text])[0])
+    except (EmbeddingUnavailable, ImportError):
+        return None

@@ -284,6 +284,13 @@ class Settings:
         "converters](converters.md)",
         otherwise="none",
     )
+    embeddings = Setting(
+        kinds.EMBEDDINGS,
+        "off",
+        "search by [meaning](documents.md#search-by-meaning): `bundled` uses the model of the extra `semantic`, an "
+        "address an OpenAI-compatible server, with the credential `embeddings-key` if it needs one",
+    )
+    embeddings_model = Setting(kinds.MODEL, "", "the embedding model of that server", otherwise="none")
     passage_tokens = Setting(
         kinds.PASSAGE_TOKENS, 400, "maximum length of a [passage](documents.md#passages), in tokens (estimated)"
     )

@@ -25,6 +25,7 @@ _PAYLOAD_BYTES_MOST = 1_000_000_000
 _YEAR_SECONDS = 31_536_000.0
 _LIMITED = ("type", "class", "owner")
 
+_MODEL_CHARACTERS_MAX = 200
 _FILE_BYTES_MOST = 2**40
 _PORT_MOST = 65535
 _USUAL_PORTS = {"http": "80", "https": "443"}
@@ -216,6 +217,18 @@ def some_of(*words: str) -> ValueType[list[str]]:
     return ValueType(f"a list of {', '.join(words)}", parse, ",".join)
 
 
+def _parse_embeddings(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or not re.fullmatch(r"off|bundled|https?://[^\s?#]+", raw):
+        raise ValueError
+    return raw
+
+
+def _parse_model(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or not raw.isprintable() or len(raw) > _MODEL_CHARACTERS_MAX:
+        raise ValueError
+    return raw
+
+
 def one_of(*words: str) -> ValueType[str]:
     return ValueType(f"one of {', '.join(words)}", lambda raw, _, __: msgspec.convert(raw, Literal[words]))
 
@@ -334,6 +347,8 @@ LISTEN = ValueType(
 )
 WORDS: ValueType[list[str]] = ValueType("a list of texts", lambda raw, _, __: parse_words(raw), ",".join)
 URLS = ValueType("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
+EMBEDDINGS = ValueType("off, bundled or the address of a server such as http://127.0.0.1:11434/v1", _parse_embeddings)
+MODEL = ValueType("the name of a model", _parse_model)
 FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
 TYPES = ValueType("a list of job types such as scrape,!command", _parse_types, ",".join)
 LIMITS = ValueType(

@@ -30,6 +30,7 @@ from worker_service.jobs.documents import (
     KnownPages,
     PageResult,
     PagesAnswer,
+    PagesToEmbed,
     PublishedFile,
     Question,
     QuestionAnswer,
@@ -38,6 +39,7 @@ from worker_service.jobs.documents import (
 from worker_service.jobs.job import Lease
 from worker_service.store.completions import Completions, Work, work_from
 from worker_service.store.database import Database
+from worker_service.store.embeddings import PageEmbeddings
 from worker_service.store.leases import lease_error
 from worker_service.store.library import page_from
 from worker_service.store.removal import leave_results
@@ -81,6 +83,8 @@ class Attempts:
             self._db.write("keep_checkpoint", **lease._asdict(), state=checkpoint.state, now=now)
             if checkpoint.crawl is not None:
                 self._save_crawl(checkpoint.crawl, work, now)
+            if checkpoint.embeddings is not None:
+                PageEmbeddings(self._db).save(lease, checkpoint.embeddings)
             self._completions.insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
             if checkpoint.follow_ups:
                 settle(self._db)
@@ -162,6 +166,8 @@ class Attempts:
                 return Files(self._same_content(lease, question))
             case IsCurrent():
                 return Currency(not self._db.read("stale_work", job_id=lease.job_id))
+            case PagesToEmbed(model):
+                return PageEmbeddings(self._db).texts_to_embed(lease, model)
             case CrawlItems():
                 return self._crawl_memory(question)
             case _:

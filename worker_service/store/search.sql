@@ -16,7 +16,8 @@ CROSS JOIN page p ON p.result_id = t.rowid
        AND (:since IS NULL OR d.created_at >= :since) AND (:until IS NULL OR d.created_at < :until)
 
 -- fragment: is_sure
-ifnull((SELECT r.confidence FROM page_result r WHERE r.id = p.result_id), 100) >= :confidence_least
+(:confidence_least = 0
+        OR ifnull((SELECT r.confidence FROM page_result r WHERE r.id = p.result_id), 100) >= :confidence_least)
 
 -- name: matching_pages
 -- A common word may have thousands of hits. Only the newest :ranked hits are ranked; the index returns them in that

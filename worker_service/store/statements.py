@@ -17,8 +17,8 @@ _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
     "deferred_actions", "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
-    "job_control", "batches", "reading", "gates", "history", "overview", "library", "search", "tags", "removal",
-    "links", "pruning", "undo", "integrity", "notices", "tokens", "idempotency",
+    "job_control", "batches", "reading", "gates", "history", "overview", "library", "search", "embeddings",
+    "tags", "removal", "links", "pruning", "undo", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")

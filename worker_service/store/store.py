@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from worker_service.store.change_watch import FileWatch
     from worker_service.store.claim_order import Scheduler
     from worker_service.store.completions import Completions
+    from worker_service.store.embeddings import PageEmbeddings
     from worker_service.store.gates import Gates
     from worker_service.store.history import History
     from worker_service.store.idempotency import IdempotencyKeys
@@ -133,6 +134,12 @@ class Store:
         from worker_service.store.search import PageSearch
 
         return PageSearch(self.database)
+
+    @cached_property
+    def embeddings(self) -> PageEmbeddings:
+        from worker_service.store.embeddings import PageEmbeddings
+
+        return PageEmbeddings(self.database)
 
     @cached_property
     def actions(self) -> Undo:

@@ -1,0 +1,98 @@
+"""Queries are embedded by the model that searches use, if it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.store.kit import claim, publish, work_as
+from worker_service.base.embedding import Embedder, EmbeddingUnavailable, windows
+from worker_service.jobs.attempts import Checkpoint
+from worker_service.jobs.documents import PagesToEmbed
+from worker_service.jobs.embeddings import Embeddings, PageVectors
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.search import SearchRequest
+from worker_service.services import search
+from worker_service.services.database import Session
+
+
+class _Answer(BaseHTTPRequestHandler):
+    keys: list[str | None] = []  # noqa: RUF012  of the requests
+
+    def do_POST(self) -> None:
+        self.keys.append(self.headers["Authorization"])
+        asked: Any = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        data = [
+            {"index": at, "embedding": [1.0, float("ship" in text or "boat" in text), float(len(text) % 2)]}
+            for at, text in enumerate(asked["input"])
+        ]
+        body = json.dumps({"data": data[::-1]} if asked["model"] == "small" else {"error": "no such model"}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _Answer) as made:
+        thread = Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{made.server_port}/v1"
+        made.shutdown()
+        thread.join()
+
+
+def embed_all(session: Session, embedder: Embedder) -> None:
+    work_as(session.store, types=("embed",))
+    session.store.intake.enqueue(NewJob("embed"))
+    job = claim(session.store, "embed")
+    while (found := session.store.attempts.answer(job.lease, PagesToEmbed(embedder.name))).documents:
+        vectors = embedder.embed_pages([one.text for one in found.pages])
+        pages = [PageVectors(page.digest, each) for page, each in zip(found.pages, vectors, strict=True)]
+        done = Embeddings(embedder.name, found.documents, pages)
+        session.store.attempts.checkpoint(job.lease, Checkpoint("null", embeddings=done))
+    session.store.leases.complete(job.lease)
+    session.store.embeddings.use(embedder.name)
+
+
+def found_documents(session: Session, text: str) -> list[int]:
+    return [one.document_id for one in search.find_documents(session, SearchRequest(text)).items]
+
+
+def test_a_search_asks_the_server_and_goes_by_words_while_it_is_away(session: Session, server: str) -> None:
+    work_as(session.store)
+    publish(session.store, "a.pdf", "the ship sails")
+    publish(session.store, "b.pdf", "the tax is due", content="c2")
+    embed_all(session, Embedder(server, "small", "secret"))
+
+    def with_settings(**values: str) -> Session:
+        settings = session.settings
+        return replace(session, settings=type(settings)({**settings.values, **values}, settings.origins))
+
+    there = with_settings(embeddings=server, embeddings_model="small")
+    assert found_documents(there, "a boat")[0] == 1
+    assert found_documents(with_settings(embeddings=server, embeddings_model="next"), "a boat")[0] == 1
+    assert found_documents(session, "a boat") == []
+    assert found_documents(with_settings(embeddings="http://127.0.0.1:9/v1", embeddings_model="small"), "boat") == []
+    assert found_documents(with_settings(embeddings="bundled"), "a boat") == []
+    assert "Bearer secret" in _Answer.keys
+
+
+def test_an_answer_without_vectors_is_an_error_that_names_the_server(server: str) -> None:
+    with pytest.raises(EmbeddingUnavailable, match=server):
+        Embedder(server, "large").embed(["text"])
+
+
+@pytest.mark.parametrize(("words", "expected"), [(0, []), (1, [1]), (60, [60]), (75, [60, 30]), (105, [60, 60])])
+def test_windows_cover_all_words_and_overlap(words: int, expected: list[int]) -> None:
+    text = " ".join(f"w{number}" for number in range(words))
+
+    assert [len(text[begin:end].split()) for begin, end in windows(text)] == expected

@@ -1,0 +1,140 @@
+"""Vectors of text by meaning: from the static model in the wordllama wheel, or an endpoint like OpenAI's.
+
+Of the wheel only the weights and the tokenizer are read, so nothing is fetched. Needs the extra `semantic`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker_service.base.errors import PagemillError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+BUNDLED = "bundled"
+OFF = "off"
+_BUNDLED_FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
+_VERSION = 1
+"""Part of the model's name. Raise it when the windows change, so that all pages are embedded again."""
+
+WINDOW_WORDS, WINDOW_STEP = 60, 45
+"""Chosen on half of the Cranfield questions."""
+_WORD = re.compile(r"\S+")
+_AT_ONCE = 64
+_TIMEOUT_SECONDS = 30.0
+
+
+class EmbeddingUnavailable(PagemillError, code="embedding_unavailable"):
+    """The model cannot be used now."""
+
+
+def windows(text: str) -> list[tuple[int, int]]:
+    """Return start and end of overlapping passages."""
+    words = [found.span() for found in _WORD.finditer(text)]
+    starts = range(0, max(1, len(words) - (WINDOW_WORDS - WINDOW_STEP)), WINDOW_STEP)
+    return [(words[at][0], words[min(at + WINDOW_WORDS, len(words)) - 1][1]) for at in starts] if words else []
+
+
+def why_missing() -> str | None:
+    """Return what the bundled model lacks on this machine, or None."""
+    absent = [name for name in ("numpy", "safetensors", "tokenizers", "wordllama") if find_spec(name) is None]
+    return f"the package {absent[0]} is not installed" if absent else None
+
+
+class Embedder:
+    """Turns texts into vectors of length 1. `setting` is `bundled` or the URL of an endpoint."""
+
+    def __init__(self, setting: str, model: str = "", key: str = "") -> None:
+        self._url = "" if setting == BUNDLED else setting
+        self._model, self._key = model, key
+        self.name = f"{model if self._url else Path(_BUNDLED_FILES[1]).stem}/{_VERSION}"
+        self._loaded: tuple[Any, Vectors] | None = None
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        import numpy as np
+
+        parts = [texts[at : at + _AT_ONCE] for at in range(0, len(texts), _AT_ONCE)]
+        found = np.concatenate([self._ask(part) if self._url else self._mean_of_words(part) for part in parts])
+        return normalised(found)
+
+    def embed_pages(self, texts: Sequence[str]) -> list[bytes]:
+        """Return for each page its vector and those of its windows, as 8-bit numbers; empty if it has no words."""
+        import numpy as np
+
+        parts = [[text[begin:end] for begin, end in windows(text)] for text in texts]
+        flat = [one for part in parts for one in part]
+        vectors = self.embed(flat) if flat else np.zeros((0, 1), np.float32)
+        ends = np.cumsum([len(part) for part in parts])
+        return [packed(vectors[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)]
+
+    def _mean_of_words(self, texts: Sequence[str]) -> Vectors:
+        import numpy as np
+
+        if self._loaded is None:
+            self._loaded = _load()
+        tokenizer, weights = self._loaded
+        ids = [one.ids for one in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return np.array(
+            [
+                weights[each].mean(0, dtype=np.float32) if each else np.zeros(weights.shape[1], np.float32)
+                for each in ids
+            ]
+        )
+
+    def _ask(self, texts: Sequence[str]) -> Vectors:
+        import urllib.request  # slow to import
+
+        import numpy as np
+
+        body = json.dumps({"model": self._model, "input": list(texts)}).encode()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        request = urllib.request.Request(f"{self._url.rstrip('/')}/embeddings", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+                data = sorted(json.load(answer)["data"], key=lambda one: one["index"])
+            found: Vectors = np.array([one["embedding"] for one in data], np.float32)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EmbeddingUnavailable(f"{self._url} returned no embeddings: {error}", "check the server") from error
+        if found.ndim != 2 or len(found) != len(texts):
+            raise EmbeddingUnavailable(f"{self._url} returned {len(found)} embeddings for {len(texts)} texts")
+        return found
+
+
+def _load() -> tuple[Any, Vectors]:
+    spec = find_spec("wordllama")
+    if (why := why_missing()) or spec is None or not spec.submodule_search_locations:
+        raise EmbeddingUnavailable(why or "the package wordllama is not installed", "pip install 'pagemill[semantic]'")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+
+    tokenizer, weights = (Path(spec.submodule_search_locations[0], name) for name in _BUNDLED_FILES)
+    return Tokenizer.from_file(str(tokenizer)), load_file(weights)["embedding.weight"]
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    import numpy as np
+
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def packed(windows_of_page: Vectors) -> bytes:
+    """Return the mean of the vectors, then the vectors; each scaled to the range of 8-bit numbers."""
+    import numpy as np
+
+    if not len(windows_of_page):
+        return b""
+    rows = np.vstack([windows_of_page.mean(0, keepdims=True), windows_of_page])
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    return np.round(rows * (127 / np.where(largest > 0, largest, 1))).astype(np.int8).tobytes()
