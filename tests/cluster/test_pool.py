@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from worker_service.cluster.pool import cluster_types
+from worker_service.cluster.pool import ClusterPool, cluster_types
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.messages import Described
+from worker_service.runner.messages import PASSWORD, Described, Order
 from worker_service.settings.cluster import Cluster
 
 DESCRIBED = {
@@ -24,3 +28,27 @@ DESCRIBED = {
 )
 def test_types_run_on_nodes_that_declare_it_are_installed_and_work(wanted: tuple[str, ...], types: list[str]) -> None:
     assert cluster_types(DESCRIBED, Cluster("10.0.0.1:6379", wanted)) == types
+
+
+def test_an_attempt_with_a_typed_password_never_leaves_this_machine() -> None:
+    class Pool:
+        def __init__(self) -> None:
+            self.launched: list[Order] = []
+            self.descriptor = os.eventfd(0)
+
+        def fileno(self) -> int:
+            return self.descriptor
+
+        def launch(self, order: Order) -> None:
+            self.launched.append(order)
+
+    local: Any = Pool()
+    nodes: Any = Pool()
+    pool = ClusterPool(local, nodes, ["ocr_pages"], 0, print)
+    order = Order(1, 1, "ocr_pages", "local", None, "{}", None)
+    locked = Order(2, 1, "ocr_pages", "local", None, "{}", None, inputs={PASSWORD: Path("/x")})
+
+    pool.launch(order)
+    pool.launch(locked)
+
+    assert (nodes.launched, local.launched) == ([order], [locked])

@@ -112,10 +112,10 @@ def page_image(
     return _cached(target)
 
 
-def reason_for_no_image(session: Session, document: Document, files: Sequence[PublishedFile]) -> NoPageImage | None:
+def why_no_image(session: Session, document: Document) -> NoPageImage | None:
     """Return why the document's pages cannot be shown as images; None if they can."""
     try:
-        _file_to_render(session.settings.workspace, document, files)
+        _file_to_render(session.settings.workspace, document, session.library.files(document.id))
     except NoPageImage as error:
         return error
     return None

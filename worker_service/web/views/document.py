@@ -27,7 +27,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import documents, jobs, passwords, tags
 from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of
-from worker_service.services.page_images import WIDTHS, reason_for_no_image
+from worker_service.services.page_images import WIDTHS, why_no_image
 from worker_service.services.reading_progress import reading_progress
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
@@ -127,7 +127,7 @@ def document_page(request: Request) -> Response:
             hard=hard[:_HARD_PAGES_SHOWN],
             hard_count=len(hard),
             zooms=_ZOOMS,
-            no_image=reason_for_no_image(session, document, whole.files),
+            no_image=why_no_image(session, document),
             widths=WIDTHS,
             files=_newest(whole.files),
             roles=_ROLES,

@@ -17,6 +17,7 @@ from worker_service.jobs.library import Document
 from worker_service.jobs.tags import read_tags
 from worker_service.services import document_removal, documents, enqueue, tags
 from worker_service.services.database import Session
+from worker_service.services.page_images import PageLocked, why_no_image
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
@@ -42,6 +43,7 @@ def reindex_form(request: Request) -> Response:
             title=f"Read {harmless(document.name)} again?",
             document=document,
             quality=asked.quality,
+            needs_password=isinstance(why_no_image(session, document), PageLocked),
             has_own_text=documents.has_only_own_text(session, document.id),
             offered=enqueue.offered_choices(session),
         )
