@@ -62,8 +62,8 @@ def test_a_batch_is_shown_with_what_was_asked_and_what_to_do_next(run: Run, shel
     shown = run("batch", "show", "batch:1")
 
     assert shown.stdout.startswith("batch 1 (reports): finished, 1 failed · 1 file · 0 pages\n")
-    assert "by_job_status        1 failed" in shown.stdout
-    assert re.search(r"^created_at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown.stdout, re.MULTILINE)
+    assert "files                1 failed" in shown.stdout
+    assert re.search(r"^added \(UTC\) +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown.stdout, re.MULTILINE)
     assert "pagemill batch retry 1" in shown.stderr
     assert json.loads(run("batch", "show", 1, "--json").stdout)["batch"]["note"] is None
 

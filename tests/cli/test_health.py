@@ -29,10 +29,7 @@ def findings(run: Run) -> Findings:
 
 def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: Path) -> None:
     run("enqueue", "ocr_pages")
-    assert (
-        run("doctor", "--audit").stdout
-        == "✓ promises: no row, nothing in the history and no published file breaks one\n"
-    )
+    assert run("doctor", "--audit").stdout == "✓ consistency: rows, history and published files agree\n"
     subprocess.run(
         ["sqlite3", database, "DROP TRIGGER job_guard; UPDATE worker_job_queue SET fence = 7 WHERE id = 1"], check=True
     )
@@ -163,7 +160,7 @@ def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
     assert findings(fails=1)["worker w1"]["detail"] == "it has no row, and held 1 job"
     assert [worker["state"] for worker in items(run("workers", "--json"))] == ["no row"]
     assert "no worker is alive (1 no row)" in run("status", fails=2).stdout
-    assert "P13: job 1 is running on worker w1, which has no row" in findings(fails=1)["promises"]["detail"]
+    assert "P13: job 1 is running on worker w1, which has no row" in findings(fails=1)["consistency"]["detail"]
 
 
 def test_the_doctor_says_how_the_daemon_connects_to_ray(

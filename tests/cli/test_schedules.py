@@ -131,9 +131,9 @@ def test_doctor_tells_what_cannot_be_begun_and_whether_anything_ticks(run: Run, 
         found = json.loads(run("doctor", "--json", fails=1).stdout)["items"]
         return [(one["level"], one["detail"]) for one in found if one["name"] == "schedules"]
 
-    assert told() == [("ok", "1 schedule; ticks run")]
+    assert told() == [("ok", "1 schedule, started in time")]
     minutely("DELETE FROM schedule_plan")
-    assert told() == [("warning", "nothing starts minutely: no tick runs")]
+    assert told() == [("warning", "overdue: minutely")]
 
     Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
     assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in told()

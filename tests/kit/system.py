@@ -226,7 +226,7 @@ class System:
         broken = [
             check.detail
             for check in self.store.integrity.check()
-            if check.name in ("integrity", "promises") and not check.is_good
+            if check.name in ("integrity", "consistency") and not check.is_good
         ]
         assert broken == []
 

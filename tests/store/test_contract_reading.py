@@ -368,7 +368,7 @@ def test_check_finds_nothing_wrong_with_a_healthy_database(
     checks = store.integrity.check()
 
     # The programs and the disk around the database are the machine's own affair.
-    ours = [check for check in checks if check.name in {"integrity", "promises", "library", "write-ahead log"}]
+    ours = [check for check in checks if check.name in {"integrity", "consistency", "SQLite", "write-ahead log"}]
     assert len(ours) == 4
     assert [check for check in ours if not check.is_good] == []
     assert len({check.name for check in checks}) == len(checks)
@@ -400,7 +400,7 @@ def test_check_finds_a_broken_promise(store: Store, enqueue: Enqueue, worker: Ad
     claim_one(store)
     by_hand("DROP TRIGGER attempt_delete_guard; DELETE FROM worker_job_attempt")
 
-    (bad,) = [check for check in store.integrity.check() if check.name == "promises"]
+    (bad,) = [check for check in store.integrity.check() if check.name == "consistency"]
 
     assert not bad.is_good
     assert "P1" in bad.detail

@@ -105,7 +105,7 @@ def test_books_that_do_not_agree_are_told(
     told = tampered(store, path, statements)
 
     assert [line for line in told if said in line], told
-    assert [check.detail for check in store.integrity.check() if check.name == "promises"] == ["; ".join(told)]
+    assert [check.detail for check in store.integrity.check() if check.name == "consistency"] == ["; ".join(told)]
 
 
 def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:

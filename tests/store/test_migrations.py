@@ -152,7 +152,7 @@ def _original_bytes() -> bytes:
 def test_every_row_of_the_original_table_is_adopted_with_its_id(adopted: Store) -> None:
     assert sorted(everything(adopted)) == list(range(1, len(ROWS) + 1))
     assert all(CANONICAL.fullmatch(job.created_at) for job in everything(adopted).values())
-    assert all(check.is_good for check in adopted.integrity.check() if check.name in {"integrity", "promises"})
+    assert all(check.is_good for check in adopted.integrity.check() if check.name in {"integrity", "consistency"})
 
 
 def test_an_adopted_row_says_what_the_original_said(adopted: Store) -> None:

@@ -102,6 +102,8 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/assistants.md", "Let an AI assistant search and read", "json"): "tests/cli/test_mcp.py",
     ("docs/google-drive.md", "Read a folder", "sh"): "the lines of README",
     ("docs/tutorial.md", "3. Look at the page", "sh"): "tests/web/test_serve.py",
+    ("docs/without-systemd.md", "No systemd, just a shell", "sh"): "the lines of README",
+    ("docs/without-systemd.md", "No systemd, just a shell", "crontab"): "tests/system/test_daemon.py",
     ("docs/upgrade.md", "Upgrade", "sh"): "tests/cli/test_upgrade.py",
     ("docs/upgrade.md", "By hand", "sh"): "tests/systemd/test_service.py, but for pip",
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 
 import click
 
@@ -67,15 +66,9 @@ def show(call: Invocation, batch_id: int) -> None:
     found = operations.get_batch_details(call.session, batch_id)
     if call.printed_json(found):
         return
-    batch, whole = found.batch, as_object(found)
     output.show(titled_progress(found))
     output.show()
-    times = {"created_at": output.to_the_second(batch.created_at), "ended_at": output.to_the_second(batch.ended_at)}
-    output.show_values(_as_lines(whole["batch"] | times))
-    output.show()
-    paces = {name: whole["progress"][name] for name in ("pages_a_minute", "seconds_left")}
-    rounded = {name: "" if value is None else f"{value:.0f}" for name, value in paces.items()}
-    output.show_values(_as_lines(whole["progress"] | rounded))
+    output.show_values(_in_words(found))
     if hint := _next_step(found):
         output.say(hint)
 
@@ -232,21 +225,30 @@ def _owner(batch: Batch) -> str:
     return shlex.quote(batch.owner)
 
 
-def _as_lines(values: Mapping[str, object]) -> dict[str, object]:
-    """Convert nested values to JSON, and counts to ``3 pending, 70 completed``."""
-    lines = dict(values)
-    for name, value in values.items():
-        if isinstance(value, dict) and name.startswith("by_"):
-            lines[name] = [f"{number:,} {word}" for word, number in value.items()]
-        elif isinstance(value, dict):
-            lines[name] = _json(value)
-        elif isinstance(value, list):
-            lines[name] = [_json(one) for one in value]
-    return lines
+def _in_words(found: BatchDetails) -> dict[str, object]:
+    batch, now, asked = found.batch, found.progress, json.loads(found.batch.asked)
+    files = {"read": now.files_ended - now.files_failed - now.files_cancelled, "failed": now.files_failed}
+    files |= {"cancelled": now.files_cancelled, "to read": now.files - now.files_ended}
+    left = [] if now.pages_left is None or batch.state.is_ended else [f"{now.pages_left:,} to read"]
+    options = {name: value for name, value in asked.items() if name != "sources"}
+    return {
+        "state": batch.note or batch.state.word,
+        "owner": batch.owner,
+        "added (UTC)": output.to_the_second(batch.created_at),
+        "ended (UTC)": output.to_the_second(batch.ended_at),
+        "sources": [one if isinstance(one, str) else _as_json(one) for one in asked.get("sources", ())],
+        "options": _as_json(options) if options else "",
+        "files": [f"{number:,} {word}" for word, number in files.items() if number],
+        "pages": [f"{now.pages_read:,} read", *left] if now.pages_read or left else "",
+        "originals": output.size(now.size) if now.size else "",
+        "priority": batch.priority,
+        "jobs": [f"{number:,} {status}" for status, number in now.by_job_status.items() if number],
+        "when it has ended": _as_json(json.loads(batch.actions)) if batch.actions != "[]" else "",
+    }
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if value else ""
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _next_step(found: BatchDetails) -> str:

@@ -157,6 +157,8 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
         if not call.printed_json({"action": action.id}):
             output.show(f"undid the {_described(action)}")
         return 0
+    if not call.as_json:
+        output.say(f"undid action {action.id}, the {_described(action)}:")
     return _show_changed(call, action.opposite or "", changed)
 
 

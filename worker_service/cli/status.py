@@ -43,7 +43,9 @@ def _show_state(call: Invocation) -> None:
         return
     waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
     output.show(f"database  {at} ({origin})")
-    output.show(f"workers   {alive or 'none'} alive")
+    output.show(
+        f"workers   {f'{alive} alive' if alive else f'none alive; to start one: {call.settings.start_command}'}"
+    )
     output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
     ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
     output.show(f"ended     {', '.join(ended)}")

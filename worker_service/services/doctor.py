@@ -75,8 +75,8 @@ def _check_service(overview: Overview) -> Iterator[Finding]:
 
 def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     if not workers:
-        fix = settings.start_command
-        yield Finding(Level.CRITICAL, "workers", "none: no job runs", fix)
+        fix = f"to start one: {settings.start_command}"
+        yield Finding(Level.CRITICAL, "daemon", "none is running, so no job starts", fix)
     for one in workers:
         name, held = f"worker {one.id}", counted(one.running, "job")
         if one.state in _LOST:
@@ -215,7 +215,7 @@ def audit_promises(session: Session) -> Iterator[Finding]:
         is_sound = False
         yield finding
     if is_sound:
-        yield Finding(Level.OK, "promises", "no row, nothing in the history and no published file breaks one")
+        yield Finding(Level.OK, "consistency", "rows, history and published files agree")
 
 
 def _audit_files(session: Session) -> Iterator[Finding]:
@@ -247,9 +247,9 @@ def _check_schedules(session: Session) -> Iterator[Finding]:
             fix = "correct the settings file" if one.definition is None else f"pagemill schedules change {one.name!r}"
             yield Finding(Level.WARNING, "schedules", one.trouble, fix)
     if waiting := [one.name for one in found if one.is_waiting]:
-        yield Finding(Level.WARNING, "schedules", f"nothing starts {', '.join(waiting)}: no tick runs", TICKS)
+        yield Finding(Level.WARNING, "schedules", f"overdue: {', '.join(waiting)}", TICKS)
     elif found:
-        yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}; ticks run")
+        yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}, started in time")
 
 
 def _check_workspace(workspace: Path, database_id: str) -> Finding:

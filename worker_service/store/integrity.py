@@ -61,20 +61,20 @@ class Integrity:
                 "search index", not of_index, of_index or "it has every stored page", "pagemill db rebuild-search"
             )
             broken = "; ".join(map(str, self.audit()))
-            yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
+            yield Check("consistency", not broken, broken or "all rows agree", "report it with this output")
         if holder := lasting_lock_owner_of(self._db.path, seconds=_HELD_SECONDS):
             end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
             yield Check("write lock", False, f"{holder} holds it, so no other program can write", end)
         else:
             yield Check("write lock", True, "free")
-        yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
+        yield Check("SQLite", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses {SQLITE_VERSION}")
         yield from _check_sqlite3_program()
         is_wal = is_in_wal_mode(self._db.reader, self._db.path)
         yield Check(
             "journal mode",
             is_wal,
             "wal mode" if is_wal else "delete mode, in which readers and writers wait for each other",
-            "restart the daemon, which puts it into WAL mode: systemctl restart pagemill",
+            "restart the daemon, which puts it into WAL mode",
         )
         wal_bytes = self._log_bytes()
         yield Check(

@@ -219,7 +219,13 @@ def serve(settings: Settings, on_ready: Callable[[], None]) -> int:
     settings.hand_to_handlers()
     server = create_server(app(settings, log=log, on_ready=on_ready))
     with open_socket(settings.web_listen) as listener:
-        log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))
+        # Where stdout is no terminal, the command prints no link: the log says how to get one.
+        log.info(
+            events.WEB_STARTED,
+            address=LISTEN.write(settings.web_listen),
+            database=str(settings.database),
+            sign_in="pagemill token link",
+        )
         with published_address(settings):
             run_until_signal(server, listener)
     if isinstance(settings.web_listen, Path):
