@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from job_handlers.fetch.errors import RULES
 from worker_service.base.errors import JobNotFound
 from worker_service.jobs.attempts import Completion, Failure
+from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services import failures, job_control
@@ -83,6 +85,30 @@ def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Se
     job_control.apply_plan(session, failures_again)
     fail_next(session, "GONE")
     assert listed(session) == [("a.pdf", "GONE")]
+
+
+def test_a_document_is_one_failure_until_all_its_jobs_are_retried_or_it_is_requested_again(session: Session) -> None:
+    request = DocumentRequest("/srv/a.pdf", "a.pdf", content="a" * 64)
+    first = enqueue(session, name="a.pdf", document=request)
+    document_id = session.reading.get(first).document_id
+    second = enqueue(session, name="a.pdf", document_id=document_id, generation=1)
+    last = enqueue(session, "assemble", name="a.pdf", document_id=document_id, generation=1, after=(first, second))
+    fail_next(session, "TIMED_OUT")
+    fail_next(session, "OUT_OF_MEMORY")
+    assert session.reading.get(last).error_code == "DEPENDENCY_FAILED"
+
+    [failure] = failures.list_failures(session, None).items
+    assert (failure.document_id, failure.name) == (document_id, "a.pdf")
+    session.store.steering.retry(Selector(ids=(failure.job_id,)), actor="ann")
+    [other] = failures.list_failures(session, None).items
+    assert {failure.job_id, other.job_id} == {first, second}
+    failures.retry_failures(session, None, job_ids=[other.job_id])
+    assert listed(session) == []
+
+    fail_next(session, "TIMED_OUT")
+    assert listed(session) == [("a.pdf", "TIMED_OUT")]
+    enqueue(session, document=replace(request, content="b" * 64))
+    assert listed(session) == []
 
 
 def test_nobody_lists_dismisses_or_retries_failures_of_another_owner(session: Session) -> None:

@@ -46,6 +46,7 @@ class Place(Struct, frozen=True):
     label: str
     current: str
     """Value of aria-current: page, true if it contains this page, or empty."""
+    count: int = 0
 
 
 @cache
@@ -72,12 +73,14 @@ def render(
     """
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
+    is_fine = visitor is not None and status < HTTPStatus.BAD_REQUEST
+    being_read, failures = _counts(request, in_queue=_is_tab(path)) if is_fine else (0, 0)
     shared = {
         "request": request,
         "visitor": visitor,
         "places": _places(path),
-        "queue_tabs": _queue_tabs(path, has_all_owners=visitor is None or visitor.owner is None),
-        "being_read": _count_being_read(request) if visitor and status < HTTPStatus.BAD_REQUEST else 0,
+        "queue_tabs": _queue_tabs(path, failures, has_all_owners=visitor is None or visitor.owner is None),
+        "being_read": being_read,
         "version": VERSION,
         "flash": flash,
     }
@@ -97,17 +100,24 @@ def _contains(places: Sequence[str], path: str) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
-def _queue_tabs(path: str, *, has_all_owners: bool) -> list[Place]:
+def _is_tab(path: str) -> bool:
+    return path in [one for one, _ in QUEUE]
+
+
+def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place]:
     """Return the tabs of the Queue on the pages that have one; empty elsewhere."""
-    if path not in [one for one, _ in QUEUE]:
+    if not _is_tab(path):
         return []
     return [
-        Place(tab, label, "page" if path == tab else "")
+        Place(tab, label, "page" if path == tab else "", failures if tab == "/failures" else 0)
         for tab, label in QUEUE
         if has_all_owners or tab not in FOR_ALL_OWNERS
     ]
 
 
-def _count_being_read(request: Request) -> int:
+def _counts(request: Request, *, in_queue: bool) -> tuple[int, int]:
+    """Return the number of documents being read and, in the Queue, of failures that need attention."""
+    owner = visitor_of(request).owner
     with session_of(request) as session:
-        return session.library.count(IndexStatus.INDEXING, owner=visitor_of(request).owner)
+        failures = sum(session.reading.count_failures(owner).values()) if in_queue else 0
+        return session.library.count(IndexStatus.INDEXING, owner=owner), failures
