@@ -82,7 +82,7 @@ def crawl_job(
         "credential": options.credential,
         "dry_run": is_dry_run,
         "reconcile": options.reconcile,
-        "download": {"read": options.asked(), **options.forced(), **options.follows(standing=True)},
+        "download": {"read": options.reading_settings(), **options.forced(), **options.actions_and_tags(standing=True)},
     }
     if watch is not None:
         payload["watch_seconds"] = max(1, int(parse_length(watch).total_seconds()))
@@ -185,7 +185,12 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
     credential = options.credential if source.CREDENTIALS else ""
     if reference.is_folder:
         return crawl_job(address, CrawlOptions(**{**asdict(options), "credential": credential}), owner=owner)
-    body = {"credential": credential, "read": options.asked(), **options.forced(), **options.follows(standing=True)}
+    body = {
+        "credential": credential,
+        "read": options.reading_settings(),
+        **options.forced(),
+        **options.actions_and_tags(standing=True),
+    }
     payload = {"source": address} | {name: value for name, value in body.items() if value}
     return NewJob(
         "download",

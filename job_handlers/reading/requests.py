@@ -61,7 +61,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     on_failure: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
 
-    def asked(self) -> dict[str, object]:
+    def reading_settings(self) -> dict[str, object]:
         """Return the settings as in the payload of `ingest`.
 
         A setting that is not given is left out; null resets it to the default.
@@ -93,7 +93,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     def after_failure(self) -> list[DeferredAction]:
         return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
 
-    def follows(self, *, standing: bool = False) -> dict[str, object]:
+    def actions_and_tags(self, *, standing: bool = False) -> dict[str, object]:
         """Return the actions and tags as in the payload of `download`."""
         tags = read_tags(self.tags)
         actions = [
@@ -142,14 +142,19 @@ def download_job(
     file: Path, options: ReadOptions, *, owner: str, is_forced: bool = False, standing: bool = False
 ) -> NewJob:
     source = written(file)
-    body = {"source": source, "read": options.asked(), "force": is_forced, **options.follows(standing=standing)}
+    body = {
+        "source": source,
+        "read": options.reading_settings(),
+        "force": is_forced,
+        **options.actions_and_tags(standing=standing),
+    }
     # Equal requests for equal bytes share a key. The file's size and times stand for its bytes.
     revision = revision_of(file.stat())
     key = f"ingest:{digest([owner, body, revision])}"
     request = DocumentRequest(
         source,
         "",
-        settings=canonical(options.asked()),
+        settings=canonical(options.reading_settings()),
         is_forced=is_forced,
         actions=options.actions(standing=standing),
         tags=read_tags(options.tags),
@@ -179,14 +184,14 @@ def reindex_job(document: Document, options: ReadOptions, *, has_original: bool,
             document.source_key,
             document.name,
             document.content,
-            canonical(options.asked()),
+            canonical(options.reading_settings()),
             is_forced=is_forced,
             actions=options.actions(),
             tags=read_tags(options.tags),
         )
         return NewJob("ingest", platform=platform, owner=owner, document=request)
     # Force reading: the document was adopted, or its files were lost.
-    read = {"read": options.asked(), "force": True, **options.follows()}
+    read = {"read": options.reading_settings(), "force": True, **options.actions_and_tags()}
     body = {"source": document.source_key, "name": document.name, **read}
     rests = next((source.source_of_jobs("") for source in sources() if platform == source.PLATFORM), "")
     return NewJob(

@@ -130,7 +130,12 @@ def _submit(
             raise BadInput("--name, --notify and --then-batch are for a new batch", "leave them or --batch out")
         return extend_batch(call, submission.batch_id, jobs, submission)
     actions = [_action_of_batch(call, word) for word in submission.then_batch]
-    asked = {"sources": _some_of(words), **options.asked(), **options.forced(), **options.follows(standing=True)}
+    asked = {
+        "sources": _some_of(words),
+        **options.reading_settings(),
+        **options.forced(),
+        **options.actions_and_tags(standing=True),
+    }
     submission = replace(submission, title=submission.title or _default_name(words))
     return start_batch(call, jobs, submission, asked=asked, actions=actions)
 
@@ -183,7 +188,7 @@ def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
 def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
     """Estimate the batch. Each folder is counted by a job, which compares it with what earlier crawls found."""
     files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
-    found = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.asked()))
+    found = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.reading_settings()))
     addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
     found += ToRead(addresses, to_read=addresses, unsized=addresses)
     for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):

@@ -400,14 +400,14 @@ def export(
         found = exports.export_job_files(call.session, job_id, directory, there)
     else:
         found = exports.export_documents(call.session, chosen, form, directory, there)
-    if found.chosen == 1 and found.failures:
+    if found.selected == 1 and found.failures:
         raise found.failures[0]
-    if not call.printed_json({"items": found.items, "unchanged": found.unchanged}):
-        for path in found.items:
+    if not call.printed_json({"items": found.written, "unchanged": found.unchanged}):
+        for path in found.written:
             output.show(str(path))
         if found.unchanged:
             output.say(f"{counted(len(found.unchanged), 'file')} already there, unchanged")
-        if not found.chosen:
+        if not found.selected:
             output.say("no document matches")
     for sentence in _failure_lines(found.failures):
         output.say(sentence)

@@ -77,7 +77,7 @@ def crawl_folder(
         [asked if submission.batch is None else for_batch(asked)],
         submission,
         name=legible(folder) if watch is None else None,
-        asked={"sources": [legible(folder)], **options.asked(), **options.follows(standing=True)},
+        asked={"sources": [legible(folder)], **options.reading_settings(), **options.actions_and_tags(standing=True)},
     )
     of_batch = {} if added is None else {"batch": added.batch.id}
     if not call.printed_json({"id": enqueued.job_id, "existing": enqueued.existing, **of_batch}):

@@ -65,7 +65,7 @@ def ingest(
     files = [file for path in paths for file in find_files(Path(path), left_out)]
     owner = submission.owner
     if submission.dry_run:
-        found = estimate_files(call, files, owner=owner, is_read_again=force or bool(options.asked()))
+        found = estimate_files(call, files, owner=owner, is_read_again=force or bool(options.reading_settings()))
         show_estimate(call, found, left_out)
         return 0
     # A file may be named twice: by itself and by its directory.
@@ -77,7 +77,11 @@ def ingest(
         [download_job(file, options, owner=owner, is_forced=force) for file in files],
         submission,
         name=_name_of_batch(paths, files),
-        asked={"sources": [legible(path) for path in paths], **options.asked(), **options.follows()},
+        asked={
+            "sources": [legible(path) for path in paths],
+            **options.reading_settings(),
+            **options.actions_and_tags(),
+        },
     )
     results = _ingest_results(files, enqueued)
     say_what_is_left_out(call, left_out)

@@ -174,7 +174,7 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
             options = kind(**{name: values.pop(name) for name in kind.__struct_fields__ if name in values})
             for action in options.actions():
                 enqueue.check_action_payload(call.session, action)
-            lacking = enqueue.missing_capability_warnings(call.session, options.asked())
+            lacking = enqueue.missing_capability_warnings(call.session, options.reading_settings())
             for sentence in [*lacking, *enqueue.unknown_type_warnings(call.session, options.actions())]:
                 output.say(sentence)
             return function(call, *arguments, options=options, **values)

@@ -148,7 +148,7 @@ class RayDriver:
 
     async def _serve(self, bodies: list[bytes]) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
-        looking = asyncio.create_task(self._watch_nodes())
+        watching = asyncio.create_task(self._watch_nodes())
         with contextlib.suppress(ConnectionError):
             while True:
                 for body in bodies:
@@ -157,7 +157,7 @@ class RayDriver:
                 if not received:
                     break
                 bodies = self._inbox.feed(received)
-        looking.cancel()
+        watching.cancel()
         # Ray ends all tasks of a driver that has ended.
         os._exit(0)
 
@@ -168,7 +168,7 @@ class RayDriver:
         if isinstance(message, Launch):
             attempt = _Attempt(message.order, time.monotonic())
             self._attempts[attempt.key] = attempt
-            attempt.relay = asyncio.create_task(self._run(attempt, message))
+            attempt.relay = asyncio.create_task(self._run_attempt(attempt, message))
         elif isinstance(message, Ping):
             self._send(Pong())
         elif isinstance(message, Drain):
@@ -184,7 +184,7 @@ class RayDriver:
 
     # --- one attempt ---
 
-    async def _run(self, attempt: _Attempt, launch: Launch) -> None:
+    async def _run_attempt(self, attempt: _Attempt, launch: Launch) -> None:
         try:
             order, references = await asyncio.to_thread(self._inputs.put_inputs, attempt.order)
             attempt.stream = self._task.options(name=attempt_name(attempt.key), **self._placement()).remote(
@@ -193,13 +193,13 @@ class RayDriver:
             if attempt.is_stopped:
                 _cancel(attempt, force=False)
             if not await self._relay(attempt):
-                self._end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
+                self._send_end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         except asyncio.CancelledError:
             # `_abandon` has sent its end.
             pass
         except Exception as error:
             # The outermost frame: each attempt gets an end.
-            self._fail(attempt, error)
+            self._end_after_error(attempt, error)
         finally:
             self._attempts.pop(attempt.key, None)
 
@@ -215,41 +215,41 @@ class RayDriver:
                 continue
             for message in messages:
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
-                said = decode_node_message(message[1:], attempt.order)
+                decoded = decode_node_message(message[1:], attempt.order)
                 # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
-                self._send(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
-                has_ended |= isinstance(said, AttemptOver)
+                self._send(decoded if isinstance(decoded, Logged | Started) else wrap_frame(message[1:]))
+                has_ended |= isinstance(decoded, AttemptOver)
         return has_ended
 
-    def _fail(self, attempt: _Attempt, error: Exception) -> None:
+    def _end_after_error(self, attempt: _Attempt, error: Exception) -> None:
         """Check for Ray's task errors first: they also have the cause's type."""
         where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
         cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
-            self._end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
+            self._send_end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         elif isinstance(cause, ray_task.NodeUnfit):
             self._refuse(cause.node_id, cause.reason)
-            self._end(attempt, How.STOPPED, "NOT_BEGUN", f"{where} cannot run it: {cause}")
+            self._send_end(attempt, How.STOPPED, "NOT_BEGUN", f"{where} cannot run it: {cause}")
         elif isinstance(error, ray_errors.RayTaskError):
-            self._end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {cause}")
+            self._send_end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {cause}")
         elif isinstance(error, Garbled):
             _cancel(attempt, force=True)
-            self._end(attempt, How.GARBLED, "GARBLED", str(error))
+            self._send_end(attempt, How.GARBLED, "GARBLED", str(error))
         elif isinstance(error, ray_errors.RayError):
-            self._end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {type(error).__name__}")
+            self._send_end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {type(error).__name__}")
         elif isinstance(error, OSError):
-            self._end(attempt, How.RETRYABLE, "FILE_ABSENT", f"its input cannot be read: {error}")
+            self._send_end(attempt, How.RETRYABLE, "FILE_ABSENT", f"its input cannot be read: {error}")
         else:
-            self._end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
+            self._send_end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
 
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         """Its stream may never end."""
-        self._end(attempt, how, code, message)
+        self._send_end(attempt, how, code, message)
         _cancel(attempt, force=True)
         if attempt.relay is not None:
             attempt.relay.cancel()
 
-    def _end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
+    def _send_end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         ended = encode_message(Ended(*attempt.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX)))
         self._send(AttemptOver(msgspec.Raw(ended), Usage()))
 
@@ -267,8 +267,8 @@ class RayDriver:
     async def _watch_nodes(self) -> None:
         while True:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
-                told = await asyncio.to_thread(ray.nodes)
-                alive = {str(one["NodeID"]): one for one in told if one["Alive"] and one["Resources"].get("CPU")}
+                found = await asyncio.to_thread(ray.nodes)
+                alive = {str(one["NodeID"]): one for one in found if one["Alive"] and one["Resources"].get("CPU")}
                 self._drop_dead_nodes(alive)
                 self._add_new_nodes(alive)
                 self._abandon_silent_streams()
@@ -337,12 +337,12 @@ class RayDriver:
                 self._send(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
 
     def _report_nodes(self) -> None:
-        nodes = tuple(self._state(node) for node in self._nodes.values())
+        nodes = tuple(self._state_of(node) for node in self._nodes.values())
         if nodes != self._nodes_reported:
             self._nodes_reported = nodes
             self._send(NodesSeen(nodes))
 
-    def _state(self, node: _Node) -> NodeState:
+    def _state_of(self, node: _Node) -> NodeState:
         if not node.is_fit:
             reason = safe_text(node.reason, _REASON_CHARACTERS_MAX)
             return NodeState(node.name, "starting" if node.refused_at is None else "refused", reason=reason)

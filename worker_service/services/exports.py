@@ -60,8 +60,8 @@ class IfExists(Enum):
 
 
 class Export(Struct, frozen=True):
-    chosen: int
-    items: Sequence[Path]
+    selected: int
+    written: Sequence[Path]
     unchanged: Sequence[Path]
     failures: Sequence[PagemillError]
 
@@ -74,11 +74,11 @@ class _Copy(Struct, frozen=True):
     """The command that creates the source again if it is gone."""
 
 
-def find_file(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:
+def find_file(session: Session, document_id: int, kind: str) -> tuple[PublishedFile, str]:
     """Return the file with its full path, and a file name for a copy."""
     document = session.library.document(document_id)
-    file = _file_of(session, document, form)
-    return _in_workspace(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, form, file)
+    file = _file_of(session, document, kind)
+    return _in_workspace(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, kind, file)
 
 
 def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
@@ -99,7 +99,7 @@ def _in_workspace(session: Session, file: PublishedFile, again: str) -> Publishe
 
 
 def export_documents(
-    session: Session, selector: DocumentSelector, form: str, directory: Path, there: IfExists
+    session: Session, selector: DocumentSelector, kind: str, directory: Path, if_exists: IfExists
 ) -> Export:
     """Copy one file of each document to `directory`. A failed copy does not stop the others."""
     if selector.is_empty:
@@ -109,43 +109,43 @@ def export_documents(
     copies, failures, chosen = list[_Copy](), list[PagemillError](), selected_documents(session, selector)
     for one in chosen:
         try:
-            source, name = _source_of(session, one, form)
+            source, name = _source_of(session, one, kind)
         except NotExported as error:
             failures.append(error)
         else:
             copies.append(_Copy(source, directory / name, f"pagemill reindex {one.id} --force"))
-    return _copy_files(copies, failures, there, chosen=len(chosen))
+    return _copy_files(copies, failures, if_exists, selected=len(chosen))
 
 
-def make_file(session: Session, document_id: int, form: str) -> tuple[IO[bytes], str]:
+def make_file(session: Session, document_id: int, kind: str) -> tuple[IO[bytes], str]:
     """Return an unnamed file with a document in a format made on demand, and a file name for it."""
     document = session.library.document(document_id)
-    _require_text(document, form)
+    _require_text(document, kind)
     made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
-    made.writelines(_made_pieces(session, document, form))
-    return made, f"{_stem(document)}{FORMATS[form].ending}"
+    made.writelines(_made_pieces(session, document, kind))
+    return made, f"{_stem(document)}{FORMATS[kind].ending}"
 
 
-def zip_documents(session: Session, chosen: Iterable[Document], forms: Sequence[str]) -> Iterator[bytes]:
+def zip_documents(session: Session, chosen: Iterable[Document], kinds: Sequence[str]) -> Iterator[bytes]:
     """Yield a zip with the files of each document. What is left out, and why, is in `left-out.txt`."""
-    return zip_pieces(_zip_entries(session, chosen, forms))
+    return zip_pieces(_zip_entries(session, chosen, kinds))
 
 
 def _zip_entries(
-    session: Session, chosen: Iterable[Document], forms: Sequence[str]
+    session: Session, chosen: Iterable[Document], kinds: Sequence[str]
 ) -> Iterator[tuple[str, Iterable[bytes]]]:
     left_out: list[str] = []
     for document in chosen:
-        for form in forms:
+        for kind in kinds:
             try:
-                source, name = _source_of(session, document, form)
+                source, name = _source_of(session, document, kind)
                 content = _pieces_of(source.open("rb")) if isinstance(source, Path) else source()
             except NotExported as error:
                 left_out.append(f"{error}\n")
             except FileNotFoundError as error:
                 left_out.append(f"document {document.id} ({document.name}): {error.filename} is gone\n")
             else:
-                yield (name if len(forms) == 1 else f"{_FOLDERS.get(form, form)}/{name}"), content
+                yield (name if len(kinds) == 1 else f"{_FOLDERS.get(kind, kind)}/{name}"), content
     if left_out:
         more = [f"and {len(left_out) - _LEFT_OUT_NAMED_MAX:,} more\n"] if len(left_out) > _LEFT_OUT_NAMED_MAX else []
         yield "left-out.txt", [line.encode() for line in [*left_out[:_LEFT_OUT_NAMED_MAX], *more]]
@@ -157,25 +157,25 @@ def _pieces_of(file: IO[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def _source_of(session: Session, document: Document, form: str) -> tuple[Path | Callable[[], Iterator[bytes]], str]:
-    if form not in FORMATS:
-        file = _file_of(session, document, form)
-        return session.settings.workspace / file.path, _export_name(document, form, file)
-    _require_text(document, form)
-    return partial(_made_pieces, session, document, form), f"{_stem(document)}{FORMATS[form].ending}"
+def _source_of(session: Session, document: Document, kind: str) -> tuple[Path | Callable[[], Iterator[bytes]], str]:
+    if kind not in FORMATS:
+        file = _file_of(session, document, kind)
+        return session.settings.workspace / file.path, _export_name(document, kind, file)
+    _require_text(document, kind)
+    return partial(_made_pieces, session, document, kind), f"{_stem(document)}{FORMATS[kind].ending}"
 
 
-def _made_pieces(session: Session, document: Document, form: str) -> Iterator[bytes]:
-    for part in write_format(session, document, form):
+def _made_pieces(session: Session, document: Document, kind: str) -> Iterator[bytes]:
+    for part in write_format(session, document, kind):
         yield part.encode("utf-8", "replace")
 
 
-def _require_text(document: Document, form: str) -> None:
+def _require_text(document: Document, kind: str) -> None:
     if document.current_generation is None:
-        raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
+        raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_none(document, kind)}")
 
 
-def export_job_files(session: Session, job_id: int, directory: Path, there: IfExists) -> Export:
+def export_job_files(session: Session, job_id: int, directory: Path, if_exists: IfExists) -> Export:
     """Copy the files that a job published, keeping their paths within its own directory."""
     job, files = session.reading.get(job_id), session.library.job_files(job_id)
     if not files:
@@ -184,7 +184,7 @@ def export_job_files(session: Session, job_id: int, directory: Path, there: IfEx
     sources = {directory.joinpath(*Path(file.path).parts[2:]): file.path for file in files}
     workspace, again = session.settings.workspace, f"pagemill retry {job_id}"
     copies = [_Copy(workspace / path, target, again) for target, path in sources.items()]
-    return _copy_files(copies, [], there, chosen=len(copies))
+    return _copy_files(copies, [], if_exists, selected=len(copies))
 
 
 def has_original(session: Session, document: Document) -> bool:
@@ -192,15 +192,17 @@ def has_original(session: Session, document: Document) -> bool:
     return bool(originals) and file_exists(session.settings.workspace / originals[0].path)
 
 
-def _copy_files(copies: Sequence[_Copy], failures: list[PagemillError], there: IfExists, *, chosen: int) -> Export:
+def _copy_files(
+    copies: Sequence[_Copy], failures: list[PagemillError], if_exists: IfExists, *, selected: int
+) -> Export:
     written, unchanged = list[Path](), list[Path]()
     for one in copies:
         is_there = one.target.exists()
         try:
-            if is_there and there is IfExists.KEPT:
+            if is_there and if_exists is IfExists.KEPT:
                 remedy = "--update replaces what has changed, --force everything"
                 failures.append(TargetExists(f"{one.target} exists already", remedy))
-            elif is_there and there is IfExists.UPDATED and _is_unchanged(one):
+            elif is_there and if_exists is IfExists.UPDATED and _is_unchanged(one):
                 unchanged.append(one.target)
             else:
                 one.target.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +211,7 @@ def _copy_files(copies: Sequence[_Copy], failures: list[PagemillError], there: I
                 written.append(one.target)
         except FileNotFoundError:
             failures.append(_gone_error(str(one.source), one.remake_command))
-    return Export(chosen, written, unchanged, failures)
+    return Export(selected, written, unchanged, failures)
 
 
 def _fill(copy: IO[bytes], source: Path | Callable[[], Iterator[bytes]]) -> None:
@@ -229,27 +231,27 @@ def _is_unchanged(copy: _Copy) -> bool:
         return filecmp.cmp(made.name, copy.target, shallow=False)
 
 
-def _file_of(session: Session, document: Document, form: str) -> PublishedFile:
-    if form not in ROLES:
-        raise BadInput(f"{form!r} is not a format: {', '.join(CHOICES)}")
+def _file_of(session: Session, document: Document, kind: str) -> PublishedFile:
+    if kind not in ROLES:
+        raise BadInput(f"{kind!r} is not a format: {', '.join(CHOICES)}")
     for file in session.library.files(document.id):
-        if file.role == ROLES[form]:
+        if file.role == ROLES[kind]:
             return file
-    raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
+    raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_none(document, kind)}")
 
 
-def _why_none(document: Document, form: str) -> str:
+def _why_none(document: Document, kind: str) -> str:
     if document.current_generation is None:
         return f"it is {document.status}"
-    if not document.has_pages_to_see and form in ("pdf", "hocr"):
+    if not document.has_pages_to_see and kind in ("pdf", "hocr"):
         return "it is a spreadsheet" if document.kind == "sheet" else "it has no pages of its own"
-    if form == "hocr":
+    if kind == "hocr":
         return f"pagemill reindex {document.id} --hocr creates it"
     return document.note or "it was not created"
 
 
-def _export_name(document: Document, form: str, file: PublishedFile) -> str:
-    return f"{_stem(document)}{Path(file.name).suffix if form == 'original' else f'.{form}'}"
+def _export_name(document: Document, kind: str, file: PublishedFile) -> str:
+    return f"{_stem(document)}{Path(file.name).suffix if kind == 'original' else f'.{kind}'}"
 
 
 def _stem(document: Document) -> str:

@@ -42,7 +42,7 @@ from worker_service.store.database import Database
 from worker_service.store.embeddings import PageEmbeddings
 from worker_service.store.leases import lease_error
 from worker_service.store.library import page_from
-from worker_service.store.removal import leave_results
+from worker_service.store.removal import mark_unused_results
 from worker_service.store.settling import settle
 
 _SMALL_LAYOUT_BYTES = 1 << 12
@@ -80,7 +80,7 @@ class Attempts:
             if work is None:
                 raise lease_error(self._db, lease)
             now = self._db.now()
-            self._db.write("keep_checkpoint", **lease._asdict(), state=checkpoint.state, now=now)
+            self._db.write("save_checkpoint", **lease._asdict(), state=checkpoint.state, now=now)
             if checkpoint.crawl is not None:
                 self._save_crawl(checkpoint.crawl, work, now)
             if checkpoint.embeddings is not None:
@@ -90,7 +90,7 @@ class Attempts:
                 settle(self._db)
 
     def checkpoint_of(self, job_id: int) -> str | None:
-        for (state,) in self._db.read("checkpoint_of", job_id=job_id):
+        for (state,) in self._db.read("last_checkpoint", job_id=job_id):
             return str(state)
         return None
 
@@ -116,12 +116,12 @@ class Attempts:
                     pages_read = {**target.place, "pages": msgspec.json.encode(own).decode()}
                     replaced = self._db.write("pages_to_replace", **pages_read)
                     self._db.write("save_pages", **pages_read)
-                    self._db.write("results_wanted", **pages_read)
-                    leave_results(self._db, replaced)
+                    self._db.write("unmark_results", **pages_read)
+                    mark_unused_results(self._db, replaced)
                     self._db.write("document_moved", **target.place, now=now)
                 elif own:
                     self._db.write(
-                        "leave_to_anybody", digests=msgspec.json.encode([digest for _, digest in own]).decode()
+                        "mark_results_without_page", digests=msgspec.json.encode([digest for _, digest in own]).decode()
                     )
         return [lease for lease, target in targets.items() if not target.is_wanted]
 
@@ -131,16 +131,16 @@ class Attempts:
         seen = [(crawl.crawl, *_facts_of(item), crawl.walk, now) for item in crawl.items if not item.is_gone]
         places = json.dumps([(item.id, item.name, item.parent_id) for item in crawl.items if not item.is_gone])
         self._db.write("links_are_due", crawl=crawl.crawl, places=places)
-        self._db.write_each("lose_crawl_item", gone)
+        self._db.write_each("mark_crawl_item_gone", gone)
         self._db.write_each("save_crawl_item", seen)
         for item in crawl.items:
             named = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
             if not item.is_gone:
-                self._db.write("document_back", **named)
+                self._db.write("unmark_document_gone", **named)
                 continue
             place = {"id": item.id, "owner": work.owner, "crawl": crawl.crawl, "parent_id": item.parent_id}
-            if not self._db.write("crawled_elsewhere", **place):
-                self._db.write("document_gone", **named)
+            if not self._db.write("item_in_other_crawl", **place):
+                self._db.write("mark_document_gone", **named)
                 if crawl.keys:
                     key = f"{crawl.keys}{item.id}:"
                     self._db.write("cancel_what_went", first=key, beyond=f"{key}\U0010ffff", **named)
@@ -175,10 +175,10 @@ class Attempts:
 
     def _same_content(self, lease: Lease, question: SameContent) -> Sequence[PublishedFile]:
         asked = {"sha256": question.sha256, "job_id": lease.job_id}
-        by_sha256 = self._db.read("same_sha256", **asked) if question.sha256 else []
+        by_sha256 = self._db.read("files_with_sha256", **asked) if question.sha256 else []
         if by_sha256 or not question.md5:
             return [PublishedFile(*row) for row in by_sha256]
-        rows = self._db.read("same_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
+        rows = self._db.read("files_with_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
         return [PublishedFile(*row) for row in rows]
 
     def _crawl_memory(self, question: CrawlItems) -> CrawlMemory:
@@ -194,7 +194,7 @@ class Attempts:
         return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
-        return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
+        return [PublishedFile(*row) for row in self._db.read("newest_inputs", document_id=document_id)]
 
     def known_document(self, document_id: int) -> KnownDocument:
         for row in self._db.read("known_document", document_id=document_id):
@@ -205,7 +205,7 @@ class Attempts:
 
     def _work_of(self, lease: Lease) -> Work | None:
         """Return None if the lease allows no write."""
-        for row in self._db.write("lease_held", **lease._asdict()):
+        for row in self._db.write("work_under_lease", **lease._asdict()):
             return work_from(row)
         return None
 

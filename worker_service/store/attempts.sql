@@ -3,7 +3,7 @@
 
 -- ── Writes of an attempt ────────────────────────────────────────────────────────────────────────────────────────
 
--- name: lease_held
+-- name: work_under_lease
 -- Returns a row only while the lease holds. After a request to cancel (P7), or for an older generation (P11), it
 -- returns none, so that nothing is written.
 SELECT {work_columns}
@@ -22,11 +22,11 @@ SELECT q.document_id, q.generation, d.id IS NOT NULL,
   LEFT JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
 
--- name: keep_checkpoint
+-- name: save_checkpoint
 INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now, :state)
     ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, at = excluded.at, state = excluded.state;
 
--- name: checkpoint_of
+-- name: last_checkpoint
 SELECT state FROM checkpoint WHERE job_id = :job_id;
 
 -- name: add_page_results
@@ -46,7 +46,7 @@ INSERT INTO page_alias (digest, result_digest)
 SELECT value ->> 0, value ->> 1 FROM json_each(:aliases) WHERE true
     ON CONFLICT DO NOTHING;
 
--- fragment: pages_named
+-- fragment: results_of_pages
 (SELECT w.value ->> 0 AS number,
         ifnull((SELECT r.id FROM page_result r WHERE r.digest = w.value ->> 1),
                (SELECT r.id FROM page_alias a CROSS JOIN page_result r ON r.digest = a.result_digest
@@ -56,16 +56,16 @@ SELECT value ->> 0, value ->> 1 FROM json_each(:aliases) WHERE true
 -- name: pages_to_replace
 -- Earlier results of the same pages, stored by another attempt.
 SELECT p.result_id
-  FROM {pages_named} w
+  FROM {results_of_pages} w
  CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.number
  WHERE p.result_id <> w.result_id;
 
--- name: results_wanted
+-- name: unmark_results
 UPDATE page_result SET forgotten_at = NULL
- WHERE forgotten_at IS NOT NULL AND id IN (SELECT result_id FROM {pages_named})
+ WHERE forgotten_at IS NOT NULL AND id IN (SELECT result_id FROM {results_of_pages})
    AND EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
 
--- name: leave_results
+-- name: mark_unused_results
 UPDATE page_result SET forgotten_at = ''
  WHERE id IN (SELECT value FROM json_each(:result_ids))
    AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
@@ -73,10 +73,10 @@ UPDATE page_result SET forgotten_at = ''
 -- name: save_pages
 -- A page whose digest is not stored is skipped. It is then missing when pages are counted.
 INSERT INTO page (document_id, generation, number, result_id)
-SELECT :document_id, :generation, number, result_id FROM {pages_named} WHERE result_id IS NOT NULL
+SELECT :document_id, :generation, number, result_id FROM {results_of_pages} WHERE result_id IS NOT NULL
     ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
 
--- name: leave_to_anybody
+-- name: mark_results_without_page
 -- No page refers to these results yet. They are deleted unless one does soon.
 UPDATE page_result SET forgotten_at = ''
  WHERE digest IN (SELECT value FROM json_each(:digests)) AND forgotten_at IS NULL
@@ -94,20 +94,20 @@ VALUES (:crawl, :id, :parent_id, :name, :kind, :revision, :size, :note, :detail,
        size = excluded.size, note = excluded.note, detail = excluded.detail, walk = max(walk, excluded.walk), seen_at = excluded.seen_at,
        gone_at = NULL;
 
--- name: lose_crawl_item
+-- name: mark_crawl_item_gone
 UPDATE crawl_item SET gone_at = :now WHERE crawl = :crawl AND id = :id AND gone_at IS NULL;
 
--- name: crawled_elsewhere
+-- name: item_in_other_crawl
 -- The item has moved into a folder that another crawl of the same owner has seen since.
 SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :id
  WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
  LIMIT 1;
 
--- name: document_gone
+-- name: mark_document_gone
 UPDATE document SET gone_at = :now
  WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NULL;
 
--- name: document_back
+-- name: unmark_document_gone
 UPDATE document SET gone_at = NULL
  WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NOT NULL;
 
@@ -149,14 +149,14 @@ SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role
        (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id)
   FROM document d WHERE d.id = :document_id;
 
--- name: same_sha256
+-- name: files_with_sha256
 -- Files of the job's own document come first, because they are not deleted while a job works for the document.
 SELECT {file_columns} FROM file f
  WHERE f.sha256 = :sha256 AND f.sha256 <> ''
  ORDER BY ifnull(f.document_id = (SELECT q.document_id FROM worker_job_queue q WHERE q.id = :job_id), 0) DESC,
           f.id DESC LIMIT 10;
 
--- name: same_md5
+-- name: files_with_md5
 -- MD5 can be forged, so only files of the same owner are returned.
 SELECT {file_columns} FROM file f
  WHERE f.md5 = :md5 AND f.md5 <> '' AND (:size IS NULL OR f.size = :size)
@@ -183,7 +183,7 @@ SELECT {item_columns} FROM crawl_item i
  WHERE i.crawl = :crawl AND i.note = :note AND i.note <> '' AND i.id > :after AND i.gone_at IS NULL
  ORDER BY i.id LIMIT :most;
 
--- name: inputs
+-- name: newest_inputs
 SELECT {file_columns} FROM file f
  WHERE f.document_id = :document_id AND f.role <> ''
    AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)

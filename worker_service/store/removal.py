@@ -107,7 +107,7 @@ class Removal:
             elif forgotten < most:
                 left = {"document_id": document_id, "generation": generation, "most": most - forgotten}
                 left_over = self._db.write("forget_page", **left)
-                leave_results(self._db, left_over)
+                mark_unused_results(self._db, left_over)
                 forgotten += len(left_over)
         return forgotten
 
@@ -142,6 +142,6 @@ def forget_files(db: Database, name: str, /, **values: object) -> int:
     return len(paths)
 
 
-def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
+def mark_unused_results(db: Database, result_ids: Sequence[Row]) -> None:
     if result_ids:
-        db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))
+        db.write("mark_unused_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))

@@ -133,7 +133,7 @@ def _check(session: Session, options: ReadOptions) -> Sequence[str]:
     """Raise an error for options that no handler accepts; return a sentence for each thing that the machine lacks."""
     for action in options.actions():
         check_action_payload(session, action)
-    return missing_capability_warnings(session, options.asked())
+    return missing_capability_warnings(session, options.reading_settings())
 
 
 # ── Uploads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
