@@ -15,9 +15,9 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tests.web.browser.conftest import CHROMIUM
 
 SEARCH = "/search?q=climate+risk"
-_DESKTOP, _PHONE = {"width": 1180, "height": 820}, {"width": 390, "height": 844}
+_SIZE = {"width": 1180, "height": 820}
 _COLOURS = 256
-_WHOLE = ("home", "batch", "dark")
+_WHOLE = ("home", "batch")
 _DECODED = """Promise.all([...document.images].map((image) => {
     image.loading = "eager";
     return image.decode().catch(() => undefined);
@@ -28,7 +28,7 @@ def main(link: str, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(base_url=link, viewport=_DESKTOP, color_scheme="light")  # type: ignore[arg-type]
+        page = browser.new_page(base_url=link, viewport=_SIZE, color_scheme="light")  # type: ignore[arg-type]
         page.goto(link)
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url("**/")
@@ -37,19 +37,14 @@ def main(link: str, directory: Path) -> None:
             ("home", "/"),
             ("documents", "/documents"),
             ("search", SEARCH),
-            ("batch", "/batches/1"),
-            ("queue", "/jobs"),
+            ("batch", "/batches/2"),
+            ("queue", "/queue"),
         ):
             _take(page, path, directory / f"{name}.png")
         page.goto("/search?q=auditors")
         page.get_by_role("link", name="Audit letter 2019").first.click()
         page.locator("#sheet image").evaluate("(image) => image.decode()")
         _keep(page.screenshot(), directory / "page.png")
-        page.set_viewport_size(_PHONE)  # type: ignore[arg-type]
-        _take(page, "/", directory / "phone.png")
-        page.emulate_media(color_scheme="dark")
-        page.set_viewport_size(_DESKTOP)  # type: ignore[arg-type]
-        _take(page, "/", directory / "dark.png")
         browser.close()
 
 

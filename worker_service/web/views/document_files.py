@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 
 from anyio import to_thread
 from msgspec import Struct
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
@@ -45,19 +46,28 @@ def _image(request: Request) -> Response:
 
 
 async def thumbnail(request: Request) -> Response:
-    """Send the picture of the first page. `?of=` names its generation, so that browsers can cache it."""
-    return await to_thread.run_sync(_thumbnail, request, limiter=request.app.state.rendering)
+    """Send the picture of the first page. `?of=` names its generation, so that browsers can cache it.
+
+    There is none while the document is read for the first time; then it is drawn, in threads of its own.
+    """
+    stored = await run_in_threadpool(_stored_thumbnail, request)
+    if stored is not None:
+        return stored
+    return await to_thread.run_sync(_first_page, request, limiter=request.app.state.rendering)
 
 
-def _thumbnail(request: Request) -> Response:
+def _stored_thumbnail(request: Request) -> Response | None:
     with session_of(request) as session:
-        document = _visible(session, request)
-        for one in session.library.files(document.id):
+        for one in session.library.files(_visible(session, request).id):
             path = session.settings.workspace / one.path
             if one.role == "thumbnail" and path.is_file():
                 return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
-        # There is none while the document is read for the first time.
-        return page_image_response(request, session, document.id, 1, WIDTHS[0])
+    return None
+
+
+def _first_page(request: Request) -> Response:
+    with session_of(request) as session:
+        return page_image_response(request, session, request.path_params["document_id"], 1, WIDTHS[0])
 
 
 def file(request: Request) -> Response:
