@@ -519,6 +519,14 @@ def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) 
     assert json.loads(shelf.store.attempts.known_document(1).settings) == {"quality": "best"}
 
 
+def test_reading_again_says_when_nothing_would_be_recognised(run: Run, shelf: Shelf) -> None:
+    document_id = shelf.with_tables("a.pdf", [["Revenue", "7"]])
+
+    told = run("reindex", document_id, "--quality", "best").stderr
+
+    assert "a.pdf: all text comes from the file itself; to recognise its pages anew, add --force-ocr" in told
+
+
 def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(
     run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -525,7 +525,7 @@ def test_a_typed_password_outlives_a_killed_daemon_and_one_that_is_remembered_th
     (typed := tmp_path_factory.mktemp("hers") / "typed").write_text("sesame")
     store, workspace = desk.system.store, desk.system.workspace
 
-    desk.run("ingest", file, "--password-file", typed, "--remember-password")
+    desk.run("add", file, "--password-file", typed, "--remember-password")
     [kept] = stored_passwords(workspace)
     kept.write_bytes(kept.read_bytes().replace(b'"is_kept":true', b'"is_kept":false'))
     assert passwords.forget_unneeded(store, workspace) == 0  # its job waits for a daemon

@@ -266,14 +266,25 @@ def test_a_document_is_read_again_in_another_language_by_a_plain_form(
     document_id = shelf.read("report.pdf", "words", roles=("original",))
     address = f"/documents/{document_id}/reindex"
 
+    asked = site.get(f"{address}?quality=best", headers=PAGE).text
     again = site.post(address, data={"lang": "deu", "quality": ""}, headers=PAGE, follow_redirects=True)
 
     document = session.store.library.document(document_id)
+    assert '<option value="best" selected>' in asked
+    assert "comes from the file itself" not in asked
     assert "The document will be read again" in again.text
     assert (document.index_generation, json.loads(document.settings)["languages"]) == (2, ["deu"])
     refused = site.post(address, data={"lang": "../x"}, headers=PAGE)
     assert refused.status_code == 400
     assert "is not a language" in unescape(refused.text)
+
+
+def test_reading_again_says_when_nothing_would_be_recognised(site: httpx.Client, shelf: Shelf) -> None:
+    address = f"/documents/{shelf.with_tables('report.pdf', [['Revenue', '7']])}/reindex"
+
+    asked = site.get(address, headers=PAGE).text
+
+    assert "All text of this document comes from the file itself" in asked
 
 
 def test_a_document_is_removed_once_somebody_has_said_so_twice(

@@ -77,11 +77,6 @@ def is_stored(workspace: Path, document: Document) -> bool:
     return path_for(workspace, document).is_file()
 
 
-def is_kept(workspace: Path, document: Document) -> bool:
-    found = _read(path_for(workspace, document))
-    return found is not None and found.is_kept
-
-
 def forget(workspace: Path, document: Document) -> None:
     path_for(workspace, document).unlink(missing_ok=True)
 
