@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Vectors = NDArray[np.float32]
 
 BUNDLED = "bundled"
-OFF = "off"
 _BUNDLED_FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
 _VERSION = 1
 """Part of the model's name. Raise it when the windows change, so that all pages are embedded again."""

@@ -29,7 +29,6 @@ from worker_service.jobs.history import Notice
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import passwords
-from worker_service.services.search import embedder_of
 from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
@@ -61,7 +60,7 @@ def chores(
         "prune": Prune(context).run,
         "log_notices": LogNotices(context).run,
         "name_documents": NameDocuments(context).run,
-        **({"embed_pages": partial(embed_pages, context)} if embedder_of(context.settings) else {}),
+        **({"embed_pages": partial(embed_pages, context)} if context.settings.embeddings != "off" else {}),
     }
 
 
@@ -126,9 +125,9 @@ class LogNotices:
 
 def embed_pages(context: DaemonContext) -> float:
     """Insert a job if documents lack vectors; let searches use the model once none does."""
+    from worker_service.services.search import embedder_of  # imported only if the setting is there
+
     embedder, store = embedder_of(context.settings), context.store
-    if embedder is None:
-        return _LOOK_SECONDS
     if not store.embeddings.is_behind(embedder.name):
         return _SOON_SECONDS if store.embeddings.use(embedder.name) else _EMBED_SECONDS
     if store.embeddings.is_job_due():

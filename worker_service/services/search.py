@@ -32,9 +32,8 @@ def read_added(text: str | None) -> str | None:
 # ── Meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def embedder_of(settings: Settings) -> Embedder | None:
-    """Return the model that is set, or None."""
-    return None if settings.embeddings == "off" else _embedder(settings.embeddings, settings.embeddings_model)
+def embedder_of(settings: Settings) -> Embedder:
+    return _embedder(settings.embeddings, settings.embeddings_model)
 
 
 @cache
