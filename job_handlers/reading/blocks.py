@@ -215,7 +215,8 @@ def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
     said = lines[0].role
     x0, y0 = min([one.x0 for one in lines]), min([one.y0 for one in lines])
     x1, y1 = max([one.x1 for one in lines]), max([one.y1 for one in lines])
-    role = said or _role_of(lines, size, flags, facts)
+    # Tags rarely have a word for code.
+    role = Role.CODE if said is Role.PARAGRAPH and flags & MONOSPACED else said or _role_of(lines, size, flags, facts)
     box = round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
     return Block(*box, begin, end, role, lines[0].level, size, flags | (SAID if said else 0))
 
