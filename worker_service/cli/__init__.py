@@ -88,7 +88,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
         "mcp": ("mcp", "Let an AI assistant search and read the documents."),
         "cluster": ("cluster", "Set up and list the nodes of a Ray cluster."),
         "handlers": ("handlers", "List the installed handlers, or create one."),
-        "run-one": ("handlers", "Run one attempt without a database, for testing."),
+        "run-one": ("run_one", "Run one attempt without a database, for testing."),
         "completion": ("completion", "Print a shell completion script."),
     },
 }

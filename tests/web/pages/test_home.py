@@ -28,7 +28,7 @@ def test_an_empty_home_says_how_to_add_documents(site: httpx.Client) -> None:
     home = look(site, "/")
 
     assert "No documents yet" in home.text
-    assert "pagemill batch add reports/" in home.text
+    assert "pagemill add reports/" in home.text
     assert home.links["Upload files…"] == "/upload"
 
 

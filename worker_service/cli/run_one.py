@@ -1,0 +1,106 @@
+"""`pagemill run-one`: run one attempt for the author of a handler. No database is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from worker_service.base.errors import in_a_sentence
+from worker_service.cli import output
+from worker_service.cli.context import Invocation, completes_type, read_stdin, verb
+from worker_service.runner.messages import AttemptEvent, Ended, How, Logged, Progressed
+from worker_service.services import handlers as operations
+from worker_service.services.serialize import as_object
+
+EXIT_NOT_DONE = 1
+EXIT_BAD_PAYLOAD = 65
+EXIT_ABSENT = 69
+
+_EXIT_CODES = {
+    "PAYLOAD_INVALID": EXIT_BAD_PAYLOAD,
+    "HANDLER_SET_ASIDE": EXIT_ABSENT,
+    "SANDBOX_UNAVAILABLE": EXIT_ABSENT,
+}
+
+
+@verb
+@click.option(
+    "--type",
+    "job_type",
+    required=True,
+    metavar="TYPE",
+    shell_complete=completes_type,
+    help="The job type.",
+)
+@click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
+@click.option("--account", metavar="NAME", help="The remote account that the job is about.")
+@click.option("--platform", default="local", metavar="NAME", help="Default: local.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Work in this directory and keep its files. Default: a temporary one.",
+)
+def run_one(
+    call: Invocation, job_type: str, payload: str | None, account: str | None, platform: str, directory: Path | None
+) -> int:
+    """\b
+    pagemill run-one --type webhook --payload @job.json
+    pagemill run-one --type scrape_account --account user123 --payload '{"scrape_type": "full"}'
+
+    Run one attempt in a child process, with its limits and sandbox, but without a database.
+
+    Log lines and progress go to stderr, the result to stdout. Nothing is enqueued, retried or published. Exit code 0 if
+    the attempt succeeded, 1 if it failed, 65 if the payload does not fit, 69 if no installed handler can run it.
+    """
+    events = operations.run_one_job(
+        call.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
+    )
+    for happening in events:
+        if isinstance(happening, Ended):
+            return _show_end(call, happening)
+        _show_event(happening)
+    raise AssertionError("an attempt that was launched has an end")
+
+
+def _show_event(happening: AttemptEvent) -> None:
+    if isinstance(happening, Logged):
+        for line in happening.lines:
+            output.say(line)
+    elif isinstance(happening, Progressed):
+        output.say(f"{happening.percent:3.0f} % {happening.message}".rstrip())
+
+
+def _show_end(call: Invocation, ended: Ended) -> int:
+    is_done = ended.how is How.DONE
+    if call.as_json:
+        output.show_json(
+            {
+                "outcome": ended.how.value,
+                "result": as_object(ended)["result"],
+                "error_code": ended.code or None,
+                "error_message": ended.message or None,
+                "error_remedy": ended.remedy or None,
+                "after_seconds": ended.after_seconds,
+                "files": ended.files,
+                "follow_ups": [follow_up.job_type for follow_up in ended.follow_ups],
+                **as_object(ended.usage),
+            }
+        )
+    elif is_done:
+        output.show_json_text("null" if ended.result is None else ended.result)
+    for file in ended.files:
+        output.say(f"file: {file}")
+    for follow_up in ended.follow_ups:
+        output.say(f"follow-up job: {follow_up.job_type}")
+    if not is_done and not call.as_json:
+        _show_failure(ended)
+    return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
+
+
+def _show_failure(ended: Ended) -> None:
+    after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
+    output.say(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
+    for line in in_a_sentence(ended.message, ended.remedy).splitlines():
+        output.say(f"    {line}")
