@@ -65,13 +65,12 @@ RUN_HERE: frozenset[Block] = frozenset(
         ("docs/handlers.md", "A handler in Python", "sh"),
         ("docs/handlers.md", "The store, from Python", "python"),
         ("docs/handlers.md", "The store, from Python", "console"),
-        ("docs/documents.md", "Run a job after each document", "sh"),
         ("docs/http.md", "Who gets in", "sh"),
         ("docs/http.md", "From other machines", "toml"),
         ("docs/http.md", "Pages of your own", "toml"),
-        ("docs/notify.md", "Be notified by mail, webhook or chat", "toml"),
-        ("docs/schedules.md", "Start jobs at fixed times", "toml"),
-        ("docs/schedules.md", "Who begins it", "sh"),
+        ("docs/notify.md", "Rules", "toml"),
+        ("docs/schedules.md", "Schedules in the settings file", "toml"),
+        ("docs/schedules.md", "What starts schedules of the settings file", "sh"),
         ("docs/schedules.md", "Once a day, for cron lines of your own", "crontab"),
         ("docs/settings.md", "Settings of your own handler", "python"),
         ("docs/sqlite.md", "Backup", "sh"),
@@ -94,7 +93,18 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/api.md", "Events", "sh"): "tests/web/api/test_openapi.py",
     ("docs/http.md", "The web page and HTTP", "console"): "tests/web/test_serve.py",
     ("docs/http.md", "From other machines", "nginx"): "words of a proxy",
+    ("docs/converters.md", "Take the place of another document converter", "toml"): "tests/web/api/test_converters.py",
     ("docs/documents.md", "Search", "sh"): "tests/store/test_library.py",
+    ("docs/documents.md", "Search by meaning", "sh"): "a model to download",
+    ("docs/documents.md", "Search by meaning", "toml"): "a server of your own",
+    ("docs/documents.md", "Passages", "sh"): "tests/web/api/test_formats.py",
+    ("docs/documents.md", "Read an encrypted PDF", "sh"): "tests/cli/test_submit.py",
+    ("docs/documents.md", "Tags", "sh"): "tests/cli/test_tags.py",
+    ("docs/http.md", "Sign-in by a proxy", "nginx"): "words of a proxy",
+    ("docs/http.md", "Sign-in by a proxy", "toml"): "tests/web/test_trusted_proxy.py",
+    ("docs/notify.md", "When what you added has been read", "sh"): "tests/services/test_notify.py",
+    ("docs/notify.md", "When what you added has been read", "toml"): "tests/services/test_notify.py",
+    ("docs/schedules.md", "Watch folders, and start jobs at fixed times", "sh"): "tests/cli/test_schedules.py",
     ("docs/documents.md", "Export tables", "sh"): "tests/cli/test_documents.py",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
@@ -374,14 +384,8 @@ def test_documents_are_read_again_as_written(walk: Walk) -> None:
     walk.types("pagemill wait document:1")
 
 
-def test_what_follows_all_documents_of_an_owner_is_asked_for_as_written(walk: Walk) -> None:
-    told = walk.types(written("docs/documents.md", "Run a job after each document", "sh"))
-
-    assert re.search(r"^alice +success +webhook", told, re.MULTILINE)
-
-
 def test_who_is_told_what_is_set_as_written(walk: Walk) -> None:
-    (walk.directory / "told.toml").write_text(written("docs/notify.md", "Be notified by mail, webhook or chat", "toml"))
+    (walk.directory / "told.toml").write_text(written("docs/notify.md", "Rules", "toml"))
 
     told = walk.types("export WORKER_CONFIG=told.toml\npagemill notify ls")
 
@@ -445,10 +449,12 @@ def test_the_settings_for_other_machines_are_understood(walk: Walk) -> None:
 
 
 def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
-    (walk.directory / "scheduled.toml").write_text(written("docs/schedules.md", "Start jobs at fixed times", "toml"))
-    (line,) = written("docs/schedules.md", "Once a day, for cron lines of your own", "crontab").splitlines()
+    page = "docs/schedules.md"
+    (walk.directory / "scheduled.toml").write_text(written(page, "Schedules in the settings file", "toml"))
+    (line,) = written(page, "Once a day, for cron lines of your own", "crontab").splitlines()
 
-    told = walk.types(f"export WORKER_CONFIG=scheduled.toml\n{written('docs/schedules.md', 'Who begins it', 'sh')}")
+    script = written(page, "What starts schedules of the settings file", "sh")
+    told = walk.types(f"export WORKER_CONFIG=scheduled.toml\n{script}")
     added = [walk.types(line.split(None, 5)[5].replace("/usr/local/bin/", "")) for _ in range(2)]
 
     assert "nightly" in told
