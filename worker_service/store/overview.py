@@ -70,16 +70,14 @@ class OverviewQueries:
         return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
 
     def errors(
-        self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
+        self, *, since: str, to_retry: Collection[str] | None = None, owner: str | None = None
     ) -> Sequence[ErrorCount]:
         """Count failed jobs by code and type, most frequent first.
 
-        `is_open` leaves out jobs whose work a newer job has done; `to_retry` selects jobs with these codes that a retry
-        would accept.
+        `to_retry` selects jobs with these codes that a retry would accept, and whose work no newer job has done.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
-        asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
-        return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
+        return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]
 
     def documents_in_line(self, owner: str | None, *, most: int) -> Sequence[int]:
         """Return documents whose reading has not begun, oldest first, with some of each owner."""

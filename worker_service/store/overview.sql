@@ -82,7 +82,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
          WHERE status = 'failed' AND completed_at >= :since AND (:owner IS NULL OR owner = :owner)
            -- Leave out jobs whose work was done since: a newer generation was published, or the source was fetched
            -- again.
-           AND (NOT :is_open
+           AND (:codes IS NULL
                 OR ((q.generation IS NULL
                      OR NOT EXISTS (SELECT 1 FROM document d
                                      WHERE d.id = q.document_id AND d.current_generation > q.generation))
