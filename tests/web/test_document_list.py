@@ -161,3 +161,16 @@ def test_who_may_only_read_downloads_and_changes_nothing(site: httpx.Client, thr
     assert site.get("/documents/change?id=1&verb=download", headers=PAGE).status_code == 200
     assert site.get("/documents/change?id=1&verb=remove", headers=PAGE).status_code == 403
     assert site.post("/documents/change", data={"id": "1", "verb": "tag", "add": "x"}).status_code == 403
+
+
+def test_the_tags_page_counts_tags_and_changes_their_actions(site: httpx.Client, three: Shelf) -> None:
+    action = {"tag": "Paid", "type": "tell", "payload": '{"of": "{name}"}', "on_end": "success", "owner": "alice"}
+
+    added = site.post("/tags/actions", data=action, headers=PAGE, follow_redirects=True).text
+    assert "Action added" in added
+    assert re.findall(r'href="/documents\?tag=(\w+)"', added) == ["invoice", "paid"]
+    assert "documents of alice" in added
+    assert site.post("/tags/actions", data=action | {"payload": "{"}).status_code == 422
+
+    site.post("/tags/actions", data=action | {"verb": "remove"})
+    assert three.store.tags.actions(None) == []

@@ -13,6 +13,7 @@ from worker_service.jobs.library import (
     Document,
     DocumentOrder,
     DocumentSelector,
+    DocumentSort,
     PageSummary,
     Provenance,
 )
@@ -47,6 +48,8 @@ def list_documents(
     order: DocumentOrder = NEWEST_FIRST,
 ) -> DocumentPage:
     require_batches(session, selector.batch_ids)
+    if before_id is not None and order.sort is not DocumentSort.DATE:
+        session.library.document(before_id)  # the place where the page begins: an error if it has been removed
     found = session.library.documents(selector, most=limit + 1, before_id=before_id, order=order)
     failed = session.library.not_brought_in(selector, most=limit + 1) if before_id is None else []
     return DocumentPage(*cut_page(found, limit), failed[:limit], len(failed) > limit)

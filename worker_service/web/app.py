@@ -58,6 +58,7 @@ from worker_service.web.views import (
     search,
     system,
     system_page,
+    tags,
 )
 from worker_service.web.views import uploads as upload_page
 
@@ -84,6 +85,7 @@ MODULES = (
     document_actions,
     document_changes,
     document_files,
+    tags,
     upload_page,
     batches,
     jobs,

@@ -13,6 +13,7 @@ from typing import Literal
 
 from anyio import to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -159,7 +160,8 @@ def _chips(request: Request, session: Session, visitor: Visitor, query: Document
     if names := tags.name_tags(session, visitor.owner):
         # Another tag is added to the chosen ones.
         others = {one: [*query.tag, one] for one in names if one not in query.tag}
-        yield chip("Tag", "tag", ", ".join(query.tag), others)
+        tag_chip = chip("Tag", "tag", ", ".join(query.tag), others)
+        yield replace(tag_chip, options=[*tag_chip.options, ("All tags…", None, "/tags")])
     yield chip("Kind", "kind", words(KINDS, query.kind), {label: word for word, label in KINDS.items()})
 
 

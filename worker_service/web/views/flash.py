@@ -35,6 +35,8 @@ _SENTENCES = {
     "enqueued": "Job queued",
     "existing": "This job is already queued or running",
     "nothing-chosen": "No document was selected.",
+    "action-added": "Action added",
+    "action-removed": "Action removed. Jobs that it has started continue.",
     "read-again": "The documents will be read again.",
     "document-removed": "Document removed",
     "accepted": "The document will be read again.",
