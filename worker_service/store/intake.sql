@@ -123,6 +123,5 @@ INSERT OR IGNORE INTO failure_action (job_id, job_type, payload) VALUES (:job_id
 -- name: tag_as_container
 -- A document from inside an archive or a mail gets the tags of the document whose job has found it.
 INSERT OR IGNORE INTO document_tag (document_id, tag)
-SELECT :document_id, t.tag
-  FROM worker_job_queue q CROSS JOIN document_tag t ON t.document_id = q.document_id
- WHERE q.id = :parent_id;
+SELECT :document_id, tag FROM document_tag
+ WHERE document_id = (SELECT document_id FROM worker_job_queue WHERE id = :parent_id);
