@@ -258,6 +258,8 @@ class OutcomeWriter:
             self._finish(attempt, finished)
 
     def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
+        if not ended.files:
+            return True
         try:
             self.publisher.publish(ended)
         except StagedFileMissing as error:
@@ -333,7 +335,7 @@ class OutcomeWriter:
             ended.result,
             ended.follow_ups,
             ended.usage,
-            [*self.publisher.published(ended), *ended.published_again],
+            [*(self.publisher.published(ended) if ended.files else ()), *ended.published_again],
             ended.document,
             ended.publishes,
             attempt.child,

@@ -33,8 +33,6 @@ class Publisher(Struct, frozen=True):
 
     def publish(self, ended: Ended) -> None:
         """Move the files durably. An earlier try may have moved some."""
-        if not ended.files:
-            return
         objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
         objects.mkdir(parents=True, exist_ok=True)
         with (
