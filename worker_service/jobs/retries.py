@@ -13,11 +13,11 @@ REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
 """Error code of an `at_most_once` job whose handler had started and reported no outcome: its effect is unknown."""
-MAY_HAVE_RUN_REMEDY = "make sure that it had no effect"
+MAY_HAVE_RUN_REMEDY = "check whether it took effect, and retry it only if it did not"
 
 
 def may_have_run_detail(code: str, message: str) -> str:
-    return f"it had begun and may have taken effect, and its type runs at most once ({code}: {message})"
+    return f"it had started and may have taken effect; jobs of its type run at most once ({code}: {message})"
 
 
 class RetryRule(Struct, frozen=True):
