@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worker_service.handlers import Block, Link
+from worker_service.handlers import Block, TextLink
 
 LAYOUT_BYTES_MAX = 400_000
 """A page above this limit, with some ten thousand words, keeps its text and loses their positions."""
@@ -70,7 +70,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     size: tuple[float, float]
     lines: list[list[Word]] = []
     blocks: list[Block] = []
-    links: list[Link] = []
+    links: list[TextLink] = []
     tables: list[PageTable] = []
     turn: int = 0
     """Degrees clockwise by which the page must be turned to be read."""
@@ -98,7 +98,7 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     written_in: list[str] = []
     blocks: list[Block] = []
     """Their boxes are empty."""
-    links: list[Link] = []
+    links: list[TextLink] = []
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")

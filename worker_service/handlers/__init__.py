@@ -36,8 +36,8 @@ from worker_service.jobs.blocks import MARKER as MARKER
 from worker_service.jobs.blocks import MONOSPACED as MONOSPACED
 from worker_service.jobs.blocks import SAID as SAID
 from worker_service.jobs.blocks import Block as Block
-from worker_service.jobs.blocks import Link as Link
 from worker_service.jobs.blocks import Role as Role
+from worker_service.jobs.blocks import TextLink as TextLink
 from worker_service.jobs.digest import canonical as canonical
 from worker_service.jobs.digest import digest as digest
 from worker_service.jobs.documents import CONFIDENCE_LEAST as CONFIDENCE_LEAST

@@ -51,7 +51,6 @@ class Role(StrEnum):
     CAPTION = "caption"
     FOOTNOTE = "footnote"
     CODE = "code"
-    PICTURE = "picture"
     HEAD = "head"
     FOOT = "foot"
     NUMBER = "number"
@@ -81,7 +80,7 @@ class Block(Struct, array_like=True, frozen=True):
         return self.x1 > self.x0
 
 
-class Link(Struct, array_like=True, frozen=True):
+class TextLink(Struct, array_like=True, frozen=True):
     begin: int
     end: int
     """Range in the page's text."""

@@ -21,7 +21,7 @@ _DOCLING_VERSION = "1.8.0"
 _LABELS = {
     Role.HEADING: "section_header", Role.PARAGRAPH: "text", Role.ITEM: "list_item", Role.CAPTION: "caption",
     Role.FOOTNOTE: "footnote", Role.CODE: "code", Role.HEAD: "page_header", Role.FOOT: "page_footer",
-    Role.NUMBER: "page_footer", Role.PICTURE: "text",
+    Role.NUMBER: "page_footer",
 }  # fmt: skip
 _FURNITURE = (Role.HEAD, Role.FOOT, Role.NUMBER)
 _MEDIA_TYPES = {"pdf": "application/pdf", "image": "image/png", "html": "text/html", "text": "text/plain"}

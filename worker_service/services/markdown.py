@@ -42,11 +42,7 @@ def with_markdown(session: Session, document_id: int, results: Sequence[PageResu
 
 def page_markdown(page: StructuredPage) -> str:
     """Return the Markdown of one page. Blocks are separated by an empty line, items of a list by a line feed."""
-    shown = [
-        one
-        for one in page.blocks
-        if one.role not in RUNNING and (page.text_of(one).strip() or one.role is Role.PICTURE)
-    ]
+    shown = [one for one in page.blocks if one.role not in RUNNING and page.text_of(one).strip()]
     made: list[str] = []
     for role, some in groupby(_joined(page, shown), lambda one: one[0].role):
         blocks = list(some)

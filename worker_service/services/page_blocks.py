@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.blocks import Block, BlocksOfPage, Link, Role, resolve_roles
+from worker_service.jobs.blocks import Block, BlocksOfPage, Role, TextLink, resolve_roles
 from worker_service.jobs.documents import PageResult
 from worker_service.services.database import Session
 from worker_service.services.page_layouts import Rows, tables_in
@@ -26,7 +26,7 @@ class StoredLayout(Struct, frozen=True):
 
     size: tuple[float, float] = (0.0, 0.0)
     blocks: Sequence[Block] = ()
-    links: Sequence[Link] = ()
+    links: Sequence[TextLink] = ()
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     sheet: str = ""
     first: int = 1
@@ -42,7 +42,7 @@ class StructuredPage(Struct, frozen=True):
     """Rows of a table by the beginning of its text."""
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     """Words of a recognised page, undecoded."""
-    links: Sequence[Link] = ()
+    links: Sequence[TextLink] = ()
 
     def text_of(self, block: Block) -> str:
         return self.text[block.begin : block.end]

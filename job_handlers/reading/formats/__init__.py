@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
-from worker_service.handlers import SAID, Block, Link, Role, counted, in_a_sentence
+from worker_service.handlers import SAID, Block, Role, TextLink, counted, in_a_sentence
 
 LIBRARY = "writings 9"
 """Increase the number whenever the same file may now give another text."""
@@ -226,14 +226,14 @@ def layout_of(lines: Sequence[str], readers: Sequence[str] = (), written_in: Seq
     return FlowLayout(tables, list(readers), list(written_in), blocks_in(lines, tables), list(_links_in(lines)))
 
 
-def _links_in(lines: Sequence[str]) -> Iterator[Link]:
+def _links_in(lines: Sequence[str]) -> Iterator[TextLink]:
     begin = 0
     for line in lines:
         at = 0
         for text, address in line.links if isinstance(line, StyledText) else ():
             if (found := line.find(text, at)) >= 0:
                 at = found + len(text)
-                yield Link(begin + found, begin + at, address)
+                yield TextLink(begin + found, begin + at, address)
         begin += len(line) + 1
 
 

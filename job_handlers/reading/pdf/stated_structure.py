@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from job_handlers.reading.pdf.library import mupdf, pymupdf
-from worker_service.handlers import LINK_ADDRESS, SAID, Block, Link, Role
+from worker_service.handlers import LINK_ADDRESS, SAID, Block, Role, TextLink
 
 _STRUCTURE_ROOT = "StructTreeRoot"
 _TITLES_MAX = 20_000
@@ -52,7 +52,7 @@ class StatedStructure:
                 self._titles.setdefault(page, {}).setdefault(_key(title), level)
 
     def with_outline(self, number: int, blocks: list[Block], text: str) -> list[Block]:
-        """Return the blocks; those that are a title of the outline on this page are headings."""
+        """Return the blocks. A block that is a title of the outline on this page is a heading."""
         titles = self._titles.get(number)
         if not titles:
             return blocks
@@ -86,9 +86,9 @@ class StatedStructure:
         return {place: one if one.group else _artifact(place, height) for place, one in found.items()}
 
 
-def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[Link]:
+def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[TextLink]:
     """Return the links of a page, by the words below them."""
-    found: list[Link] = []
+    found: list[TextLink] = []
     words: list[Any] = []
     link = mupdf.fz_load_links(page)
     while link.m_internal and len(found) < _LINKS_MAX:
@@ -103,7 +103,7 @@ def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[L
             if _is_inside(x, y, block):
                 begin = max([block.begin, *(one.end for one in found if one.end <= block.end)])
                 place = re.compile(r"\s+".join(map(re.escape, own))).search(text, begin, block.end)
-                found += [Link(place.start(), place.end(), address)] if place else []
+                found += [TextLink(place.start(), place.end(), address)] if place else []
                 break
     return found
 

@@ -24,7 +24,7 @@ from job_handlers.reading import reading_order, tables
 from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Layout, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
 from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement, links_of
-from worker_service.handlers import Block, Link, Role
+from worker_service.handlers import Block, Role, TextLink
 
 _SCAN_PIXELS_LEAST = 300_000
 # Expand ligatures into letters, which is what users type when they search.
@@ -48,7 +48,7 @@ class PageText(Struct, frozen=True):
     text: str
     blocks: list[Block]
     tables: list[PageTable]
-    links: list[Link]
+    links: list[TextLink]
     may_be_scan: bool
     """True if its images are large enough for a scan."""
 
