@@ -35,7 +35,6 @@ def register_filters(environment: Environment) -> None:
     environment.filters.update(
         iso=iso,
         utc=utc,
-        lasting=length,
         size=size,
         slug=slug,
         tone=tone,
