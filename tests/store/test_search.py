@@ -346,7 +346,11 @@ def test_documents_are_found_by_their_names_and_tags(store: Store) -> None:
     publish(store, "Nordwind report.pdf", "the same name", owner="bob", content="c3")
     store.tags.add([2], ["annual report"])
 
-    named = find(store, "nordwind report", owner="ann").items
+    publish(store, "Nordwind report 2.pdf", "a nordwind report, a nordwind report", owner="ann", content="c4")
+
+    first = find(store, "nordwind report", owner="ann", documents=1)
+    assert [one.document_id for one in first.items] == [4]
+    named = find(store, "nordwind report", owner="ann", skip=first.next).items
 
     assert [(one.document_id, one.is_named, list(one.page_numbers)) for one in named] == [(1, True, [2])]
     assert [one.document_id for one in find(store, "halden annual report", owner="ann").items if one.is_named] == [2]

@@ -103,7 +103,7 @@ class MatchGroup(Struct):
     missing: Mapping[int, Sequence[str]]
     """Missing words by `result_id`, as far as they are known. Empty for pages with all words."""
     has_all: bool
-    is_named: bool
+    is_named: bool = False
     is_similar: bool = False
     matches: list[Match] = field(default_factory=list)
     copies: set[int] = field(default_factory=set)
@@ -132,7 +132,7 @@ class PageSearch:
         """
         query, operands = _fts_query(request.text), plain_operands(request.text)
         matches, is_partial = self._matches(query, request, RANKED_MOST, RANKED_MOST)
-        matches = [*self._named(query, operands, request), *matches]
+        matches += self._named(query, operands, request)
         all_words = _group(matches, query, {one.result_id: () for one in matches})
         until = request.skip + request.documents
         some_words: dict[int, MatchGroup] = {}
@@ -338,9 +338,9 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
             group = by_page.get((match.content, match.result_id))
         if group is None:
             has_all = missing.get(match.result_id) == ()
-            is_named = match.number == _NAME_AND_TAGS
-            group = groups[match.document_id] = MatchGroup(match.document_id, query, missing, has_all, is_named)
+            group = groups[match.document_id] = MatchGroup(match.document_id, query, missing, has_all)
         by_document[match.document_id] = group
+        group.is_named |= match.number == _NAME_AND_TAGS
         if match.document_id != group.document_id:
             group.copies.add(match.document_id)
         elif missing.get(match.result_id) == () or not group.has_all:
@@ -356,7 +356,7 @@ def _merge(all_words: Mapping[int, MatchGroup], some_words: Mapping[int, MatchGr
         if not group.matches and (more := some_words.get(document_id)):
             group.query, group.missing, group.matches = more.query, more.missing, more.matches
     groups = [*all_words.values(), *(one for key, one in some_words.items() if key not in all_words)]
-    return sorted(groups, key=lambda one: not one.has_all)
+    return sorted(groups, key=lambda one: (not one.has_all, not one.is_named))
 
 
 def _ranges_between(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
