@@ -110,9 +110,10 @@ def _as_index_says(query: str) -> str:
 
 
 def took(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+    """Return milliseconds of CPU: the time it takes on a machine that does nothing else."""
+    begin = time.process_time()
     work()
-    return (time.perf_counter() - begin) * 1000
+    return (time.process_time() - begin) * 1000
 
 
 def p95(figures: Sequence[float]) -> float:
