@@ -544,6 +544,8 @@ def test_a_typed_password_outlives_a_killed_daemon_and_one_that_is_remembered_th
     [kept] = stored_passwords(workspace)
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert passwords.forget_unneeded(store, workspace) == 0
+    desk.run("add", kept, "--wait", "--timeout", "60s", fails=1)
+    assert [one.error_code for one in store.library.not_brought_in(DocumentSelector())] == ["PATH_REFUSED"]
     desk.run("reindex", document.id, "--force")
     assert desk.ended(document.id).status is IndexStatus.SUCCESS
     desk.run("documents", "rm", document.id, "--yes")

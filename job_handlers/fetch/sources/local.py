@@ -1,6 +1,7 @@
 """Files and directories of this machine as a source.
 
-Symbolic links are resolved first. If WORKER_DOWNLOAD_ROOTS is set, only it may be read; credentials never.
+Symbolic links are resolved first. If WORKER_DOWNLOAD_ROOTS is set, only it may be read. Credentials and typed
+passwords never may.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ADDRESSES = "a full path that begins with a slash (or its file: URL)"
 FOLDERS = "the full path of a directory"
 IS_FOR_ANY_HOST = False
 ROOTS = HandlersSettings.download_roots
-ENVIRONMENT: Sequence[str] = (ROOTS.variable,)
+ENVIRONMENT: Sequence[str] = (ROOTS.variable, "WORKER_WORKSPACE")
 CREDENTIALS: Sequence[str] = ()
 
 _STEP_BYTES = 1 << 20
@@ -83,9 +84,10 @@ def resolve_path(text: str) -> Path:
         actual = Path(os.path.realpath(path))
     except OSError as error:
         raise _unreadable(text, error) from error
-    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    workspace = os.environ.get("WORKER_WORKSPACE")
+    secrets = [os.environ.get("CREDENTIALS_DIRECTORY"), workspace and f"{workspace}/passwords"]
     roots = value_of(ROOTS)
-    is_secret = bool(credentials) and actual.is_relative_to(os.path.realpath(credentials))
+    is_secret = any(actual.is_relative_to(os.path.realpath(place)) for place in secrets if place)
     is_inside = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
     # Pseudo-files expose other processes, or never end.
     if is_secret or not is_inside or (len(actual.parts) > 1 and actual.parts[1] in _PSEUDO_FILE_SYSTEMS):
