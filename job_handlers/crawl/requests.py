@@ -34,7 +34,7 @@ class SourceOptions(ReadOptions, frozen=True, kw_only=True):
     force: bool = False
     """Read files again that were read and have not changed."""
 
-    def forced(self) -> dict[str, object]:
+    def force_in_payload(self) -> dict[str, object]:
         return {"force": True} if self.force else {}
 
 
@@ -48,7 +48,7 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=0)] | None = None
     reconcile: bool = False
 
-    def wanted(self) -> dict[str, object]:
+    def files_wanted(self) -> dict[str, object]:
         """Return such as in the payload of `crawl`; empty for all files."""
         wanted = {
             "mime": list(self.mime),
@@ -78,11 +78,15 @@ def crawl_job(
     source = _source_of(folder)
     payload: dict[str, object] = {
         "folder": folder,
-        "wanted": options.wanted(),
+        "wanted": options.files_wanted(),
         "credential": options.credential,
         "dry_run": is_dry_run,
         "reconcile": options.reconcile,
-        "download": {"read": options.reading_settings(), **options.forced(), **options.actions_and_tags(standing=True)},
+        "download": {
+            "read": options.reading_settings(),
+            **options.force_in_payload(),
+            **options.actions_and_tags(standing=True),
+        },
     }
     if watch is not None:
         payload["watch_seconds"] = max(1, int(parse_length(watch).total_seconds()))
@@ -162,7 +166,7 @@ def _jobs_of_source(
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
-        if isinstance(options, CrawlOptions) and options.wanted() and path.is_dir():
+        if isinstance(options, CrawlOptions) and options.files_wanted() and path.is_dir():
             job = for_batch(crawl_job(str(path), options, owner=owner))
             return [(job.name or "", job)]
         files = find_files(path, left_out, entries_max=entries_max)
@@ -188,7 +192,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
     body = {
         "credential": credential,
         "read": options.reading_settings(),
-        **options.forced(),
+        **options.force_in_payload(),
         **options.actions_and_tags(standing=True),
     }
     payload = {"source": address} | {name: value for name, value in body.items() if value}

@@ -358,7 +358,7 @@ def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_j
     asking = begin("add", "a.pdf", "--wait")
     assert asking.stderr is not None
 
-    assert asking.stderr.readline() == ("waiting for a daemon, which reads the files; none is running: pagemill run\n")
+    assert asking.stderr.readline() == ("no daemon is running, so nothing is read yet; to start one: pagemill run\n")
     asking.send_signal(signal.SIGINT)
     _, err = asking.communicate(timeout=60)
     # Python ends by the signal itself where that struck at certain places. A shell says 130 of both.

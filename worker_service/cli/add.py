@@ -29,7 +29,7 @@ from worker_service.cli.submit import (
     read_options,
     report_waiting,
     say_what_is_left_out,
-    shortened,
+    shorten_name,
     start_batch,
     submission_options,
     tag_option,
@@ -131,9 +131,9 @@ def _submit(
         return extend_batch(call, submission.batch_id, jobs, submission)
     actions = [_action_of_batch(call, word) for word in submission.then_batch]
     asked = {
-        "sources": _some_of(words),
+        "sources": _first_sources(words),
         **options.reading_settings(),
-        **options.forced(),
+        **options.force_in_payload(),
         **options.actions_and_tags(standing=True),
     }
     submission = replace(submission, title=submission.title or _default_name(words))
@@ -155,7 +155,7 @@ def _watch(call: Invocation, folders: Sequence[str], every: str | None, owner: s
 
 def _default_name(words: Sequence[str]) -> str:
     first = words[0] if "://" in words[0] else legible(absolute(words[0]).name)
-    return shortened(first if len(words) == 1 else f"{first} and {len(words) - 1} more")
+    return shorten_name(first if len(words) == 1 else f"{first} and {len(words) - 1} more")
 
 
 def _listed_sources() -> list[str]:
@@ -169,7 +169,7 @@ def _listed_sources() -> list[str]:
     return words
 
 
-def _some_of(words: Sequence[str]) -> list[str]:
+def _first_sources(words: Sequence[str]) -> list[str]:
     more = len(words) - _SOURCES_KEPT_MAX
     return [*map(legible, words[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
 

@@ -93,11 +93,12 @@ def reload(call: Invocation) -> int:
             raise Refused(
                 f"worker {one.id} belongs to another user", "sudo systemctl reload pagemill pagemill-commands"
             ) from error
+    exit_code = 0 if here else 1
     if call.printed_json({"items": [one.id for one in here], "reloadable": RELOADABLE}):
-        return 0
+        return exit_code
     for one in here:
         output.show(f"asked worker {one.id} to read the settings again")
-    output.say(f"changes of other settings than {', '.join(RELOADABLE)} need a restart: {settings.restart_command}")
+    output.say(f"these change at once: {', '.join(RELOADABLE)}; all others need a restart: {settings.restart_command}")
     if not here:
         output.say("no daemon runs on this machine; the next one reads the settings when it starts")
-    return 0 if here else 1
+    return exit_code

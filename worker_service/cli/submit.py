@@ -245,7 +245,7 @@ def submit(
         call.session,
         prepared,
         owner=submission.owner,
-        name=shortened(name),
+        name=shorten_name(name),
         priority=submission.urgency,
         asked=asked,
     )
@@ -256,7 +256,7 @@ def submit(
     return done.items, done.added
 
 
-def shortened(name: str) -> str:
+def shorten_name(name: str) -> str:
     return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
 
 
@@ -283,6 +283,6 @@ def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None
     job_id = next((one.job_id for one in jobs if one.job_id), None)
     for gate in () if job_id is None else call.session.gates.explain(job_id):
         if gate.code == "WORKER_DOWN":
-            output.say(f"waiting for a daemon, which reads the files; none is running: {call.settings.start_command}")
+            output.say(f"no daemon is running, so nothing is read yet; to start one: {call.settings.start_command}")
         else:
             output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")
