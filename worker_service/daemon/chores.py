@@ -150,7 +150,7 @@ def adopt_slots(context: DaemonContext) -> float:
     if wanted and wanted != context.slots.sizes["cpu"]:
         context.log.info(events.SLOTS_CHANGED, slots=wanted, before=context.slots.sizes["cpu"])
         context.slots.sizes["cpu"] = wanted
-    return 1.0
+    return 2.0
 
 
 @dataclass(slots=True)
