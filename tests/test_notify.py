@@ -10,7 +10,8 @@ import pytest
 
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.history import Notice
-from worker_service.settings.notifications import NotifyRule, messages, read_addresses, read_rules
+from worker_service.services.notification_messages import messages
+from worker_service.settings.notifications import NotifyRule, read_addresses, read_rules
 
 OPS = {"name": "ops", "to": "mailto:ops@example.com"}
 

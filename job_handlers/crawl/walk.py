@@ -8,18 +8,17 @@ published file is removed. Each page is saved in one transaction with its jobs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.crawl.options import CrawlPayload, FilesWanted, download_job, skip_reason
+from job_handlers.crawl.entry_recorder import REASON_CHARACTERS_MAX, EntryRecorder, ParentFolder, is_open, is_wanted
+from job_handlers.crawl.options import CrawlPayload, download_job
 from job_handlers.crawl.state import (
     LISTED_IN_PART,
     NOT_LISTED,
     TO_LIST,
-    TOO_DEEP,
     UNSURE,
     Bookmark,
     CrawlRecord,
@@ -35,10 +34,6 @@ _WALKS_MAX = 2
 """Per run: a folder that goes away during a run causes another walk."""
 _TRIES = 3
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
-_ID_CHARACTERS_MAX = 1000
-_NAME_CHARACTERS_MAX = 1000
-_WHY_CHARACTERS_MAX = 200
-_DANGLING = "the target of a shortcut, which does not exist"
 
 
 class CrawlRun:
@@ -198,7 +193,7 @@ class CrawlRun:
     def _finish_folder(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
         # A shortcut in the folder may have led back to it and changed it. It is saved last, with the new state.
         folder = found.items.pop(folder.id, folder)
-        detail = replace(ItemDetail.of_item(folder), why=why[:_WHY_CHARACTERS_MAX]).text
+        detail = replace(ItemDetail.of_item(folder), why=why[:REASON_CHARACTERS_MAX]).text
         found.items[folder.id] = replace(folder, note=note, detail=detail)
         self._state.folder, self._state.page, self._state.is_partial = "", "", False
         self._save(found)
@@ -270,7 +265,7 @@ class CrawlRun:
             else:
                 self._mark_gone(known.get(gone_id), found)
         folders = {
-            one.id: ParentFolder.of_item(one) for one in known.values() if _is_open(one) and one.id not in found.items
+            one.id: ParentFolder.of_item(one) for one in known.values() if is_open(one) and one.id not in found.items
         }
         waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != root_id]
         # A new folder makes the entries in it ours, in whatever order they are listed.
@@ -279,7 +274,7 @@ class CrawlRun:
             for entry in ready:
                 parent = next(folders[parent] for parent in entry.parent_ids if parent in folders)
                 self._record_change(entry, parent, known, found)
-            folders |= {one.id: ParentFolder.of_item(one) for one in found.items.values() if _is_open(one)}
+            folders |= {one.id: ParentFolder.of_item(one) for one in found.items.values() if is_open(one)}
         self._record_outside(waiting, known, found)
         return found
 
@@ -316,7 +311,7 @@ class CrawlRun:
         if before.kind in ("folder", "shortcut"):
             # What it contained may be gone or elsewhere. Only a walk can tell.
             self._state.is_stale = True
-        found.counts["gone"] += _is_wanted(before)
+        found.counts["gone"] += is_wanted(before)
 
     # ── The sweep ──
 
@@ -329,7 +324,7 @@ class CrawlRun:
             for item in items:
                 if item.id not in unsure:
                     found.items[item.id] = replace(item, is_gone=True)
-                    found.counts["gone"] += _is_wanted(item)
+                    found.counts["gone"] += is_wanted(item)
             self._save(found)
 
     def _in_unsure_folders(self, items: Iterable[CrawlItem]) -> set[str]:
@@ -359,14 +354,6 @@ def _is_in(entry: Entry, folders: Mapping[str, ParentFolder]) -> bool:
     return any(parent in folders for parent in entry.parent_ids)
 
 
-def _is_open(item: CrawlItem) -> bool:
-    return item.kind == "folder" and not item.is_gone and item.note != TOO_DEEP
-
-
-def _is_wanted(item: CrawlItem) -> bool:
-    return item.kind == "file" and not item.note
-
-
 def _is_below_unsure(parent_id: str, folders: dict[str, CrawlItem]) -> bool:
     met: set[str] = set()
     while parent_id in folders and parent_id not in met:
@@ -375,104 +362,3 @@ def _is_below_unsure(parent_id: str, folders: dict[str, CrawlItem]) -> bool:
         met.add(parent_id)
         parent_id = folders[parent_id].parent_id
     return False
-
-
-# ── What becomes of an entry ──
-
-
-class ParentFolder(Struct, frozen=True):
-    id: str
-    depth: int
-    key: str
-    corpus: str
-
-    @classmethod
-    def of_item(cls, item: CrawlItem) -> ParentFolder:
-        detail = ItemDetail.of_item(item)
-        return cls(item.id, detail.depth, detail.key, detail.corpus)
-
-
-class EntryRecorder(Struct, frozen=True):
-    """Decides for each entry whether it is listed later, enqueued or skipped."""
-
-    wanted: FilesWanted
-    walk: int
-    """Items with this number were met in this walk."""
-    new_job: Callable[[Entry, bool], NewJob]
-    """Takes the entry, and True if an earlier revision was enqueued before."""
-    parent: ParentFolder
-    found: PageFindings
-
-    def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
-        """`before` is the item as stored before this page, `via` the shortcut that led to it."""
-        if len(entry.id) > _ID_CHARACTERS_MAX:
-            self.found.counts.update(["found", "skipped"])
-            return
-        before = self.found.items.get(entry.id, before)
-        # An item that was reached by a shortcut keeps it: the shortcut may outlast its place in our folders.
-        via = via or ("" if before is None or before.is_gone else ItemDetail.of_item(before).via)
-        entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or self.parent.key)
-        if entry.kind == "folder":
-            self._add_folder(entry, before, via)
-        else:
-            self._add_file(entry, before, via)
-
-    def add_shortcut(self, entry: Entry) -> None:
-        name = entry.name[:_NAME_CHARACTERS_MAX]
-        self._store(CrawlItem(entry.id, self.parent.id, name, "shortcut", note="followed", walk=self.walk))
-
-    def add_dangling(self, entry: Entry, before: CrawlItem | None) -> None:
-        """Record a shortcut and its missing target, which may be shared one day."""
-        self.add_shortcut(entry)
-        self.found.counts.update(["found", "skipped", "dangling"])
-        if (before is None or before.note == _DANGLING) and entry.target_id not in self.found.items:
-            parent, target_id = self.parent, entry.target_id
-            detail = ItemDetail(parent.depth, entry.key, parent.corpus, entry.id).text
-            self._store(
-                CrawlItem(target_id, parent.id, entry.name, "file", note=_DANGLING, detail=detail, walk=self.walk)
-            )
-
-    def _add_folder(self, entry: Entry, before: CrawlItem | None, via: str) -> None:
-        depth, depth_max = self.parent.depth + 1, self.wanted.depth
-        if before is not None and before.kind == "folder" and not before.is_gone and before.walk >= self.walk:
-            known = ItemDetail.of_item(before)
-            is_nearer = depth_max is not None and depth < known.depth
-            if not is_nearer:
-                is_still_there = via or before.parent_id in entry.parent_ids
-                parent_id = before.parent_id if is_still_there else self.parent.id
-                changed = replace(before, parent_id=parent_id, name=entry.name, detail=replace(known, via=via).text)
-                if changed != before:
-                    self._store(changed)
-                return
-        note = TOO_DEEP if depth_max is not None and depth > depth_max else TO_LIST
-        detail = ItemDetail(depth, entry.key, entry.corpus, via).text
-        parent_id = self.parent.id
-        self._store(CrawlItem(entry.id, parent_id, entry.name, "folder", note=note, detail=detail, walk=self.walk))
-
-    def _add_file(self, entry: Entry, before: CrawlItem | None, via: str) -> None:
-        existing = None if before is None or before.is_gone else before
-        item = CrawlItem(
-            entry.id,
-            self.parent.id,
-            entry.name,
-            entry.kind,
-            entry.revision,
-            entry.size,
-            skip_reason(entry, self.wanted),
-            detail=ItemDetail(via=via).text,
-            walk=self.walk,
-        )
-        is_same = existing is not None and (existing.revision, existing.note) == (item.revision, item.note)
-        if existing is not None and is_same and existing.walk >= self.walk:
-            # Met again in another of its folders, or on a page that was listed twice.
-            if existing.detail != item.detail or existing.name != item.name:
-                self._store(replace(existing, name=item.name, detail=item.detail))
-            return
-        self._store(item)
-        fate = "skipped" if item.note else "unchanged" if is_same else "enqueued"
-        self.found.counts.update(["found", fate])
-        if fate == "enqueued":
-            self.found.jobs[entry.id] = self.new_job(entry, before is not None and not before.note)
-
-    def _store(self, item: CrawlItem) -> None:
-        self.found.items[item.id] = item

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from job_handlers.channels import notify, webhook
-from job_handlers.fetch import http_client
+from job_handlers.fetch import address_policy, http_client
 from job_handlers.fetch.errors import limit_wait
 from tests.job_handlers.channels.conftest import Server
 from worker_service.handlers import Done, HandlerError, Permanent, Retryable
@@ -254,7 +254,7 @@ def test_a_network_that_is_allowed_allows_no_other(server: Server, post: Post) -
     ],
 )
 def test_only_the_public_internet_is_public(address: str, is_public: bool) -> None:
-    assert http_client.is_public(ipaddress.ip_address(address)) is is_public
+    assert address_policy.is_public(ipaddress.ip_address(address)) is is_public
 
 
 class Names:
@@ -303,7 +303,7 @@ def test_a_name_with_one_private_address_is_refused(post: Post, monkeypatch: pyt
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(Permanent) as refused:
-        http_client.parse_url(url)
+        address_policy.parse_url(url)
 
     assert refused.value.code == "URL_INVALID"
 

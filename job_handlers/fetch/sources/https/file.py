@@ -13,8 +13,9 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urlsplit
 
 from job_handlers import file_kinds
+from job_handlers.fetch.address_policy import AddressPolicy, parse_url
 from job_handlers.fetch.errors import FetchError, Timeouts
-from job_handlers.fetch.http_client import REDIRECTS_MAX, AddressPolicy, HttpAnswer, HttpClient, parse_url
+from job_handlers.fetch.http_client import REDIRECTS_MAX, HttpAnswer, HttpClient
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest
 from job_handlers.fetch.sources.https import ALLOW
