@@ -109,7 +109,6 @@ UNMEASURED = {
     "/session": "lets one browser in",
     "/keywords.csv": "is as long as there are documents: it has rows of its own",
     "/keywords.xlsx": "is as long as there are documents",
-    "/batches/{batch_id:id}.csv": "is as long as the batch",
     "/documents.csv": "is as long as the list",
     "/documents.xlsx": "is as long as the list",
     "/documents.zip": "is as long as the files",

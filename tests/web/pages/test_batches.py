@@ -74,10 +74,10 @@ def test_its_files_are_taken_away_as_csv_in_which_nothing_is_a_formula(
     session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
     failed("NET", "gone", job_type="download", batch_id=batch, owner="ann", name="=cmd()", source_key="a")
 
-    answer = site.get(f"/batches/{batch}.csv")
+    answer = site.get(f"/documents.csv?batch={batch}")
 
     assert answer.headers["content-type"].startswith("text/csv")
-    assert f"batch-{batch}.csv" in answer.headers["content-disposition"]
+    assert "documents.csv" in answer.headers["content-disposition"]
     header, row = csv.reader(io.StringIO(answer.text))
     assert (header[1], row[1]) == ("NAME", "'=cmd()")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,10 +19,8 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, BatchProgress
 from worker_service.services.database import Session
-from worker_service.services.documents import each_with_origin
 from worker_service.services.failures import list_failures
 from worker_service.services.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
-from worker_service.services.spreadsheets import LIST_COLUMNS, csv_lines, list_row
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
@@ -30,7 +28,6 @@ from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.batches import BatchesQuery, jobs_of_sources, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
-from worker_service.web.streaming import stream_lines
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect
 from worker_service.web.views.forms import parse_number, same_page
@@ -156,19 +153,6 @@ def batch_page(request: Request) -> Response:
             reading=reading_progress(session, [one for one in listed if one.status is IndexStatus.INDEXING]),
             labels=ACTIONS,
         )
-
-
-def file_list_csv(request: Request) -> Response:
-    """Send a CSV of every file in the batch, like `pagemill documents --batch`."""
-    with session_of(request) as session:
-        batch_id = _visible(session, request).id
-
-    def lines() -> Iterator[str]:
-        selector = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
-        with session_of(request) as session:
-            yield from csv_lines(LIST_COLUMNS, map(list_row, each_with_origin(session, selector)))
-
-    return stream_lines(lines(), "text/csv; charset=utf-8", file_name=f"batch-{batch_id}.csv")
 
 
 def confirm_action(request: Request) -> Response:
@@ -318,7 +302,6 @@ routes = [
     Route("/batches", batches_page),
     Route("/batches/new", new_batch_form),
     Route("/batches/new", add_batch, methods=["POST"]),
-    Route("/batches/{batch_id:id}.csv", file_list_csv),
     Route("/batches/{batch_id:id}", batch_page),
     Route("/batches/{batch_id:id}/{verb}", confirm_action),
     Route("/batches/{batch_id:id}/{verb}", run_action, methods=["POST"]),
