@@ -83,10 +83,12 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     is_cut: bool = False
 
 
-class TextTable(msgspec.Struct, frozen=True):
+class TextTable(msgspec.Struct, frozen=True, omit_defaults=True):
     begin: int
     end: int
     rows: list[list[str]]
+    spans: list[tuple[int, int, int, int]] = []
+    """Row, column, rows and columns of each cell that covers several."""
 
 
 class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ import msgspec
 from worker_service.jobs.blocks import Block, Role
 from worker_service.jobs.library import Document
 from worker_service.services.database import Session
-from worker_service.services.markdown import flowing_text, without_marker
+from worker_service.services.markdown import covered_cells, flowing_text, without_marker
 from worker_service.services.page_blocks import StructuredPage
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 
@@ -57,13 +57,19 @@ class _DoclingBuilder:
 
     def _add_table(self, page: StructuredPage, block: Block) -> None:
         rows = page.tables[block.begin]
+        known = page.spans.get(block.begin, ())
+        covered = covered_cells(known)
+        spans = {(row, column): (down, across) for row, column, down, across in known}
         cells = [
             {
-                "text": text, "row_span": 1, "col_span": 1, "start_row_offset_idx": row, "end_row_offset_idx": row + 1,
-                "start_col_offset_idx": column, "end_col_offset_idx": column + 1, "column_header": row == 0,
+                "text": text, "row_span": down, "col_span": across, "start_row_offset_idx": row,
+                "end_row_offset_idx": row + down, "start_col_offset_idx": column,
+                "end_col_offset_idx": column + across, "column_header": row == 0,
             }
             for row, cells in enumerate(rows)
             for column, text in enumerate(cells)
+            for down, across in [spans.get((row, column), (1, 1))]
+            if (row, column) not in covered
         ]  # fmt: skip
         data = {"table_cells": cells, "num_rows": len(rows), "num_cols": max(map(len, rows))}
         item = self._item(page, block, f"#/tables/{len(self.tables)}", "table", {"$ref": "#/body"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -12,7 +13,7 @@ from worker_service.jobs.blocks import MARKER, RUNNING, Block, Role
 from worker_service.jobs.documents import PageResult
 from worker_service.services.database import Session
 from worker_service.services.page_blocks import StructuredPage, structured_pages
-from worker_service.services.page_layouts import Rows
+from worker_service.services.page_layouts import Rows, Span
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
@@ -112,7 +113,8 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
     if block.role is Role.TABLE:
         rows = page.tables.get(block.begin)
         rest = text[sum(len(line) for line in text.splitlines(keepends=True)[: len(rows)]) :] if rows else text
-        return "\n\n".join(filter(None, [table_markdown(rows) if rows else "", _escaped(flowing_text(rest))]))
+        table = table_markdown(rows, page.spans.get(block.begin, ())) if rows else ""
+        return "\n\n".join(filter(None, [table, _escaped(flowing_text(rest))]))
     plain = flowing_text(text)
     if block.role is Role.HEADING:
         return f"{'#' * min(max(block.level, 1), _LEVELS_MAX)} {_inline(plain)}"
@@ -160,11 +162,43 @@ def _code(texts: Sequence[str]) -> str:
     return f"{fence}\n{body}\n{fence}"
 
 
-def table_markdown(rows: Rows) -> str:
-    """Return a pipe table whose first row is its head."""
+def table_markdown(rows: Rows, spans: Sequence[Span] = ()) -> str:
+    """Return a pipe table whose first row is its head; HTML if a cell covers several."""
+    if spans:
+        return _table_html(rows, spans)
     width = max(map(len, rows))
     lines = [f"| {' | '.join([*map(_cell, row), *[''] * (width - len(row))])} |" for row in rows]
     return "\n".join([lines[0], f"|{' --- |' * width}", *lines[1:]])
+
+
+def _table_html(rows: Rows, spans: Sequence[Span]) -> str:
+    sizes = {(row, column): (down, across) for row, column, down, across in spans}
+    covered = covered_cells(spans)
+    lines = ["<table>"]
+    for at, row in enumerate(rows):
+        kind = "td" if at else "th"
+        cells = [
+            f"<{kind}{_extent(*sizes.get((at, column), (1, 1)))}>{html.escape(text, quote=False)}</{kind}>"
+            for column, text in enumerate(row)
+            if (at, column) not in covered
+        ]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def covered_cells(spans: Sequence[Span]) -> set[tuple[int, int]]:
+    """Return row and column of the cells that another one covers."""
+    return {
+        (row + one, column + other)
+        for row, column, down, across in spans
+        for one in range(down)
+        for other in range(across)
+        if one or other
+    }
+
+
+def _extent(down: int, across: int) -> str:
+    return (f' rowspan="{down}"' if down > 1 else "") + (f' colspan="{across}"' if across > 1 else "")
 
 
 def _cell(text: str) -> str:

@@ -13,7 +13,7 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.blocks import Block, BlocksOfPage, Role, TextLink, resolve_roles
 from worker_service.jobs.documents import PageResult
 from worker_service.services.database import Session
-from worker_service.services.page_layouts import Rows, tables_in
+from worker_service.services.page_layouts import Rows, Span, tables_in
 
 PAGES_MAX = 5000
 """A document is held in memory as a whole, because headings and running lines show only in the whole."""
@@ -43,6 +43,8 @@ class StructuredPage(Struct, frozen=True):
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     """Words of a recognised page, undecoded."""
     links: Sequence[TextLink] = ()
+    spans: Mapping[int, Sequence[Span]] = {}
+    """Cells of a table that cover several, by the beginning of its text."""
 
     def text_of(self, block: Block) -> str:
         return self.text[block.begin : block.end]
@@ -85,7 +87,8 @@ def _read_page(page: PageResult) -> StructuredPage:
         if not any(begin < one.begin < end for begin, end in ends.items())
     ]
     rows = {at: one.rows for at, one in tables.items()}
-    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines, layout.links)
+    spans = {at: one.spans for at, one in tables.items()}
+    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines, layout.links, spans)
 
 
 def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:

@@ -24,6 +24,8 @@ def _layouts(session: Session, document_id: int, first: int, last: int) -> Itera
 
 
 Rows = Sequence[Sequence[str]]
+Span = Sequence[int]
+"""Row, column, rows and columns of a cell that covers several. Those of web pages, mails and books are known."""
 
 
 class TableOnPage(Struct, frozen=True):
@@ -36,6 +38,7 @@ class TableOnPage(Struct, frozen=True):
     begin: int = 0
     end: int = 0
     """Range of its rows in the page's text."""
+    spans: Sequence[Span] = ()
 
     @property
     def name(self) -> str:
@@ -63,6 +66,7 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
             [[_text_of(cell) for cell in row] for row in one["rows"]],
             one.get("begin", 0),
             one.get("end", 0),
+            one.get("spans", ()),
         )
         for number, one in enumerate(found, 1)
     ]

@@ -19,7 +19,7 @@ from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
 from worker_service.handlers import SAID, Block, Role, TextLink, counted, in_a_sentence
 
-LIBRARY = "writings 9"
+LIBRARY = "writings 10"
 """Increase the number whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -78,13 +78,15 @@ class PictureReference(NamedTuple):
 class TableRow(str):
     """A paragraph that is a table row: cells separated by tabs."""
 
-    __slots__ = ("begins",)
+    __slots__ = ("begins", "spans")
     begins: bool
     """True for the first row of a table, which may directly follow another table."""
+    spans: Sequence[tuple[int, int, int]]
+    """Column, rows and columns of each cell that covers several."""
 
-    def __new__(cls, cells: Iterable[str], *, begins: bool) -> TableRow:
+    def __new__(cls, cells: Iterable[str], *, begins: bool, spans: Sequence[tuple[int, int, int]] = ()) -> TableRow:
         made = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
-        made.begins = begins
+        made.begins, made.spans = begins, spans
         return made
 
 
@@ -245,4 +247,9 @@ def _table(placed: Sequence[tuple[int, TableRow]]) -> TextTable:
     rows = [row.split("\t") for _, row in placed]
     width = max(map(len, rows))
     last, end = placed[-1]
-    return TextTable(placed[0][0], last + len(end), [[*row, *[""] * (width - len(row))] for row in rows])
+    spans = [
+        (at, column, min(down, len(rows) - at), across)
+        for at, (_, row) in enumerate(placed)
+        for column, down, across in row.spans
+    ]
+    return TextTable(placed[0][0], last + len(end), [[*row, *[""] * (width - len(row))] for row in rows], spans)

@@ -64,6 +64,8 @@ class PageParser(HTMLParser):
         self._links: list[tuple[str, str]] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
+        self._spans: list[tuple[int, int, int]] = []
+        """Column, rows and columns of the cells of the open row that cover several."""
         self._in_row = 0
         self._is_row_open = False
         self._roles: list[tuple[str, Role, int]] = []
@@ -210,6 +212,8 @@ class PageParser(HTMLParser):
             # rowspan="0" reaches to the end of the row group.
             rows = _ROWS_MOST
         self._cells += [[] for _ in range(columns)]
+        if rows > 1 or columns > 1:
+            self._spans.append((self._column, rows, columns))
         if rows > 1:
             reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
             self._from_above.update(dict.fromkeys(reaching, rows))
@@ -226,9 +230,10 @@ class PageParser(HTMLParser):
         if not self._cells:
             return
         cells, self._cells, self._in_row = self._cells, [], 0
+        spans, self._spans = self._spans, []
         lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
         if max(map(len, lines)) <= (_CELL_LINES_MAX if self._has_heads else 1):
-            if row := TableRow((" ".join(cell) for cell in lines), begins=self._begins_table):
+            if row := TableRow((" ".join(cell) for cell in lines), begins=self._begins_table, spans=spans):
                 self._found.append(row)
                 self._begins_table = False
             self._found += [one for cell in cells for one in cell if isinstance(one, PictureReference)]

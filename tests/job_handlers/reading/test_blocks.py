@@ -148,6 +148,18 @@ def test_the_elements_of_a_web_page_become_markdown(library: Library, tmp_path: 
     )
 
 
+def test_a_table_with_spans_becomes_html(library: Library, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_text("<table><tr><th rowspan=2>Year<th colspan=2>EUR<tr><td>A&amp;B<td>C<tr><td>2024<td>1<td>2</table>")
+
+    [page] = read(library, path)
+
+    assert page_markdown(page) == (
+        '<table>\n<tr><th rowspan="2">Year</th><th colspan="2">EUR</th></tr>\n'
+        "<tr><td>A&amp;B</td><td>C</td></tr>\n<tr><td>2024</td><td>1</td><td>2</td></tr>\n</table>\n"
+    )
+
+
 def test_a_scan_has_headings_and_paragraphs(library: Library, tmp_path: Path) -> None:
     with pymupdf.open() as document:
         page = document.new_page(width=595, height=842)
