@@ -80,7 +80,7 @@ _CHOSEN = (
 _FOUND = ("q=quarterly+risk", "q=wind", "q=w*", "q=a*", "q=%22water+7%22", "q=nothing", "q=q*&owner=owner7")
 _LISTED = (
     "", "owner=owner7", "status=failed", "name=report+77", "name=nothing", "tag=tag7", "tag=half",
-    "tag=half&owner=owner7", "kind=pdf", "kind=image", "since=1d", "until=2000-01-01", "batch=10", "before=50000",
+    "tag=half&owner=owner7", "kind=pdf", "kind=image", "since=1d", "until=2000-01-01", "batch=10", "before=50",
 )  # fmt: skip
 _COUNTED = "terms=quarterly%0Awater%0Awind%0Arisk%0Aa*%0Amills%0At*"
 
@@ -117,6 +117,7 @@ UNMEASURED = {
     "/documents/{document_id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
     "/api/documents/{id:id}/files/{form}": "is a file",
     "/documents/{document_id:id}/thumbnail": "is a file",
+    "/documents/{document_id:id}/pages/{number:id}/tables/{table:id}.csv": "is of a table that is not there",
     "/documents/{document_id:id}/files/{file_id:id}": "is a file",
     "/api/jobs/{id:id}/files/{number:id}": "is a file",
 }
