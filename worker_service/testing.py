@@ -59,8 +59,8 @@ from worker_service.runner.messages import (
     Progressed,
     Publication,
 )
-from worker_service.runner.pool import attempt_events, open_pool
 from worker_service.runner.questions import decode_question, empty_answer
+from worker_service.runner.without_daemon import attempt_events, open_pool
 
 __all__ = ["Answers", "HandlerRun", "How", "JobFields", "Publication", "run_handler", "run_stopped_and_again"]
 

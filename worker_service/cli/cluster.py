@@ -171,7 +171,7 @@ def _try_nodes(settings: Settings) -> Sequence[NodeState]:
     # Only this verb needs them.
     from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
     from worker_service.runner.messages import Begin
-    from worker_service.runner.pool import describe
+    from worker_service.runner.without_daemon import describe
 
     cluster = settings.cluster
     if cluster is None:

@@ -155,10 +155,8 @@ def _check_scripts(session: Session) -> Iterator[Finding]:
 
 
 def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
-    from worker_service.runner.pool import (
-        ChildError,
-        describe,  # imports all handlers in child processes
-    )
+    from worker_service.runner.pool import ChildError
+    from worker_service.runner.without_daemon import describe  # imports all handlers in child processes
 
     settings.hand_to_handlers()
     try:

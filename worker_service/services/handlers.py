@@ -15,7 +15,7 @@ from pathlib import Path
 
 from worker_service.base.errors import PagemillError
 from worker_service.runner.messages import AttemptEvent, Begin, Described, Ended, How, Order
-from worker_service.runner.pool import attempt_events, describe, open_pool
+from worker_service.runner.without_daemon import attempt_events, describe, open_pool
 from worker_service.services.doctor import Finding
 from worker_service.services.health import Level
 from worker_service.services.parse_job import read_payload

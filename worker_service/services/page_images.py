@@ -25,7 +25,8 @@ from worker_service.base.files import move_file
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.runner.messages import PASSWORD, Begin, Ended, How, Order
-from worker_service.runner.pool import ChildError, LocalPool, attempt_events, open_pool
+from worker_service.runner.pool import ChildError, LocalPool
+from worker_service.runner.without_daemon import attempt_events, open_pool
 from worker_service.services import passwords
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings

@@ -26,8 +26,9 @@ from worker_service.jobs.documents import (
     QuestionAnswer,
 )
 from worker_service.runner.messages import Begin, Ended, How, Order, PagesRead
-from worker_service.runner.pool import LocalPool, attempt_events
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.questions import empty_answer
+from worker_service.runner.without_daemon import attempt_events
 from worker_service.testing import HandlerRun
 
 HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]
