@@ -88,21 +88,12 @@ class PageEmbeddings:
         """
         import numpy as np
 
-        [(visible,)] = self._db.read("visible_results", **values)
         matrix = self._matrix(model, len(question))
-        if not visible or not len(matrix.result_ids):
-            return []
-        chosen = np.isin(matrix.result_ids, np.fromstring(visible, np.int64, sep=","))
-        nearby = np.flatnonzero(chosen & np.isin(matrix.result_ids, best[:_FEEDBACK_PAGES]))
+        nearby = np.flatnonzero(np.isin(matrix.result_ids, best[:_FEEDBACK_PAGES]))
         if len(nearby):
             feedback = normalised(normalised(matrix.vectors[nearby].astype(np.float32)).mean(0))
             question = normalised(question + _FEEDBACK_SHARE * feedback)
-        rows = np.flatnonzero(chosen)
-        scores = np.concatenate(
-            [matrix.scores(rows[at : at + _ROWS_AT_ONCE], question) for at in range(0, len(rows), _ROWS_AT_ONCE)]
-            or [np.zeros(0, np.float32)]
-        )
-        first = matrix.result_ids[rows[np.argsort(-scores)[:_RESCORED]]].tolist()
+        first = self._first_visible(matrix.result_ids, matrix.scores(question), values)
         stored = self._db.read("embeddings_of", model=model, result_ids=json.dumps(first))
         by_window = {
             result_id: float((normalised(_unpacked(vectors, len(question)))[1:] @ question).max())
@@ -111,6 +102,22 @@ class PageEmbeddings:
         least = _SIMILAR_SHARE * max(by_window.values(), default=0.0)
         near = [one for one in by_window if by_window[one] >= least]
         return sorted(near, key=lambda one: -by_window[one])[:SIMILAR_MOST]
+
+    def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, values: Mapping[str, object]) -> list[int]:
+        """Return the best pages that the asker may see."""
+        import numpy as np
+
+        for most in (4 * _RESCORED, 40 * _RESCORED):
+            best = np.argsort(-scores)[:most] if most >= len(ids) else np.argpartition(-scores, most)[:most]
+            in_order = ids[best[np.argsort(-scores[best])]].tolist()
+            rows = self._db.read("visible_of_results", result_ids=json.dumps(in_order), **values)
+            if len(rows) >= _RESCORED or most >= len(ids):
+                return [result_id for (result_id,) in rows[:_RESCORED]]
+        # The asker sees a small part of the library.
+        [(visible,)] = self._db.read("visible_results", **values)
+        chosen = np.flatnonzero(np.isin(ids, np.fromstring(visible or "", np.int64, sep=",")))
+        some: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED]]].tolist()
+        return some
 
     def _matrix(self, model: str, dimensions: int) -> PageMatrix:
         key = (str(self._db.path), model)
@@ -141,6 +148,7 @@ class PageMatrix:
         """Number of rows in the table, including pages without words."""
         self.result_ids: NDArray[np.int64] = np.zeros(0, np.int64)
         self.vectors: NDArray[np.int8] = np.zeros((0, dimensions), np.int8)
+        self._lengths: Vectors = np.zeros(0, np.float32)
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
         import numpy as np
@@ -151,14 +159,17 @@ class PageMatrix:
         kept = [(result_id, vectors[: self._dimensions]) for _, result_id, vectors in rows if vectors]
         more = np.frombuffer(b"".join(vectors for _, vectors in kept), np.int8).reshape(-1, self._dimensions)
         self.vectors = np.concatenate([self.vectors, more])
+        lengths = np.sqrt(np.einsum("ij,ij->i", more, more, dtype=np.float32))
+        self._lengths = np.concatenate([self._lengths, lengths])
         self.result_ids = np.concatenate([self.result_ids, np.array([one for one, _ in kept], np.int64)])
 
-    def scores(self, rows: NDArray[np.intp], question: Vectors) -> Vectors:
+    def scores(self, question: Vectors) -> Vectors:
         import numpy as np
 
-        some = self.vectors[rows].astype(np.float32)
-        scores: Vectors = (some @ question) / np.sqrt(np.einsum("ij,ij->i", some, some))
-        return scores
+        scores = np.zeros(len(self.vectors), np.float32)
+        for at in range(0, len(scores), _ROWS_AT_ONCE):
+            scores[at : at + _ROWS_AT_ONCE] = self.vectors[at : at + _ROWS_AT_ONCE].astype(np.float32) @ question
+        return scores / self._lengths
 
 
 def _unpacked(vectors: bytes, dimensions: int) -> Vectors:

@@ -74,6 +74,12 @@ SELECT result_id, vectors FROM page_embedding
 SELECT group_concat(p.result_id) FROM document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
  WHERE {is_chosen} AND (:document_id IS NULL OR d.id = :document_id) AND {is_sure};
 
+-- name: visible_of_results
+SELECT w.value FROM json_each(:result_ids) w
+ WHERE EXISTS (SELECT 1 FROM page p CROSS JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
+                WHERE p.result_id = w.value AND {is_chosen} AND (:document_id IS NULL OR d.id = :document_id) AND {is_sure})
+ ORDER BY w.key;
+
 -- name: matches_of_results
 SELECT p.result_id, p.document_id, p.number, d.content
   FROM json_each(:result_ids) w CROSS JOIN page p ON p.result_id = w.value
