@@ -1,4 +1,4 @@
-"""Detect the encoding of a text: by byte order mark, else UTF-8 if valid, else by content."""
+"""Detect the encoding of a text: by byte order mark, otherwise UTF-8 if valid, otherwise by content."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def kind_of(path: Path) -> FileKind:
 
 
 def markup_in(head: bytes) -> str:
-    """Return `XML`, `a web page` or `JSON`, as servers send instead of a file; else ""."""
+    """Return `XML`, `a web page` or `JSON`, as servers send instead of a file; otherwise ""."""
     text = _from_first_visible(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"

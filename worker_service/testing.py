@@ -112,7 +112,7 @@ class HandlerRun(Struct, frozen=True):
 
     @property
     def follow_ups(self) -> list[NewJob]:
-        """Follow-ups of the checkpoints, then those of the end."""
+        """Follow-ups of the checkpoints, then the ones of the end."""
         return [*(job for one in self.checkpoints for job in one.follow_ups), *self.ended.follow_ups]
 
     @property

@@ -1,4 +1,4 @@
-"""What a module with verbs (CLI commands) of another distribution imports from pagemill.
+"""Names that a module with verbs (CLI commands) of another distribution imports from pagemill.
 
 A verb is a function decorated with `verb`. Its entry point, in the group `worker_service.verbs`, has the name that
 users type: `scrape`, or `documents scrape`.

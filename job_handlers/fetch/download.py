@@ -98,7 +98,7 @@ class DownloadPayload(Struct, frozen=True):
     then: tuple[RequestedFollowUp, ...] = ()
     """Jobs to enqueue when the document has been read, in addition to earlier ones."""
     tags: tuple[str, ...] = ()
-    """Tags for the document, in addition to those that it has."""
+    """Tags for the document, in addition to the ones that it has."""
     standing: bool = False
     """True if a crawl asks for a changed file: `read` then applies only if the document is new."""
 

@@ -152,7 +152,7 @@ def _write_to_disk(call: Callable[..., Any], *values: object) -> Any:
 class DigestThread:
     """Computes the digests in a thread that follows the writer.
 
-    It reads the bytes back, so the digests are those of the file and not of memory. hashlib releases the interpreter
+    It reads the bytes back, so the digests are the ones of the file and not of memory. hashlib releases the interpreter
     lock, so the download goes on.
     """
 

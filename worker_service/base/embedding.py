@@ -67,7 +67,7 @@ class Embedder:
         return normalised(found)
 
     def embed_pages(self, texts: Sequence[str]) -> list[bytes]:
-        """Return for each page its vector and those of its windows, as 8-bit numbers; empty if it has no words."""
+        """Return for each page its vector and the ones of its windows, as 8-bit numbers; empty if it has no words."""
         import numpy as np
 
         parts = [[text[begin:end] for begin, end in windows(text)] for text in texts]

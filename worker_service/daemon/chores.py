@@ -183,7 +183,7 @@ _SCHEDULE_SECONDS_MAX = 20.0
 
 @dataclass(slots=True)
 class BeginScheduled:
-    """Enqueues scheduled jobs: those of the database, and with `schedule_in_daemon` those of the settings.
+    """Enqueues scheduled jobs: the ones of the database, and with `schedule_in_daemon` the ones of the settings.
 
     Other processes may do so too: each slot enqueues its job once.
     """

@@ -270,7 +270,7 @@ def _is_beside(other: Block, own: Block) -> bool:
 
 
 def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
-    """Give each heading a level: the file's own, else by its number, else by the rank of its letters."""
+    """Give each heading a level: the file's own, otherwise by its number, otherwise by the rank of its letters."""
     found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
     ranks = _style_ranks(found)
     depths = {depth: _usual(ranks[_look(page, one)] for page, one in found if _depth(page, one) == depth)

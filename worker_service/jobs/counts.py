@@ -54,7 +54,7 @@ class ErrorCount(Struct, frozen=True):
 
 
 class HourOfWork(Struct, frozen=True):
-    """What ended in an hour, by type: attempts that completed or failed for good."""
+    """Attempts that completed or failed for good in an hour, by type."""
 
     at: str
     job_type: str

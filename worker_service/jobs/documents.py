@@ -47,7 +47,7 @@ class TagAction(DeferredAction, frozen=True):
 
     tag: str = ""
     owner: str = ""
-    """Only documents of this owner. Empty: of all owners."""
+    """Owner of the documents. Empty: all owners."""
 
 
 class DocumentRequest(Struct, frozen=True):
@@ -270,7 +270,7 @@ class TextsToEmbed(QuestionAnswer, frozen=True):
 
 
 class PagesToEmbed(Question[TextsToEmbed], Struct, frozen=True):
-    """Only for jobs of type `embed`, which belong to no owner: the pages are those of all documents."""
+    """Only for jobs of type `embed`, which belong to no owner: the pages are the ones of all documents."""
 
     model: str
 

@@ -1,4 +1,4 @@
-"""What a user searches for, and the documents and pages found."""
+"""Search requests of users, and the documents and pages found."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def one_of(statuses: type[S], word: str, what: str = "status") -> S:
 
 
 def parse_match(text: str) -> tuple[str, object]:
-    """Parse ``payload.file_id=abc``, whose value is JSON if possible, else text."""
+    """Parse ``payload.file_id=abc``, whose value is JSON if possible, otherwise text."""
     path, equals, value = text.partition("=")
     if not equals or not path.removeprefix("payload.") or not path.startswith("payload."):
         raise BadInput(f"{text!r} does not say what to match", "write it like payload.file_id=abc")

@@ -68,7 +68,7 @@ class BatchProgress(Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Percentage of pages if all are counted, else of files, else of jobs."""
+        """Percentage of pages if all are counted, otherwise of files, otherwise of jobs."""
         if self.pages_left is not None and self.pages:
             part, total = self.pages_read, self.pages_read + self.pages_left
         else:

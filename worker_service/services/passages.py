@@ -56,7 +56,7 @@ class _Unit(Struct, frozen=True):
     page: int
     box: Box | None
     glue: str = "\n\n"
-    """What separates it from the unit before it."""
+    """Separator from the unit before it."""
 
 
 def count_tokens(text: str) -> int:
@@ -131,7 +131,7 @@ def _tables(rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
 
 
 def _divided(text: str, most: int) -> Iterator[str]:
-    """Yield pieces of bounded length, which end at sentences where they can, else between words."""
+    """Yield pieces of bounded length, which end at sentences where they can, otherwise between words."""
     piece: list[str] = []
     length = 0
     for sentence in _SENTENCE.split(text):

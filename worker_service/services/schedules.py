@@ -133,7 +133,7 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
 
 
 def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
-    """Return the schedules of the settings file, then those of the database."""
+    """Return the schedules of the settings file, then the ones of the database."""
     own = session.settings.schedule
     names = {one.name for one in own}
     stored = [_read_stored(session, one) for one in session.store.schedules.stored() if one.name not in names]

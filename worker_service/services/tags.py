@@ -15,7 +15,7 @@ _NAMED_MAX = 50
 
 
 def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Tag documents; return those that did not have all of the tags.
+    """Tag documents; return the ones that did not have all of the tags.
 
     For documents that are read already, the actions of the new tags start, once per generation.
     """

@@ -1,4 +1,4 @@
-"""How much work of each type ended, and how long it took, over hours and days."""
+"""Amounts and durations of ended work of each type, over hours and days."""
 
 from __future__ import annotations
 

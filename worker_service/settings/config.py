@@ -373,7 +373,7 @@ class Settings:
                 yield key + name, text, self.origins.get(key + name, origin)
 
     def hand_to_handlers(self) -> None:
-        """Export them as variables: a child gets those that its handler declares."""
+        """Export them as variables: a child gets the ones that its handler declares."""
         given = [key for key in self.values.keys() - _OWN.keys() if self.origins[key] != "default"]
         every = every_setting() if given else {}
         os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
@@ -383,7 +383,7 @@ _OWN = kinds.find_settings(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
-    """Include those of the installed handlers."""
+    """Include the ones of the installed handlers."""
     from worker_service.base.entry_points import entry_points
 
     every = dict(_OWN)

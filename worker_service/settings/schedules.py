@@ -78,7 +78,7 @@ _TIMEOUT = ValueType(INTERVAL.what, lambda *given: max(1, int(INTERVAL.parse(*gi
 
 
 class _ScheduledJob(Struct, frozen=True):
-    """Its attributes are those of `NewJob`."""
+    """Its attributes are the ones of `NewJob`."""
 
     job_type: FilledText = field(name="type")
     payload: Annotated[str | None, ValueType("a table", _parse_payload)] = None

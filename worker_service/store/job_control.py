@@ -77,7 +77,7 @@ class Steering:
         return self._run_action(("dismiss",), Selector(ids=job_ids), actor) if job_ids else Changed(None, ())
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
-        """Remove the start time of pending jobs. Return those that had one."""
+        """Remove the start time of pending jobs. Return the ones that had one."""
         with self._db.transaction():
             return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
 

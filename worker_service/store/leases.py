@@ -49,7 +49,7 @@ class Leases:
         """Claim jobs that have no gate. Each gets fence + 1 and one open attempt (P1, P8, P9).
 
         `behind` is the number of running jobs that were prefetched and take no slot. The claim ends at the first job
-        whose type is not in `only`, so that prefetching overtakes nobody. A job with text that is not UTF-8 fails.
+        whose type is not in `only`, so that prefetching overtakes no job. A job with text that is not UTF-8 fails.
         """
         try:
             with self._db.transaction():

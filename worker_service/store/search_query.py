@@ -34,9 +34,9 @@ def fts_query(text: str) -> str:
 
 
 def plain_operands(text: str) -> list[str]:
-    """Return the words and phrases of a query without operators, else an empty list.
+    """Return the words and phrases of a query without operators, otherwise an empty list.
 
-    In a query of several words, those that punctuation holds together (high-speed) are returned one by one.
+    In a query of several words, the ones that punctuation holds together (high-speed) are returned one by one.
     """
     tokens = [token for token in _TOKEN.finditer(_clean_query(text)) if not token["bracket"]]
     if any(token["near"] is not None or _is_operator(token["word"] or "") for token in tokens):

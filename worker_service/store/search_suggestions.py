@@ -12,7 +12,7 @@ _LETTERS_LEAST, _LETTERS_MOST = 4, 24
 def one_edit_away(word: str) -> list[str]:
     """Return all words with one letter more, less or changed, or two neighbours swapped.
 
-    Letters are those of English and of the word itself: the index has no accents.
+    Letters are the ones of English and of the word itself: the index has no accents.
     """
     return [*dict.fromkeys(_edits(word))] if _LETTERS_LEAST <= len(word) <= _LETTERS_MOST else []
 

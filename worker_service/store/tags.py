@@ -17,7 +17,7 @@ class Tags:
         self._db = database
 
     def add(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
-        """Tag documents, and start the actions of each new tag for those that are read already.
+        """Tag documents, and start the actions of each new tag for the ones that are read already.
 
         Return the documents that did not have all of the tags.
         """
@@ -52,6 +52,6 @@ class Tags:
             return bool(self._db.write("remove_tag_action", tag=tag, owner=owner, **action_values(action)))
 
     def actions(self, owner: str | None) -> Sequence[TagAction]:
-        """Return all actions, or those that were added for the documents of `owner`."""
+        """Return all actions, or the ones that were added for the documents of `owner`."""
         rows = self._db.read("tag_actions", owner=owner)
         return [TagAction(kind, payload, OnEnd(end), tag=tag, owner=of) for kind, payload, end, tag, of in rows]

@@ -48,7 +48,7 @@ class Conversion(Struct, frozen=True):
     document: Document
     pages: Sequence[PageResult]
     markdown: Sequence[str]
-    """Of each page."""
+    """Values of each page."""
 
     @property
     def text(self) -> str:

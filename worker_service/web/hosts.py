@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """Return the origin as the browser sends it: the scheme of a matching `web_urls` entry, else http."""
+    """Return the origin as the browser sends it: the scheme of a matching `web_urls` entry, otherwise http."""
     host = request.headers.get("host", "").lower()
     return _urls(request).get(host, f"http://{host}")
 

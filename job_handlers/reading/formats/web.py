@@ -267,7 +267,7 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
 
 
 def encoding_of(head: bytes) -> str:
-    """Return the encoding by byte order mark, else by declaration, else by content."""
+    """Return the encoding by byte order mark, otherwise by declaration, otherwise by content."""
     text_like = detect_encoding(head)
     if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like

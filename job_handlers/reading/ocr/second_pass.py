@@ -59,7 +59,7 @@ class SecondReader:
         self._finder = neural.LineFinder()
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """Return the lines, and the numbers of those with words from the second engine.
+        """Return the lines, and the numbers of the ones with words from the second engine.
 
         `is_weak`: the first engine found little.
         """

@@ -30,7 +30,7 @@ class LineEvidence(Struct, frozen=True):
 
 
 class RowMerger:
-    """Merges the lines between the same two ruling lines, and those that continue the line above."""
+    """Merges the lines between the same two ruling lines, and the ones that continue the line above."""
 
     def __init__(self, bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float) -> None:
         self._lines, self._texts, self._em = lines, texts, em

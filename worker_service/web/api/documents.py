@@ -200,7 +200,7 @@ def file(call: ApiRequest) -> Response:
 def passages(call: ApiRequest, query: PassagesQuery) -> PassageChanges:
     """Return the documents that were published or removed since a cursor, each with all of its passages.
 
-    The passages of a document replace those of its earlier generations. Store `next` together with them.
+    The passages of a document replace the ones of its earlier generations. Store `next` together with them.
     """
     return changed_passages(call.session, query.since, owner=call.visitor.owner, most=query.limit)
 

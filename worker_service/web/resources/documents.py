@@ -66,7 +66,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
 def list_documents(
     session: Session, visitor: Visitor, query: DocumentsQuery, *, is_readable: bool = False
 ) -> DocumentPage:
-    """List documents; with `is_readable`, only those with text."""
+    """List documents; with `is_readable`, only the ones with text."""
     selector = replace(selected(session, visitor, query), is_readable=is_readable)
     order = read_document_order(query.sort)
     return documents.list_documents(session, selector, limit=query.limit, before_id=query.before, order=order)

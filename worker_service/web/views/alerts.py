@@ -34,7 +34,7 @@ class Alert(Struct, frozen=True):
     title: str
     detail: str = ""
     advice: str = ""
-    """What the user can do, if no button helps."""
+    """Advice for the user, if no button helps."""
     button: AlertButton | None = None
 
 

@@ -85,7 +85,7 @@ _FILES: Mapping[IndexStatus, str] = {
 class BatchRow(Struct, frozen=True):
     batch: Batch
     state: str
-    """In words; a batch with 42 of 47 files read has not failed."""
+    """State in words; a batch with 42 of 47 files read has not failed."""
     tone: str
     progress: ReadingProgress
     actions: Sequence[str]

@@ -1,4 +1,4 @@
-"""What is done with several documents at once: download, tag, read again, remove.
+"""Changes of several documents at once: download, tag, read again, remove.
 
 The list submits the chosen ids, or its filters with `scope=all`; a page asks for the details, then a form does it.
 """

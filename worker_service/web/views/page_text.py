@@ -18,7 +18,7 @@ TextRange = tuple[int, int]
 
 
 class Mark(NamedTuple):
-    """How a character is shown."""
+    """The shown form of a character."""
 
     match: int = 0
     """Number of the match on its page, from 1; 0: none."""

@@ -34,7 +34,7 @@ class HttpsFile:
         """End of the redirects, until it fails."""
         self._request = request
         self._revision = ""
-        """A strong validator, else something that changes with most changes of the file."""
+        """A strong validator, otherwise something that changes with most changes of the file."""
         self._revision_of = _strong_validator
         self._host = parse_url(url).host
         self._client = HttpClient(self._host, timeouts, is_stopping, AddressPolicy(ALLOW))
