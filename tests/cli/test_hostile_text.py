@@ -66,7 +66,17 @@ WORDS = [
         "delete 2 --yes",
     ),
     *("pause EVIL --reason EVIL --for 1h", "pause --owner EVIL", "", "unpause EVIL", "unpause EVIL"),
-    *("top", "top --once", "workers", "status", "status --oldest EVIL", "doctor", "doctor --audit"),
+    *(
+        "top",
+        "top --once",
+        "workers",
+        "workers ls",
+        "workers slots",
+        "status",
+        "status --oldest EVIL",
+        "doctor",
+        "doctor --audit",
+    ),
     *("handlers ls", "handlers show evil", "handlers show EVIL", "handlers new EVIL", "run-one --type evil"),
     *("run-one --type EVIL", "run-one --type evil --payload EVIL", "doctor --online"),
     *(
@@ -105,8 +115,8 @@ WORDS = [
         "batch rm 1 --yes",
         "batch show EVIL",
     ),
-    *("batch add DIR --owner EVIL", "batch add EVIL", "batch add NOT_UTF_8", "ingest DIR --batch EVIL"),
-    *("batch add DIR --name evil --owner EVIL", "batch add DIR --dry-run", "crawl DIR --batch 1", "batch show 2"),
+    *("add DIR --owner EVIL", "add EVIL", "add NOT_UTF_8", "add DIR --watch --owner EVIL", "ingest DIR --batch EVIL"),
+    *("add DIR --name evil --owner EVIL", "add DIR --dry-run", "crawl DIR --batch 1", "batch show 2"),
     *("notify ls", "notify test", "notify test EVIL"),
     *("token make EVIL", "token make evil --owner EVIL", "token link EVIL", "token link --owner EVIL", "token ls"),
     *("token rm EVIL", "token rm evil", "token make NOT_UTF_8", "serve --listen EVIL", "serve --listen EVIL/web.sock"),
@@ -117,7 +127,7 @@ WORDS = [
 # `db shell` is the sqlite3 program. The daemon's log has a test of its own. A report and the answers of `mcp` have what
 # others wrote as JSON.
 INTO_FILES = {"file.write", "opened.write", "sheet.write"}
-NOT_SWEPT = {"db shell", "mcp", "report", "run"}
+NOT_SWEPT = {"db shell", "mcp", "report", "run", "reload", "upgrade", "help"}
 
 
 @pytest.fixture
