@@ -36,7 +36,8 @@
   }
 
   times(document);
-  document.addEventListener("htmx:load", (event) => times(event.detail.elt.parentElement || document));
+  // Right after the swap, before the browser paints: a time in UTC would be seen for a moment.
+  document.addEventListener("htmx:afterSwap", () => times(document));
   setInterval(() => times(document), 15000);
 
   // ── Keys and menus ──
