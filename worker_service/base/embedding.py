@@ -54,6 +54,8 @@ class Embedder:
     """Turns texts into vectors of length 1. `setting` is `bundled` or the URL of an endpoint."""
 
     def __init__(self, setting: str, model: str = "", key: str = "") -> None:
+        # The products are small: further threads only spin. Read when numpy is imported.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._url = "" if setting == BUNDLED else setting
         self._model, self._key = model, key
         self.name = f"{model if self._url else Path(_BUNDLED_FILES[1]).stem}/{_VERSION}"
