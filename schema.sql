@@ -1283,7 +1283,8 @@ WHEN OLD.status = 'running' AND NEW.status IN ('completed', 'failed') AND NEW.co
 BEGIN
     INSERT INTO hour_of_work
     SELECT substr(NEW.completed_at, 1, 13), NEW.job_type, NEW.status = 'completed', NEW.status = 'failed',
-           iif(NEW.status = 'completed' AND NEW.progress_unit = 'pages', coalesce(NEW.progress_total, NEW.progress_done, 0), 0),
+           CASE WHEN NEW.status = 'completed' AND NEW.progress_unit = 'pages'
+                THEN coalesce(NEW.progress_total, NEW.progress_done, 0) ELSE 0 END,
            t.seconds, t.seconds, t.waited, t.waited
       FROM (SELECT ifnull((julianday(NEW.completed_at) - julianday(NEW.started_at)) * 86400, 0.0) AS seconds,
                    max(0.0, ifnull((julianday(NEW.started_at) - julianday(max(NEW.created_at, ifnull(NEW.run_at, '')))) * 86400,

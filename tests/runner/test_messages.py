@@ -60,7 +60,9 @@ HAPPENINGS: list[ChildMessage] = [
                 "ingest",
                 after=[],
                 on_failure=[DeferredAction("webhook", "{}", OnEnd.FAILURE)],
-                document=DocumentRequest("/a.pdf", "a.pdf", "ab", actions=[DeferredAction("x", is_standing=True)]),
+                document=DocumentRequest(
+                    "/a.pdf", "a.pdf", "ab", actions=[DeferredAction("x", is_standing=True)], tags=[]
+                ),
             )
         ],
         [Publication(Path("a.txt"), "text", "a.txt", "ab" * 32)],

@@ -64,7 +64,9 @@ def test_after_kill_9_commands_say_at_once_that_no_daemon_lives(system: System) 
     assert (doctor.returncode, f"✗ worker {name}: it is dead, and held 1 job\n" in doctor.stdout) == (1, True)
     assert f"on {name}, which is dead\n    next: start a daemon, which puts it back into the queue" in of_running.stdout
     assert of_pending.returncode == 3
-    assert of_pending.stdout.startswith(f"WORKER_DOWN  worker {name} is dead\n    next: systemctl start pagemill")
+    assert of_pending.stdout.startswith(
+        f"WORKER_DOWN  worker {name} is dead\n    next: to start a daemon: pagemill run"
+    )
 
 
 def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) -> None:

@@ -40,7 +40,7 @@ def test_the_demo_reads_a_folder_of_drive_through_faults_and_a_killed_child_and_
         assert any("killed " in line for line in lines)
         assert any("job.retried" in line and "CRASHED" in line for line in lines)
         assert sum("success" in line and "alice" in line for line in lines) == 3
-        assert any(re.match(r"\d+:\d+  ", line) and "[climate] [risk]" in line for line in lines)
+        assert any(re.match(r" +\d+:\d+  ", line) and "[climate] [risk]" in line for line in lines)
         told = "answered one with 503, reset one half way; 1 went on in the middle of a file"
         assert any(told in line for line in lines)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Accept": "text/html"}, timeout=60) as browser:

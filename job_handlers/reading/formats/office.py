@@ -153,7 +153,8 @@ class OfficeDocument:
         """Return the texts of the shapes on the worksheets of an xlsx file."""
         drawings = self._numbered_files("xl/drawings/drawing")
         pieces = [piece for name in drawings for piece in self._part(name, _SLIDE, {})]
-        return [piece for piece in pieces if isinstance(piece, str)]
+        # Plain texts: the values of rows are stored as JSON.
+        return [str(piece) for piece in pieces if isinstance(piece, str)]
 
     def _open_document(self) -> Iterator[Piece]:
         manifest = "META-INF/manifest.xml"
