@@ -184,7 +184,7 @@ def image(call: ApiRequest, query: ImageQuery) -> Response:
     return page_image_response(call.request, call.session, call.id, call.path("number"), query.width)
 
 
-@endpoint("GET", "/api/documents/{id}/files/{form}", **_FILE)
+@endpoint("GET", "/api/documents/{id}/files/{form}", **{**_FILE, "media": "*/*"})
 def file(call: ApiRequest) -> Response:
     """Send one file of a document, whole or a range; formats made from its text (md, …) whole only."""
     _visible(call)

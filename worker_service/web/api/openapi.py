@@ -105,7 +105,7 @@ def _operation(one: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     return made
 
 
-_BINARY = ("application/octet-stream", "application/zip", "image/webp")
+_BINARY = ("*/*", "application/octet-stream", "application/zip", "image/webp")
 
 
 def _response(one: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
