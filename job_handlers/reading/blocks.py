@@ -43,7 +43,7 @@ class TextLine(Struct, frozen=True, gc=False):
     size: float
     style: int
     text: str
-    """With its line feed."""
+    """Includes the line feed."""
     begins_part: bool
     role: Role | None = None
     """Role that the file itself states."""
@@ -62,7 +62,7 @@ def font_style(name: str, weight: str) -> int:
 
 
 class PageFacts(NamedTuple):
-    """What lines are compared with: the usual height of letters, and the usual step between lines."""
+    """The page's height, and the usual height of letters and step between lines."""
 
     height: float
     body: float

@@ -47,7 +47,7 @@ Options = TypeVar("Options", bound="ReadOptions")
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
-    """How to read a document, as the user says it. An option that is not given keeps the document's own setting."""
+    """Options for reading a document. An option that is not given keeps the document's own setting."""
 
     as_usual: bool = False
     """Forget the document's own settings."""

@@ -22,7 +22,7 @@ from tests.store.kit import claim, ranges, save
 from worker_service.base.errors import WaitTimedOut
 from worker_service.base.path_text import path_of
 from worker_service.cli.progress import Display, reading_in_words, watch_reading
-from worker_service.cli.waiting import AwaitedDocument, ReadingProgress, wait_for_documents
+from worker_service.cli.waiting import AwaitedDocument, DocumentsProgress, wait_for_documents
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
 from worker_service.jobs.job import Job, NewJob
@@ -647,8 +647,8 @@ def test_the_progress_of_documents_has_their_page_rate_since_the_wait_began() ->
     assert watch is not None
 
     for now[0], done in ((100.0, 4), (100.1, 5), (110.0, 8)):
-        watch(ReadingProgress(1, 0, done, 12, 12 - done))
-    watch(ReadingProgress(1, 1, 12, 12, 0))
+        watch(DocumentsProgress(1, 0, done, 12, 12 - done))
+    watch(DocumentsProgress(1, 1, 12, 12, 0))
 
     assert re.findall(r"./1 document[^\x1b]*", screen.getvalue()) == [
         "0/1 document · 4/12 pages",
@@ -660,29 +660,29 @@ def test_the_progress_of_documents_has_their_page_rate_since_the_wait_began() ->
 @pytest.mark.parametrize(
     ("reading", "seconds", "before", "expected"),
     [
-        (ReadingProgress(3, 0, 0, 0, None), 0.0, 0, "0/3 documents"),
-        (ReadingProgress(3, 1, 0, 120, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
-        (ReadingProgress(3, 1, 40, 120, 80), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
-        (ReadingProgress(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        (DocumentsProgress(3, 0, 0, 0, None), 0.0, 0, "0/3 documents"),
+        (DocumentsProgress(3, 1, 0, 120, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
+        (DocumentsProgress(3, 1, 40, 120, 80), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
+        (DocumentsProgress(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
         # Ten pages of a document failed, and are not to come.
-        (ReadingProgress(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
-        (ReadingProgress(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
+        (DocumentsProgress(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        (DocumentsProgress(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
         # Of most, nobody knows yet how many pages they have.
-        (ReadingProgress(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
+        (DocumentsProgress(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
         # A moment says nothing, and neither does "0 s".
-        (ReadingProgress(3, 1, 40, 120, 80), 1.0, 0, "1/3 documents · 40/120 pages · 40.0 pages/s"),
-        (ReadingProgress(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
+        (DocumentsProgress(3, 1, 40, 120, 80), 1.0, 0, "1/3 documents · 40/120 pages · 40.0 pages/s"),
+        (DocumentsProgress(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
     ],
 )
 def test_progress_is_said_in_pages_their_rate_and_the_time_left(
-    reading: ReadingProgress, seconds: float, before: int, expected: str
+    reading: DocumentsProgress, seconds: float, before: int, expected: str
 ) -> None:
     assert reading_in_words(reading, seconds, before) == expected
 
 
 def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shelf: Shelf) -> None:
     def look(*names: str) -> tuple[int, int | None]:
-        readings: list[ReadingProgress] = []
+        readings: list[DocumentsProgress] = []
         session = Session(shelf.store, load_settings(), "somebody")
         ids = {one.name: one.id for one in shelf.store.library.documents(DocumentSelector())}
         awaited = [AwaitedDocument(name, document_id=ids[name]) for name in names]

@@ -19,8 +19,8 @@ from worker_service.cli import output
 from worker_service.cli.context import Invocation
 from worker_service.cli.waiting import (
     AwaitedDocument,
+    DocumentsProgress,
     JobsProgress,
-    ReadingProgress,
     UnreadDocument,
     WatchDocuments,
     WatchJobs,
@@ -227,7 +227,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
     recent: deque[tuple[float, int]] = deque()
     first: tuple[float, int] | None = None
 
-    def watch(progress: ReadingProgress) -> None:
+    def watch(progress: DocumentsProgress) -> None:
         nonlocal first
         now, is_over = display.monotonic(), progress.ended == progress.documents
         recent.append((now, progress.pages_done))
@@ -240,7 +240,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
     return watch
 
 
-def reading_in_words(progress: ReadingProgress, seconds: float, done_before: int = 0) -> str:
+def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: int = 0) -> str:
     """Describe the progress; `done_before` pages were done `seconds` ago. Without `pages_left`, omit the time left."""
     parts = [f"{progress.ended}/{counted(progress.documents, 'document')}"]
     if progress.pages:

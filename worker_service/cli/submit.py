@@ -27,7 +27,7 @@ _NAME_CHARACTERS_MAX = 60
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """What a user says about a submission as a whole, besides how to read it."""
+    """Options of a submission as a whole, besides the options for reading."""
 
     owner: str = ""
     title: str = ""

@@ -161,7 +161,7 @@ class UnreadDocument(Struct, frozen=True):
     message: str
 
 
-class ReadingProgress(Struct, frozen=True):
+class DocumentsProgress(Struct, frozen=True):
     documents: int
     ended: int
     pages_done: int
@@ -173,7 +173,7 @@ class ReadingProgress(Struct, frozen=True):
     """One for each awaited document; None if there is none yet."""
 
 
-WatchDocuments = Callable[[ReadingProgress], None]
+WatchDocuments = Callable[[DocumentsProgress], None]
 
 
 def wait_for_documents(
@@ -182,7 +182,7 @@ def wait_for_documents(
     *,
     timeout: str | None = None,
     watch: WatchDocuments | None = None,
-) -> ReadingProgress:
+) -> DocumentsProgress:
     """Wait until each document, and each one found inside it, has been read or has failed."""
     deadline, asked = deadline_after(timeout), len(awaited)
     while True:
@@ -197,7 +197,7 @@ def wait_for_documents(
 
 def _await_known(
     session: Session, awaited: Sequence[AwaitedDocument], deadline: float, watch: WatchDocuments | None
-) -> ReadingProgress:
+) -> DocumentsProgress:
     """Return the progress at the end of these documents or at the deadline."""
     for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline):
         if watch is not None:
@@ -208,7 +208,7 @@ def _await_known(
 
 
 def _found_inside(
-    session: Session, awaited: Sequence[AwaitedDocument], progress: ReadingProgress
+    session: Session, awaited: Sequence[AwaitedDocument], progress: DocumentsProgress
 ) -> list[AwaitedDocument]:
     """Return the documents of an archive or mail that are not awaited yet."""
     # A document that was removed meanwhile is known although it is not found.
@@ -220,7 +220,7 @@ def _found_inside(
     return [AwaitedDocument(name, document_id=key) for key, name in found.items() if key not in known]
 
 
-def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> ReadingProgress:
+def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> DocumentsProgress:
     working = {job.id: job for job in jobs.each_job(session, [one.job_id for one in awaited if one.job_id])}
     # Query after the jobs, so that a completion's effect on its document is seen as well.
     by_id = (
@@ -242,7 +242,7 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
         elif document is not None and document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING):
             left.append(None if document.pages is None else document.pages - _pages_done(document))
     documents = {one.id: one for one in found if one is not None}.values()
-    return ReadingProgress(
+    return DocumentsProgress(
         len(awaited),
         len(awaited) - len(left),
         sum(map(_pages_done, documents)),

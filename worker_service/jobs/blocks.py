@@ -1,4 +1,4 @@
-"""What each part of a page's text is: headings, paragraphs, items of lists, running heads. Pure rules.
+"""Roles of the parts of a page's text: headings, paragraphs, items of lists, running heads. Pure rules.
 
 A page result stores its blocks in reading order, with the roles that the page alone shows. `resolve_roles` adds what
 only the whole document shows: which lines repeat on every page, which letters are larger than its body text, and

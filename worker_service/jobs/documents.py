@@ -270,7 +270,7 @@ class TextsToEmbed(QuestionAnswer, frozen=True):
 
 
 class PagesToEmbed(Question[TextsToEmbed], Struct, frozen=True):
-    """Only for jobs of type `embed`, which belong to no owner: the pages are the ones of all documents."""
+    """Pages of all documents. Asked only by jobs of type `embed`, which belong to no owner."""
 
     model: str
 

@@ -14,11 +14,11 @@ class SearchRequest(Struct, frozen=True):
     batch_id: int | None = None
     kind: str | None = None
     tags: Sequence[str] = ()
-    """Only documents with all of these tags."""
+    """Limits the search to documents with all of these tags."""
     since: str | None = None
-    """Only documents added at this time (UTC) or later."""
+    """Limits the search to documents added at this time (UTC) or later."""
     until: str | None = None
-    """Only documents added before this time (UTC)."""
+    """Limits the search to documents added before this time (UTC)."""
     is_sure: bool = False
     """Leave out pages below `CONFIDENCE_LEAST`."""
     needs_all: bool = False

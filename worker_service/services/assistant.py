@@ -34,8 +34,6 @@ _INSTRUCTIONS = (
 
 
 class Caller(Struct, frozen=True):
-    """Who calls a tool."""
-
     session: Session
     owner: str | None = None
     """The only owner whose documents it sees."""

@@ -1,4 +1,4 @@
-"""What a failure means and what the user can do about it, in plain words, by error code.
+"""Meaning of a failure and the user's remedy, in plain words, by error code.
 
 The command line, the API, Home and the page Failures show these sentences. The error of the job itself, which may name
 hosts, paths and commands, is shown under Details.
@@ -20,7 +20,7 @@ Helps = Literal["", "retry", "password", "upload"]
 class Explanation(Struct, frozen=True):
     happened: str
     advice: str = ""
-    """What the user can do. Empty: the remedy of the error itself, which names accounts and settings."""
+    """The user's remedy. Empty: the remedy of the error itself, which names accounts and settings."""
     helps: Helps = ""
 
 

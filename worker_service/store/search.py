@@ -60,7 +60,7 @@ _SAMPLE = 12
 """Number of pages by which the language of a query is chosen."""
 
 _FUSION, _MEANING_SHARE = 10, 0.7
-"""Of reciprocal rank fusion: its constant, and the weight of the rank by meaning; chosen on half of the Cranfield
+"""Constant of reciprocal rank fusion, and the weight of the rank by meaning; chosen on half of the Cranfield
 questions."""
 
 _TAGS_MOST = 1000

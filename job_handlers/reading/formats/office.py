@@ -349,14 +349,14 @@ class _PartParser:
     words: _ElementNames
     related: Mapping[str, str]
     styles: Mapping[str, _Mark]
-    """What paragraphs are, by the id of their style; "" for those without."""
+    """Role of paragraphs by the id of their style; "" for paragraphs without a style."""
     found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     _before_frame: int = 0
     """Length of `unread` at the start of the open frame."""
     _lines: list[list[str]] = field(default_factory=list)
     _marks: list[_Mark] = field(default_factory=list)
-    """What each open paragraph is."""
+    """Role of each open paragraph."""
     _shape: _Mark = _PLAIN
     _lists: int = 0
     _after_paragraph: list[str] = field(default_factory=list)

@@ -60,7 +60,7 @@ class PageParser(HTMLParser):
         self._preformatted = 0
         self._line: list[str] = []
         self._link: tuple[int, str] | None = None
-        """Where in `_line` the open link begins, and its address."""
+        """Index in `_line` at which the open link begins, and its address."""
         self._links: list[tuple[str, str]] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []

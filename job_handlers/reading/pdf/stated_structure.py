@@ -1,4 +1,4 @@
-"""What a PDF itself says about its parts: the headings of its outline, and its structure tree (tags)."""
+"""Structure that a PDF states: the headings of its outline, and its structure tree (tags)."""
 
 from __future__ import annotations
 

@@ -78,12 +78,12 @@ class NowQuery(Struct, frozen=True):
     now: Annotated[bool, about("Kill running processes at once.")] = False
 
 
-class ChangeQuery(JobFilters, frozen=True, kw_only=True):
+class JobChangeQuery(JobFilters, frozen=True, kw_only=True):
     dry_run: DryRunParameter = False
     expect: Annotated[Number, about("Refuse unless this many jobs match, see dry_run.")] | None = None
 
 
-class CancelQuery(ChangeQuery, frozen=True, kw_only=True):
+class CancelQuery(JobChangeQuery, frozen=True, kw_only=True):
     now: Annotated[bool, about("Kill running processes at once.")] = False
 
 
@@ -239,25 +239,25 @@ def cancel_jobs(call: ApiRequest, query: CancelQuery) -> ApiResponse[ChangedJobs
 
 
 @endpoint("POST", "/api/jobs/retry", refusals=(404,))
-def retry_jobs(call: ApiRequest, query: ChangeQuery) -> ApiResponse[ChangedJobs]:
+def retry_jobs(call: ApiRequest, query: JobChangeQuery) -> ApiResponse[ChangedJobs]:
     """Run all matching jobs again; without status or id, the failed and cancelled ones."""
     return _change_many(call, "retry", query)
 
 
 @endpoint("POST", "/api/jobs/priority", refusals=(404,))
-def priority_of_jobs(call: ApiRequest, query: ChangeQuery, body: PriorityBody) -> ApiResponse[ChangedJobs]:
+def priority_of_jobs(call: ApiRequest, query: JobChangeQuery, body: PriorityBody) -> ApiResponse[ChangedJobs]:
     """Set the priority of all matching jobs."""
     return _change_many(call, "priority", query, priority=body.priority)
 
 
 @endpoint("POST", "/api/jobs/delete", refusals=(404,))
-def delete_jobs(call: ApiRequest, query: ChangeQuery) -> ApiResponse[ChangedJobs]:
+def delete_jobs(call: ApiRequest, query: JobChangeQuery) -> ApiResponse[ChangedJobs]:
     """Delete all matching jobs. This cannot be undone, so `expect` must be their number, as dry_run returns it."""
     return _change_many(call, "delete", query)
 
 
 def _change_many(
-    call: ApiRequest, verb: str, query: ChangeQuery, *, priority: int | None = None, is_immediate: bool = False
+    call: ApiRequest, verb: str, query: JobChangeQuery, *, priority: int | None = None, is_immediate: bool = False
 ) -> ApiResponse[ChangedJobs]:
     if resource.selector_of(call.session, query).is_empty:
         raise BadInput(f"no jobs to {verb} are selected", "add id=42, or selectors such as status=failed&since=1d")

@@ -1,1 +1,1 @@
-"""What a visitor may list, see and submit: one set of rules for the API and the pages."""
+"""Jobs, documents and batches that a visitor may list, see and submit: one set of rules for the API and the pages."""

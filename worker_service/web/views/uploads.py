@@ -46,7 +46,7 @@ class UploadedQuery(Struct, frozen=True):
     batch: Id | None = None
 
 
-class UploadedFile(Struct, frozen=True):
+class UploadRow(Struct, frozen=True):
     name: str
     state: str
     """adding, waiting, reading, read or failed."""
@@ -81,19 +81,19 @@ def upload_page(request: Request) -> Response:
         )
 
 
-def _uploaded_file(session: Session, job: Job) -> UploadedFile:
+def _uploaded_file(session: Session, job: Job) -> UploadRow:
     name = job.name or f"job {job.id}"
     if job.status in (Status.FAILED, Status.CANCELLED):
-        return UploadedFile(name, "failed", job, problem=_problem(job, job.error_text or "cancelled"))
+        return UploadRow(name, "failed", job, problem=_problem(job, job.error_text or "cancelled"))
     document = _document_of(session, job) if job.status is Status.COMPLETED else None
     if document is None:
-        return UploadedFile(name, "adding", job)
+        return UploadRow(name, "adding", job)
     if document.status is IndexStatus.INDEXING:
         progress = reading_progress(session, [document])[document.id]
-        return UploadedFile(name, "reading", job, document, progress)
+        return UploadRow(name, "reading", job, document, progress)
     state = {IndexStatus.FAILED: "failed", IndexStatus.SUCCESS: "read"}.get(document.status, "waiting")
     problem = _problem(document, document.error_text) if document.status is IndexStatus.FAILED else ""
-    return UploadedFile(name, state, job, document, problem=problem)
+    return UploadRow(name, state, job, document, problem=problem)
 
 
 def _problem(failed: Job | Document, error: str) -> str:
