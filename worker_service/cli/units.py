@@ -48,18 +48,18 @@ def as_service(python: str, *words: str) -> RunCommand:
 def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step]:
     units = (*UNITS, WEB_UNIT) if with_web else UNITS
 
-    def at(path: str) -> Path:
+    def below_root(path: str) -> Path:
         return (root or Path("/")) / path.lstrip("/")
 
     below = [] if root is None else [f"--root={root}"]
     for unit in (*UNITS, *LEFT_UNITS):
-        yield WriteFile(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
+        yield WriteFile(below_root(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
     for name, shipped in _NAMES.items():
-        yield WriteFile(at(f"/etc/{name}"), shipped_file(shipped))
-    yield WriteFile(at(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
+        yield WriteFile(below_root(f"/etc/{name}"), shipped_file(shipped))
+    yield WriteFile(below_root(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
     script = script_of(python)
-    if at(str(script)).exists() and not at(COMMAND).exists():
-        yield Link(at(COMMAND), script)
+    if below_root(str(script)).exists() and not below_root(COMMAND).exists():
+        yield Link(below_root(COMMAND), script)
     yield RunCommand(["systemd-sysusers", *below, "pagemill.conf"])
     yield RunCommand(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
     if root is not None:

@@ -273,14 +273,14 @@ def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[B
     """Give each heading a level: the file's own, otherwise by its number, otherwise by the rank of its letters."""
     found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
     ranks = _style_ranks(found)
-    depths = {depth: _usual(ranks[_look(page, one)] for page, one in found if _depth(page, one) == depth)
+    depths = {depth: _usual(ranks[_heading_style(page, one)] for page, one in found if _depth(page, one) == depth)
               for depth in range(1, HEADING_LEVELS)}  # fmt: skip
     # One level above the numbered headings, for the title.
     first = min(max(next((rank - depth for depth, rank in depths.items() if rank), 0), 0), 1)
 
     def level(page: BlocksOfPage, block: Block) -> int:
         depth = _depth(page, block)
-        return min(max(depth + first if depth else ranks[_look(page, block)], 1), HEADING_LEVELS)
+        return min(max(depth + first if depth else ranks[_heading_style(page, block)], 1), HEADING_LEVELS)
 
     return [
         replace(page, blocks=[
@@ -291,13 +291,13 @@ def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[B
     ]  # fmt: skip
 
 
-def _look(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
+def _heading_style(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
     """Return what a heading looks like; the greatest is the highest."""
     return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
 
 
 def _style_ranks(found: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[float, int, bool], int]:
-    looks = sorted({_look(page, one) for page, one in found}, reverse=True)
+    looks = sorted({_heading_style(page, one) for page, one in found}, reverse=True)
     ranks: dict[tuple[float, int, bool], int] = {}
     rank = 0
     for at, look in enumerate(looks):

@@ -27,7 +27,7 @@ FORMATS: Mapping[str, DocumentFormat] = {
     "jsonl": DocumentFormat(
         "application/jsonl; charset=utf-8",
         ".passages.jsonl",
-        lambda session, document, pages: passage_lines(document, pages, PassageLimits.of(session.settings)),
+        lambda session, document, pages: passage_lines(document, pages, PassageLimits.from_settings(session.settings)),
     ),
     "docling": DocumentFormat(
         _JSON, ".docling.json", lambda _, document, pages: exchange_formats.docling_json(document, pages)

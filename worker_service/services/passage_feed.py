@@ -67,7 +67,7 @@ def changed_passages(session: Session, since: str | None, *, owner: str | None, 
 
 
 def _edition(session: Session) -> str:
-    limits = PassageLimits.of(session.settings)
+    limits = PassageLimits.from_settings(session.settings)
     return digest([session.library.history(), _RULES, limits.tokens, limits.overlap])[:12]
 
 
@@ -98,7 +98,7 @@ def _read(session: Session, change: DocumentChange) -> PassageChange:
             return PassageChange(document.id, *about, note=str(error))
         now = _find(session, document.id)
         if now is not None and now.current_generation == document.current_generation:
-            found = list(passages_of(document, pages, PassageLimits.of(session.settings)))
+            found = list(passages_of(document, pages, PassageLimits.from_settings(session.settings)))
             return PassageChange(document.id, *about, found)
     # It was removed; or it changes so often that it is in the feed again, later.
     return PassageChange(change.document_id, None)

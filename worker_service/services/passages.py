@@ -45,7 +45,7 @@ class PassageLimits(Struct, frozen=True):
     """Tokens at most that a passage repeats of the one before it below the same heading."""
 
     @classmethod
-    def of(cls, settings: Settings) -> PassageLimits:
+    def from_settings(cls, settings: Settings) -> PassageLimits:
         return cls(settings.passage_tokens, min(settings.passage_overlap, settings.passage_tokens // 2))
 
 

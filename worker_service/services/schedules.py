@@ -298,7 +298,7 @@ def add_schedule(session: Session, name: str, definition: Mapping[str, Any], *, 
     """Add a schedule. `definition` has the fields of a [[schedule]] table, without name and owner."""
     if name in [one.schedule.name for one in known_schedules(session)]:
         raise Refused(f"there is a schedule {name!r}", "choose another name")
-    added = StoredSchedule(name, owner, written(definition))
+    added = StoredSchedule(name, owner, definition_as_json(definition))
     return _change(session, None, added)
 
 
@@ -306,7 +306,7 @@ def change_schedule(
     session: Session, name: str, definition: Mapping[str, Any], *, owner: str | None = None
 ) -> ScheduleState:
     stored = _changeable(session, name, owner)
-    return _change(session, stored, replace(stored, definition=written(definition)))
+    return _change(session, stored, replace(stored, definition=definition_as_json(definition)))
 
 
 def pause_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
@@ -382,7 +382,7 @@ def _change(session: Session, before: StoredSchedule | None, after: StoredSchedu
     return _state(session, known)
 
 
-def written(definition: Mapping[str, Any]) -> str:
+def definition_as_json(definition: Mapping[str, Any]) -> str:
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
 
 

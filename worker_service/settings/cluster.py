@@ -40,7 +40,7 @@ class Cluster(Struct, frozen=True):
     autoscale: Annotated[int, whole_number(f"a number of attempts from 0 to {AUTOSCALE_MAX}", 0, AUTOSCALE_MAX)] = 0
     """Attempts that may wait for machines that Ray's autoscaler starts."""
 
-    def written(self) -> str:
+    def as_setting(self) -> str:
         return f"ray:{self.address}"
 
 

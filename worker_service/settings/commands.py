@@ -51,7 +51,7 @@ class Placeholder(Struct, frozen=True):
         return f"{{{self.name}{self.form and f':{self.form}'}{self.count}}}"
 
     def values(self, job: Mapping[str, object]) -> list[str]:
-        found = self._found(job)
+        found = self._find_value(job)
         is_null = found is None and self.form != "json"
         if found is _ABSENT or is_null:
             if self.count in ("", "+"):
@@ -62,7 +62,7 @@ class Placeholder(Struct, frozen=True):
             raise PlaceholderError(f"{self.name} is an empty list, and the program takes at least one")
         return [self._text(one) for one in several]
 
-    def _found(self, job: Mapping[str, object]) -> object:
+    def _find_value(self, job: Mapping[str, object]) -> object:
         value: object = job
         for key in self.name.split("."):
             value = value.get(key, _ABSENT) if isinstance(value, dict) else _ABSENT

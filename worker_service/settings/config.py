@@ -228,7 +228,7 @@ class Settings:
     )
 
     cluster = Setting(
-        ValueType("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
+        ValueType("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.as_setting()),
         "",
         "Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
         "[cluster.md](cluster.md)",
@@ -265,7 +265,9 @@ class Settings:
     )
     web_urls = Setting(kinds.URLS, [], "public addresses of the web page, such as a proxy's", otherwise="none")
     proxy = Setting(
-        ValueType("a proxy that signs users in", _parse_proxy, lambda proxy: "" if proxy is None else proxy.written()),
+        ValueType(
+            "a proxy that signs users in", _parse_proxy, lambda proxy: "" if proxy is None else proxy.as_setting()
+        ),
         {},
         "a proxy whose header names the user, and what each user may do: [http.md](http.md#sign-in-by-a-proxy)",
         otherwise="none",

@@ -68,7 +68,7 @@ class TrustedProxy(Struct, frozen=True):
             return found
         return ProxyUser(found.role, name)
 
-    def written(self) -> str:
+    def as_setting(self) -> str:
         return f"{self.header} from {', '.join(self.address)}"
 
 

@@ -132,7 +132,7 @@ class PageSearch:
         """
         query, operands = _fts_query(request.text), plain_operands(request.text)
         matches, is_partial = self._matches(query, request, RANKED_MOST, RANKED_MOST)
-        matches += self._named(query, operands, request)
+        matches += self._match_names_and_tags(query, operands, request)
         all_words = _group(matches, query, {one.result_id: () for one in matches})
         until = request.skip + request.documents
         some_words: dict[int, MatchGroup] = {}
@@ -170,7 +170,7 @@ class PageSearch:
         rows = self._db.read(statement, **values, query=query, ranked=ranked, most=most)
         return [Match(*row) for *row, _ in rows], any(total >= ranked for *_, total in rows[:1])
 
-    def _named(self, query: str, operands: Sequence[str], request: SearchRequest) -> list[Match]:
+    def _match_names_and_tags(self, query: str, operands: Sequence[str], request: SearchRequest) -> list[Match]:
         """Find documents with all words of the query in their name and tags."""
         if request.document_id is not None:
             return []

@@ -110,7 +110,7 @@ async def convert(request: Request, name: str, incoming: IncomingFile, words: Wo
     try:
         while True:
             version = streams.version
-            found = await run_in_threadpool(_look, request, waiting)
+            found = await run_in_threadpool(_find_conversion, request, waiting)
             if found is not None:
                 return found
             await streams.has_changed(version)
@@ -137,7 +137,7 @@ def _submit(request: Request, name: str, incoming: IncomingFile, words: Words) -
     return _Awaited(written(path), requested.enqueued.job_id)
 
 
-def _look(request: Request, awaited: _Awaited) -> Conversion | None:
+def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
     with session_of(request) as session:
         # The job first: it has ended only after its document was written.
         job = session.reading.get(awaited.job_id) if awaited.job_id else None

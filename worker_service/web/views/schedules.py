@@ -126,7 +126,7 @@ def _form_of(one: ScheduleState) -> Mapping[str, str]:
     crawl, job = definition.get("crawl"), definition.get("job") or {}
     folder = crawl.get("folder", "") if isinstance(crawl, Mapping) else crawl or ""
     every = next((every for every, _ in _EVERY if every and cron_every(every) == one.cron), "")
-    payload = schedules.written(job["payload"]) if "payload" in job else ""
+    payload = schedules.definition_as_json(job["payload"]) if "payload" in job else ""
     return {
         "name": one.name, "owner": one.owner, "kind": "crawl" if crawl else "job", "folder": folder,
         "job_type": job.get("type", ""), "payload": payload, "every": every, "cron": "" if every else one.cron,
