@@ -3,7 +3,7 @@
 import gc
 import sys
 
-from worker_service.base.memory import TooLittleMemory, require_address_space
+from worker_service.base.address_space import TooLittleMemory, require_address_space
 
 if __name__ == "__main__":
     try:

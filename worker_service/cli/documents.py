@@ -149,7 +149,7 @@ def ls(
 
 
 def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, for_excel: bool) -> None:
-    from worker_service.services.spreadsheets import LIST_COLUMNS, list_row, write_list  # not needed for the list
+    from worker_service.services.csv_and_xlsx import LIST_COLUMNS, list_row, write_list  # not needed for the list
 
     if call.as_json:
         raise BadInput("--json cannot be combined with --csv, --excel and --xlsx", "use one of them")

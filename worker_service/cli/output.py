@@ -82,7 +82,7 @@ def show_values(values: Mapping[str, object]) -> None:
 
 
 def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> None:
-    from worker_service.services.spreadsheets import csv_lines
+    from worker_service.services.csv_and_xlsx import csv_lines
 
     for line in csv_lines(headers, rows, is_for_excel=is_for_excel):
         click.echo(line, nl=False)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from worker_service.base.memory import require_address_space
+from worker_service.base.address_space import require_address_space
 from worker_service.cli.context import Invocation, verb
 
 

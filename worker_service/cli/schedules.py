@@ -14,7 +14,7 @@ from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Invocation, completions, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
-from worker_service.settings.schedules import EXAMPLE, cron_every
+from worker_service.settings.cron_schedules import EXAMPLE, cron_every
 
 _COLUMNS = ("NAME", "WHAT", "WHEN", "ZONE", "OWNER", "MADE IN", "NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "ERROR")
 Function = Callable[..., Any]

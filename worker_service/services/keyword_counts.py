@@ -12,9 +12,9 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import KeywordCount
+from worker_service.services.csv_and_xlsx import Workbook
 from worker_service.services.database import Session
 from worker_service.services.documents import require_batches
-from worker_service.services.spreadsheets import Workbook
 
 _COUNTED_AT_ONCE = 2000
 

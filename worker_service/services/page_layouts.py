@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from worker_service.jobs.documents import PageResult
+from worker_service.services.csv_and_xlsx import Workbook, csv_lines
 from worker_service.services.database import Session
 from worker_service.services.parse import read_pages
-from worker_service.services.spreadsheets import Workbook, csv_lines
 
 _PAGES_AT_ONCE = 50
 

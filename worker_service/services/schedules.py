@@ -36,7 +36,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost_files_forced
 from worker_service.services.notifications import send_due_notifications
-from worker_service.settings.schedules import (
+from worker_service.settings.cron_schedules import (
     LATE,
     Schedule,
     choose_slots,

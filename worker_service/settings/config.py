@@ -22,8 +22,8 @@ from worker_service.settings.value_types import Setting, ValueType, length
 
 if TYPE_CHECKING:
     from worker_service.settings.cluster import Cluster
+    from worker_service.settings.cron_schedules import Schedule
     from worker_service.settings.notifications import NotifyRule
-    from worker_service.settings.schedules import Schedule
     from worker_service.settings.trusted_proxy import TrustedProxy
 
 HANDLERS_SETTINGS = "worker_service.settings"
@@ -52,7 +52,7 @@ def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
 def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
     if raw == []:
         return ()
-    from worker_service.settings.schedules import read_schedules  # imported only if there are schedules
+    from worker_service.settings.cron_schedules import read_schedules  # imported only if there are schedules
 
     return read_schedules(raw, label)
 

@@ -57,8 +57,8 @@ from worker_service.web.views import (
     schedules,
     search,
     system,
-    system_page,
     tags,
+    workers,
 )
 from worker_service.web.views import uploads as upload_page
 
@@ -92,9 +92,9 @@ MODULES = (
     keywords,
     queue,
     schedules,
-    system,
+    workers,
     failures,
-    system_page,
+    system,
 )
 
 

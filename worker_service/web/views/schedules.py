@@ -14,7 +14,7 @@ from worker_service.jobs.follow_ups import read_json
 from worker_service.services import schedules
 from worker_service.services.database import Session
 from worker_service.services.schedules import ScheduleState
-from worker_service.settings.schedules import cron_every
+from worker_service.settings.cron_schedules import cron_every
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NotAllowed, status_of

@@ -1,108 +1,102 @@
-"""The pages about the service: workers and pauses, and the history of changes."""
+"""The System page: health, workers, disk, and the last 24 hours in charts. For visitors of all owners."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.jobs.history import Action
-from worker_service.services.overview import title_of_pause
-from worker_service.services.undo import undo_action
+from worker_service.base.clock import from_text
+from worker_service.base.humanize import counted
+from worker_service.jobs.job import Status
+from worker_service.services.overview import Overview
+from worker_service.services.work_rates import Hour, work_by_hour
+from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.middleware import form_of
-from worker_service.web.resources.system import (
-    list_actions,
-    list_pauses,
-    list_workers,
-    pause,
-    undoable_action,
-    unpause,
-)
-from worker_service.web.sign_in import safe_path
-from worker_service.web.views import render
-from worker_service.web.views.flash import describe_action, flash_of, redirect
-
-_ACTIONS_MAX = 100
+from worker_service.web.views import charts, render
+from worker_service.web.views.alerts import list_alerts
+from worker_service.web.views.charts import Chart
+from worker_service.web.views.flash import flash_of
+from worker_service.web.views.template_filters import length, size
+from worker_service.workspace import FREE_BYTES_LEAST
 
 
-# ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────────
+class SystemFact(Struct, frozen=True):
+    name: str
+    value: str
+    more: str = ""
+    level: str = ""
+    """CSS class that marks a problem."""
+    at: str = ""
+    """Time shown instead of the value."""
 
 
-def workers(request: Request) -> Response:
-    visitor = visitor_of(request)
-    visitor.must_see_all_owners()
+def system(request: Request) -> Response:
+    visitor_of(request).must_see_all_owners()
     with session_of(request) as session:
-        found, reading = list_workers(session), session.reading
+        overview = Overview(session)
         return render(
             request,
-            "workers.html",
-            title="Workers",
+            "system.html",
+            title="System",
             flash=flash_of(session, request),
-            workers=found.items,
-            nodes=found.nodes,
-            pauses=[(one, title_of_pause(one.scope, one.name)) for one in list_pauses(session, visitor)],
-            lacking=session.overview.handlers_lacking(),
-            types=reading.names("handler", "") or reading.names("job_type", ""),
+            alerts=list_alerts(session, overview),
+            facts=_facts(session.settings, overview),
+            charts=_charts(work_by_hour(session)),
         )
 
 
-def add_pause(request: Request) -> Response:
-    form = {name: word.strip() for name, word in form_of(request).items()}
-    scope, name = form.get("scope", ""), form.get("name", "")
-    length, reason = form.get("length") or None, form.get("reason") or None
-    with session_of(request) as session:
-        pause(session, visitor_of(request), scope, name, length=length, reason=reason)
-    return redirect(safe_path(form.get("back"), "/workers"), message="paused")
+def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
+    alive = [one for one in overview.workers if one.is_alive]
+    slots = sum(one.cpu_slots + one.io_slots + one.node_slots for one in alive)
+    numbers, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
+    busy = sum(one.running for one in alive)
+    facts = [
+        SystemFact("Workers", str(len(alive)), f"{busy} of {counted(slots, 'slot')} busy") if alive
+        else SystemFact("Workers", "none", level="bad"),
+        SystemFact("Running", f"{numbers[Status.RUNNING]:,}"),
+        SystemFact("Pending", f"{numbers[Status.PENDING]:,}"),
+        SystemFact("Oldest pending", length(overview.at - from_text(oldest)) if oldest else "–", at=oldest or ""),
+    ]  # fmt: skip
+    with suppress(OSError):
+        place = settings.workspace if settings.workspace.exists() else settings.database.parent
+        free = shutil.disk_usage(place).free
+        facts.append(SystemFact("Disk free", size(free), level="bad" if free < FREE_BYTES_LEAST else ""))
+    with suppress(OSError):
+        facts.append(SystemFact("Database", size(settings.database.stat().st_size)))
+    return facts
 
 
-def lift_pause(request: Request) -> Response:
-    form = form_of(request)
-    with session_of(request) as session:
-        unpause(session, visitor_of(request), form.get("scope", ""), form.get("name", ""))
-    return redirect(safe_path(form.get("back"), "/workers"), message="unpaused")
+# ── The last 24 hours ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── Activity ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
+    times = [one.at for one in hours]
+    pages, jobs, failed = ([getattr(one, name) for one in hours] for name in ("pages", "jobs", "failed"))
+    mean, long = [one.waited_seconds_each for one in hours], [one.longest_wait_seconds for one in hours]
+    newest = next((value for value in reversed(mean) if value is not None), None)
+    return [
+        Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars("Pages read", times, pages),
+              ("Hour", "Pages"), list(zip(times, pages, strict=True))),
+        Chart("Jobs ended", f"{sum(jobs):,} in 24 hours", charts.bars("Jobs ended", times, jobs, failures=failed),
+              ("Hour", "Ended", "Failed"), list(zip(times, jobs, failed, strict=True))),
+        Chart("Waiting time", "–" if newest is None else f"{length(max(1, newest))} on average",
+              charts.lines("Waiting time", times, mean, long, length),
+              ("Hour", "Average", "Longest"),
+              [(one.at, _length(one.waited_seconds_each), _length(one.longest_wait_seconds)) for one in hours]),
+        Chart("Failures", f"{sum(failed):,} in 24 hours", charts.bars("Failures", times, failed, is_bad=True),
+              ("Hour", "Failed"), list(zip(times, failed, strict=True))),
+    ]  # fmt: skip
 
 
-def activity(request: Request) -> Response:
-    with session_of(request) as session:
-        actions = list_actions(session, visitor_of(request), _ACTIONS_MAX)
-        return render(
-            request,
-            "activity.html",
-            title="Activity",
-            flash=flash_of(session, request),
-            actions=_without_repeats([(one, describe_action(one)) for one in actions]),
-        )
+def _length(seconds: float | None) -> str:
+    return "–" if seconds is None else length(seconds)
 
 
-def _without_repeats(described: Sequence[tuple[Action, str]]) -> list[tuple[Action, str, int]]:
-    """Join neighbours that say the same and cannot be undone, such as sign-in links, into the newest and a count."""
-    found: list[tuple[Action, str, int]] = []
-    for action, description in described:
-        newest, same, count = found[-1] if found else (None, "", 0)
-        if newest and same == description and newest.actor == action.actor and not newest.opposite:
-            found[-1] = (newest, same, count + 1)
-        else:
-            found.append((action, description, 1))
-    return found
-
-
-def undo(request: Request) -> Response:
-    with session_of(request) as session:
-        undo_action(session, undoable_action(session, visitor_of(request), request.path_params["action_id"]))
-    return redirect(safe_path(form_of(request).get("back", "/activity")), message="undone")
-
-
-routes = [
-    Route("/workers", workers),
-    Route("/workers/pause", add_pause, methods=["POST"]),
-    Route("/workers/unpause", lift_pause, methods=["POST"]),
-    Route("/activity", activity),
-    Route("/activity/{action_id:id}/undo", undo, methods=["POST"]),
-]
+routes = [Route("/system", system)]
