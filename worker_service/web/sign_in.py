@@ -39,7 +39,7 @@ def show_sign_in(request: Request) -> Response:
         return _sign_in_page(request)
     if parse_token_text(word) is None:
         return _sign_in_page(request, _NOT_A_LINK)
-    return render(request, "sign_in.html", title="Sign in", word=word)
+    return render(request, "sign_in_by_link.html", title="Sign in", word=word)
 
 
 def sign_in(request: Request) -> Response:
@@ -94,7 +94,7 @@ def _sign_in_page(request: Request, refused: str = "") -> Response:
     if not refused and request.method == "GET" and _is_signed_in(request):
         return RedirectResponse(safe_path(request.query_params.get("next")), 303)
     to = safe_path(request.query_params.get("next"))
-    return render(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
+    return render(request, "sign_in.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
 
 
 def _is_signed_in(request: Request) -> bool:
