@@ -214,7 +214,8 @@ def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
     """`wish` is FOLDER, or a table with `folder` and options as of `pagemill add`."""
     table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
     folder = table.pop("folder", None)
-    if not isinstance(folder, str) or folder.startswith(("./", "../")):
+    # A relative path would depend on the directory in which the server or the daemon was started.
+    if not isinstance(folder, str) or not (folder.startswith(("/", "~")) or "://" in folder):
         raise BadInput(f"say which folder, such as /srv/reports or { {'folder': '/srv/reports', 'lang': ['deu']} }")
     return crawl_job(folder, parse_options(CrawlOptions, table), owner=owner)
 

@@ -22,6 +22,7 @@ from tests.web.conftest import served
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.job import NewJob, Status
+from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import batches, job_control, maintenance, tokens
@@ -88,9 +89,7 @@ class House:
 BOB = f"bob-{MARK}"
 
 
-def _documents() -> Any:
-    from worker_service.jobs.library import DocumentSelector
-
+def _documents() -> DocumentSelector:
     return DocumentSelector(owners=(BOB,))
 
 
@@ -115,6 +114,7 @@ def _furnish(session: Session) -> dict[str, list[int]]:
     work_as(store)
     shelf = Shelf(store, session.settings.workspace)
     document = shelf.read(f"{MARK}.pdf", f"the word {MARK} stands here", roles=("text", "original"), owner=BOB)
+    shelf.read("own.pdf", "alice's", owner="alice")
     store.tags.add([document], [f"{MARK}-tag"])
     store.tags.add_action(f"{MARK}-tag", DeferredAction(f"{MARK}_tell", "", OnEnd.SUCCESS), owner=BOB)
     texts: dict[str, Any] = {
@@ -187,6 +187,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"name": "new", "owner": BOB, "definition": {"cron": "@daily", "job": {"type": "a"}}},
         {"name": "new", "definition": {"cron": "@daily", "crawl": "/srv"}},
     ],
+    "/api/documents/{id}/password": [{"password": "x"}],
     "/api/schedules/{name}": [{"definition": {"cron": "@daily", "job": {"type": "a"}}}],
 }
 
@@ -206,7 +207,7 @@ def _questions(house: House, method: str, path: str) -> Iterator[tuple[str, dict
     elif method in ("GET", "DELETE"):
         queries = QUERIES.get(path) or QUERIES.get(f"{method} {path}", [{}])
     bodies: list[dict[str, Any] | None] = [None]
-    if method == "POST":
+    if method in ("POST", "PUT"):
         bodies = [*BODIES.get(path, [])] or [{"priority": 1} if path.endswith("priority") else None]
     for one in _paths(house, path):
         for query in queries:
@@ -282,18 +283,43 @@ def test_what_an_owner_s_token_makes_is_that_owner_s(house: House) -> None:
 def test_what_the_daemon_may_read_is_not_read_for_a_token_of_one_owner(house: House, place: str) -> None:
     """Else it would see the files of others, which lie on the same machine."""
     then = f"download={json.dumps({'source': place})}"
+    drive = {"folder": "https://drive.google.com/drive/folders/1a2b3c4d5e6f7g8h9i"}
+    document = house.session.store.library.documents(DocumentSelector(owners=("alice",)), most=1)[0].id
+    watch = {"cron": "@daily", "crawl": {**drive, "on-failure": then}}
     wishes: list[tuple[str, dict[str, Any]]] = [
         ("/api/jobs", {"json": {"job_type": "download", "payload": {"read": [{"source": place}]}}}),
         ("/api/jobs", {"json": {"job_type": "a", "on_failure": [{"job_type": "a", "payload": {"source": place}}]}}),
         ("/api/batches", {"json": {"sources": [place]}}),
         ("/api/batches", {"json": {"jobs": [{"job_type": "a", "payload": {"source": place}}]}}),
+        ("/api/batches", {"json": {"sources": [{**drive, "then": [then]}]}}),
         ("/api/uploads", {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"then": then}}),
+        ("/api/schedules", {"json": {"name": "w", "definition": watch}}),
+        ("/api/tags/actions", {"json": {"tag": "t", "job_type": "a", "payload": {"then": [then]}}}),
+        (f"/documents/{document}/reindex", {"data": {"then": then}}),
     ]
 
     for path, words in wishes:
         answer = house.ask(house.alice, "POST", path, **words)
-        assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed"), (path, answer.text)
+        assert (answer.status_code, "cannot read files on the server" in answer.text) == (403, True), (
+            path,
+            answer.text,
+        )
     assert house.ask(house.everybody, "POST", *wishes[0][:1], **wishes[0][1]).status_code == 201
+
+
+def test_a_folder_is_not_looked_for_in_the_server_s_own_directory(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bob").mkdir()
+    monkeypatch.chdir(tmp_path)
+    wishes: list[tuple[str, dict[str, Any]]] = [
+        ("/api/batches", {"sources": [{"folder": "bob"}]}),
+        ("/api/schedules", {"name": "r1", "definition": {"cron": "@daily", "crawl": "bob"}}),
+        ("/api/schedules", {"name": "r2", "definition": {"cron": "@daily", "batch": [{"folder": "bob"}]}}),
+    ]
+
+    for path, body in wishes:
+        assert house.ask(house.alice, "POST", path, json=body).status_code == 400, body
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9200/", "https://10.0.0.1/hook", "ann@evil.org", "apprise:ops"])

@@ -34,7 +34,7 @@ from worker_service.web.resources.documents import (
     visible_document,
     zip_response,
 )
-from worker_service.web.resources.jobs import refuse_server_files_in_follow_ups, visible_job
+from worker_service.web.resources.jobs import refuse_server_files, visible_job
 from worker_service.web.resources.read_requests import ReadRequested, give_password, submit_reindex
 from worker_service.web.streaming import stream_file, stream_lines
 
@@ -225,7 +225,7 @@ def file_of_job(call: ApiRequest) -> Response:
 def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
     """Read a document again if its file or the options have changed; with force, in any case."""
     _visible(call)
-    refuse_server_files_in_follow_ups(call.visitor, body.read)
+    refuse_server_files(call.visitor, body.read)
     made = ReadRequest.from_request(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
     return ApiResponse(made, 202, f"/api/jobs/{made.id}" if made.id else None)
 

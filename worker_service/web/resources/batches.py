@@ -13,7 +13,7 @@ from worker_service.services.batches import BatchPage
 from worker_service.services.database import Session
 from worker_service.web.access import Visitor
 from worker_service.web.parameters import OwnersParameter, PageQuery, about
-from worker_service.web.resources.jobs import refuse_server_files, refuse_server_files_in_follow_ups
+from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import SourceJobs, source_jobs
 
 JOBS_MAX = 10_000
@@ -46,8 +46,7 @@ def jobs_of_sources(
     session: Session, visitor: Visitor, sources: Sequence[object], options: Mapping[str, Sequence[str]], *, owner: str
 ) -> SourceJobs:
     """Return the jobs that read the sources. Raise `NotAllowed` for files that the visitor may not name."""
-    refuse_server_files(visitor, sources)
-    refuse_server_files_in_follow_ups(visitor, options)
+    refuse_server_files(visitor, [sources, options])
     made = source_jobs(session, sources, options, owner=owner)
     if len(made.jobs) > JOBS_MAX:
         raise BadInput(

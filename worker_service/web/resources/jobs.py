@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
 
 from worker_service.base.errors import BadInput, JobNotFound
-from worker_service.jobs.follow_ups import read_action
+from worker_service.jobs.follow_ups import names_file
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
 from worker_service.services import jobs
@@ -118,14 +119,8 @@ def refuse_server_files(visitor: Visitor, value: object) -> None:
 
     Handlers read files with the daemon's rights, so such a visitor could read other owners' data.
     """
-    if visitor.owner is not None and any(_names_file(text) for text in _texts(value)):
+    if visitor.owner is not None and any(names_file(text) for text in _texts(value)):
         raise NotAllowed(f"{visitor.limit} and cannot read files on the server")
-
-
-def refuse_server_files_in_follow_ups(visitor: Visitor, options: Mapping[str, Sequence[str]]) -> None:
-    """Apply `refuse_server_files` to the payloads of follow-up jobs."""
-    for word in (*options.get("then", ()), *options.get("on-failure", ())):
-        refuse_server_files(visitor, json.loads(read_action(word).payload or "null"))
 
 
 def action_word(action: Mapping[str, object]) -> str:
@@ -136,15 +131,21 @@ def action_word(action: Mapping[str, object]) -> str:
     return job_type if payload is None else f"{job_type}={json.dumps(payload, ensure_ascii=False)}"
 
 
-def _names_file(text: str) -> bool:
-    return text.strip().lower().startswith(("/", "~", ".", "file:"))
-
-
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
+        yield from _texts(_json_in(value))
     elif isinstance(value, Mapping):
         yield from _texts(list(value.values()))
     elif isinstance(value, Sequence):
         for one in value:
             yield from _texts(one)
+
+
+def _json_in(text: str) -> object:
+    """Return the payload of a follow-up job such as TYPE={…}, or what the text is as JSON; None if there is neither."""
+    for part in (text, text.partition("=")[2]):
+        if part.lstrip().startswith(("{", "[")):
+            with suppress(ValueError, RecursionError):
+                return cast(object, json.loads(part))
+    return None

@@ -25,7 +25,7 @@ from worker_service.services.passwords import DocumentPassword
 from worker_service.web.access import Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.multipart import ReceivedForm
-from worker_service.web.resources.jobs import owner_for, refuse_server_files_in_follow_ups
+from worker_service.web.resources.jobs import owner_for, refuse_server_files
 
 Words = Mapping[str, Sequence[str]]
 
@@ -156,7 +156,7 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
         raise BadInput(", ".join(f"{name!r} is empty" for name in empty))
     owner = owner_for(visitor, form.first_value("owner") or None)
     options = {name: values for name, values in form.fields.items() if name not in _OWN_FIELDS}
-    refuse_server_files_in_follow_ups(visitor, options)
+    refuse_server_files(visitor, options)
     force = (form.first_value("force") or "").lower()
     if force not in (*_TRUE, *_FALSE):
         raise BadInput(f"force must be true or false, not {force!r}")

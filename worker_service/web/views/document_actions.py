@@ -23,6 +23,7 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import visible_document
+from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import WrongPassword, give_password, submit_reindex
 from worker_service.web.views import render
 from worker_service.web.views.flash import redirect
@@ -54,6 +55,7 @@ def reindex(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     form = form_of(request)
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
+    refuse_server_files(visitor_of(request), options)
     with session_of(request) as session:
         document = _visible(session, request)
         made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))

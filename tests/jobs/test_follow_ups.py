@@ -1,0 +1,26 @@
+"""The placeholders of follow-up jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from worker_service.jobs.follow_ups import filled
+
+
+@pytest.mark.parametrize(
+    ("template", "facts", "expected"),
+    [
+        ("{document_id}", {"document_id": 7}, 7),
+        ("{name} is read", {"name": "~$a.docx"}, "~$a.docx is read"),
+        ("{error_code}/srv/bob/a.pdf", {"error_code": None}, "{error_code}/srv/bob/a.pdf"),
+        ("{name}", {"name": " FILE:///srv/bob/a.pdf"}, "{name}"),
+        ("/srv/{owner}", {"owner": "ann"}, "/srv/ann"),
+    ],
+)
+def test_a_fact_does_not_turn_a_text_into_the_path_of_a_file(
+    template: str, facts: dict[str, Any], expected: object
+) -> None:
+    assert json.loads(filled(json.dumps([template]), facts)) == [expected]
