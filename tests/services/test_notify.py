@@ -206,11 +206,17 @@ def test_an_address_is_written_as_users_know_it(session: Session) -> None:
         ("https://hooks.example.com/x", True),
         ("https://hooks.example.com@evil.org/x", False),
         ("http://127.0.0.1:9200/", False),
+        ("https://team.hooks.example.org/x", True),
+        ("https://127.0.0.1:9200#.hooks.example.org/x", False),
+        ("https://evil.org?.hooks.example.org/x", False),
+        ("https://evil.org\\.hooks.example.org/x", False),
     ],
 )
 def test_users_of_the_page_reach_their_own_address_and_what_the_settings_allow(
     session: Session, address: str, is_allowed: bool
 ) -> None:
-    session.settings.notify_allow[:] = ["mailto:*@example.com", "https://hooks.example.com/*"]
+    session.settings.notify_allow[:] = [
+        "mailto:*@example.com", "https://hooks.example.com/*", "https://*.hooks.example.org/x",
+    ]  # fmt: skip
 
     assert notifications.is_for_everybody(session, address, owner="alice") is is_allowed

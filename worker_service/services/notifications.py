@@ -110,7 +110,8 @@ def is_for_everybody(session: Session, address: str, *, owner: str) -> bool:
 
     Otherwise a user of the page could have the service write to any address, in its name.
     """
-    allowed = (re.escape(one).replace(r"\*", "[^/@]*") for one in session.settings.notify_allow)
+    # Without the characters that end the host of an address, or begin a second address.
+    allowed = (re.escape(one).replace(r"\*", r"[^/@?#\\%:,;\s]*") for one in session.settings.notify_allow)
     return address in ("", session.settings.addresses.get(owner)) or any(re.fullmatch(one, address) for one in allowed)
 
 

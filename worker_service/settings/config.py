@@ -251,7 +251,7 @@ class Settings:
         kinds.WORDS,
         [],
         "addresses to which every user may have the end of a batch reported, besides his or her own: "
-        "`mailto:*@example.com`; `*` stands for anything without `/` and `@`",
+        "`mailto:*@example.com`; `*` stands for a name, without any of `/@?#%:,;`",
         otherwise="none",
     )
     notify_old_after_seconds = Setting(
