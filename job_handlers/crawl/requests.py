@@ -214,9 +214,11 @@ def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
     """`wish` is FOLDER, or a table with `folder` and options as of `pagemill add`."""
     table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
     folder = table.pop("folder", None)
-    # A relative path would depend on the directory in which the server or the daemon was started.
-    if not isinstance(folder, str) or not (folder.startswith(("/", "~")) or "://" in folder):
+    if not isinstance(folder, str) or folder.startswith(("./", "../")):
         raise BadInput(f"say which folder, such as /srv/reports or { {'folder': '/srv/reports', 'lang': ['deu']} }")
+    if folder and not folder.startswith(("/", "~")):
+        # `crawl_job` would look for a relative path where the server or the daemon was started.
+        _source_of(folder)
     return crawl_job(folder, parse_options(CrawlOptions, table), owner=owner)
 
 

@@ -80,6 +80,36 @@ def test_a_token_to_read_searches_the_documents_of_its_owner_only(
     assert f"there is no document {others}" in page.content[0].text
 
 
+def test_calls_at_the_same_time_keep_to_their_own_owner_and_powers(
+    address: str, settings: Settings, shelf: Shelf
+) -> None:
+    owners = ("ann", "bob")
+    numbers = {owner: shelf.read(f"{owner}.pdf", "the climate", owner=owner) for owner in owners}
+    words = {owner: token(settings, Power.OPERATE if owner == "bob" else Power.READ, owner) for owner in owners}
+    both = asyncio.Barrier(len(owners))
+
+    async def talk(owner: str) -> None:
+        other = next(one for one in owners if one != owner)
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {words[owner]}"}, timeout=30) as http,
+            Client(streamable_http_client(f"{address}/mcp", http_client=http)) as client,
+        ):
+            await both.wait()
+            searches = [client.call_tool("search", {"query": "climate"}) for _ in range(12)]
+            fetches = [client.call_tool("fetch", {"id": f"{numbers[other]}:1"}) for _ in range(12)]
+            found, fetched = await asyncio.gather(asyncio.gather(*searches), asyncio.gather(*fetches))
+            tools = await names_of_tools(client)
+        titles = {one["title"] for each in found for one in each.structured_content["results"]}
+        assert (titles, all(one.is_error for one in fetched)) == ({f"{owner}.pdf, page 1"}, True)
+        assert ("add_document" in tools) is (owner == "bob")
+
+    async def main() -> None:
+        await asyncio.gather(*(talk(owner) for owner in owners))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, main()).result()
+
+
 def test_a_token_to_operate_adds_documents_but_an_owner_s_names_no_file_of_the_server(
     address: str, settings: Settings, tmp_path: Path
 ) -> None:
