@@ -59,6 +59,7 @@ def test_a_locked_pdf_is_opened_by_typing_its_password(site: httpx.Client, setti
     wrong = site.post(address, data={"password": "Sesame", "remember": "1"}, headers=PAGE)
     assert list((shelf.workspace / "passwords").iterdir()) == []
     right = site.post(address, data={"password": "sesame", "remember": "1"}, headers=PAGE)
+    assert site.post(address, data={"password": "open"}, headers=PAGE).status_code == 422
     shown = site.get(f"/documents/{document_id}/pages/1/image")
     theirs = [site.post(one, data={"password": "x"}, headers=bob) for one in (address, f"{address}/forget")]
     forgotten = site.delete(f"/api{address}")

@@ -73,6 +73,10 @@ def _give(place: Path | int, like: os.stat_result, mode: int) -> None:
     os.chmod(place, mode)  # noqa: PTH101  also of a descriptor
 
 
+def find(workspace: Path, document: Document) -> DocumentPassword | None:
+    return _read(path_for(workspace, document))
+
+
 def is_stored(workspace: Path, document: Document) -> bool:
     return path_for(workspace, document).is_file()
 

@@ -112,11 +112,15 @@ def give_password(
     """Try the password, store it, and read the document unless its text is there already."""
     workspace = session.settings.workspace
     key = (document.platform, document.owner, document.source_key)
+    before = passwords.find(workspace, document)
     passwords.save(workspace, DocumentPassword(*key, passwords.check(password), is_kept))
     try:
         check_password(session, renderer, document)
     except PageLocked as error:
-        passwords.forget(workspace, document)
+        if before is None:
+            passwords.forget(workspace, document)
+        else:
+            passwords.save(workspace, before)
         remedy = "type it again; capital letters and the language of the keyboard matter"
         raise WrongPassword("this password does not open the PDF", remedy) from error
     return submit_reindex(session, document.id, {})
