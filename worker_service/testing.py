@@ -36,7 +36,6 @@ from worker_service.handlers.contract import Handler
 from worker_service.jobs.documents import (
     CrawlPage,
     DocumentPages,
-    FileAgain,
     KnownDigests,
     KnownDocument,
     KnownPages,
@@ -44,6 +43,7 @@ from worker_service.jobs.documents import (
     PagesAnswer,
     Question,
     QuestionAnswer,
+    RepublishedFile,
 )
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import (
@@ -95,7 +95,7 @@ class HandlerRun(Struct, frozen=True):
         return self.ended.published
 
     @property
-    def published_again(self) -> Sequence[FileAgain]:
+    def published_again(self) -> Sequence[RepublishedFile]:
         return self.ended.published_again
 
     @property

@@ -154,7 +154,7 @@ def _update_link(workspace: Path, path: str, target: str) -> None:
 def _make_link(workspace: Path, path: str, target: str) -> None:
     *folders, name = path.split("/")
     leads_to = "../" * len(folders) + target
-    with _open_folder(workspace, folders, makes=True) as folder:
+    with _open_folder(workspace, folders, creates=True) as folder:
         try:
             if os.readlink(name, dir_fd=folder) == leads_to:
                 return
@@ -188,11 +188,11 @@ def _remove_link(workspace: Path, path: str) -> None:
 
 
 @contextmanager
-def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
+def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = False) -> Iterator[int]:
     """Raise `PathOccupied` if one is a link or a file."""
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(open_nested_folder(workspace, folders, makes=makes))
+            folder = stack.enter_context(open_nested_folder(workspace, folders, creates=creates))
         except NotADirectoryError as error:
             path = workspace / "/".join(folders)
             raise PathOccupied(f"{error.filename}, of {path}, is no folder", "move it away") from error

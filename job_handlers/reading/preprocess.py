@@ -23,20 +23,25 @@ _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
 """Degrees. The OCR engine copes with a smaller skew, and resampling costs some quality."""
 _SKEW_GAIN = 1.15
-_LIKELY = 3
+"""Minimum ratio of the sharpness at the best angle to that of the page as it is."""
+_REFINED_ANGLES = 3
+"""Best angles of the coarse search that are measured again, exactly."""
 _INK_WIDTH = 310
+"""Width in pixels of the reduced copy in which ink is sought."""
 _MARKS_WIDTH = 620
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
+"""Minimum difference in shade between ink and paper in a reduced copy."""
 _INK_LEAST = 0.00015
-_DEPTH = 70
-"""Minimum difference for a single pixel, large enough to ignore grain."""
+_PIXEL_DEPTH = 70
+"""Minimum difference between ink and paper at full size, large enough to ignore grain."""
 _RULE_DARK = 216
 """Minimum mean ink of a step, of 255."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
-_STRETCHES_MOST = 10_000
-_DARK = re.compile(b"\xff+")
+_SEGMENTS_MOST = 10_000
+"""More segments are those of a picture or of shadows."""
+_INK_RUN = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 """A column of letters, scanned downwards. A gap inside a letter is smaller than one between lines."""
 _TWO_TONED = 0.99
@@ -49,17 +54,17 @@ _PAPER = 255
 _LETTER_INCHES = 16 / 300
 """Width of a letter or two. All ink in it counts as one mark, as high as a small letter if it contains no tall one."""
 _LETTERS_BESIDE = 10
-_MARKED, _MARKS = 16, 0.6
+_MARK_INK, _MARKS_SHARE = 16, 0.6
 """Minimum ink of a mark, of 255: specks do not pass. Minimum share of marks in a row of letters."""
 _LETTERS_HIGH = range(7, 71)
 """Pixels at 300 dpi. Anything lower is a line or dash, anything higher a picture."""
 _LETTERS_LEAST = 20
-_SMALLEST = 0.03
+_SKIPPED_SHARE = 0.03
 """Share of all letters to skip: a running head may be smaller than this height, a footnote may not."""
 _PICTURE_LEAST = 24
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
-"""A page at 400 dpi has less. Half as many pixels each way say no less, and take a quarter of the memory."""
+"""Pixels above which a picture is halved: a page at 400 dpi has fewer, and loses no text at half its resolution."""
 _SQUARES = [value * value for value in range(256)]
 
 
@@ -114,6 +119,7 @@ def image_of(gray: Gray) -> Image.Image:
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
+    """Whiten the rows of one shade with which a decoder fills the end of a truncated image."""
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -122,6 +128,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
+    """Cut the page into bands of at most `height`, each with its top. Each cut is at the brightest row in reach."""
     shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     found: list[tuple[int, Gray]] = []
     top = 0
@@ -135,7 +142,7 @@ def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
 
 
 def is_blank(gray: Gray) -> bool:
-    """Return whether the page has no ink, whatever its text. Specks and the shadow along an edge do not count."""
+    """Return whether the page has no ink. Specks and the shadow along an edge do not count."""
     small = _reduce_to_width(gray, _INK_WIDTH)
     left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
@@ -150,6 +157,7 @@ def is_blank(gray: Gray) -> bool:
 
 
 def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
+    """Return the share of the ink that lies outside these boxes."""
     ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
@@ -158,10 +166,11 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
     """Return the boxes of connected ink outside these boxes; none if there are more than `most`, which means dirt."""
     ink, _, step = _ink_outside(gray, boxes, _MARKS_WIDTH)
     whole: list[list[int]] = []
+    # Boxes of marks that reach the row above. A run of ink extends the box that it touches, and joins several.
     growing: list[list[int]] = []
     samples, length = ink.tobytes(), ink.width
     for y in range(ink.height if ink.getbbox() else 0):
-        for run in _DARK.finditer(samples, y * length, (y + 1) * length):
+        for run in _INK_RUN.finditer(samples, y * length, (y + 1) * length):
             x0, x1 = run.start() - y * length, run.end() - y * length
             touched = [box for box in growing if box[0] <= x1 and x0 <= box[2] and box[3] >= y]
             if not touched:
@@ -181,6 +190,7 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
+    """Return the ink outside the boxes, in a copy of about this width; the page's ink in all; the copy's scale."""
     step = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
@@ -203,9 +213,12 @@ def has_two_tones(gray: Gray) -> bool:
 
 def height_of_letters(gray: Gray, dpi: float) -> int:
     """Return the height in pixels of small letters, such as x, in the smallest print; 0 if there are too few."""
-    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_threshold_table(_MARKED))
+    # Each pixel of `marks` is a letter or two of one row; in `rows`, a pixel is ink if most of ten neighbours are.
+    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_threshold_table(_MARK_INK))
     rows = (
-        marks.reduce((_LETTERS_BESIDE, 1)).point(_threshold_table(_PAPER * _MARKS)).transpose(Image.Transpose.TRANSPOSE)
+        marks.reduce((_LETTERS_BESIDE, 1))
+        .point(_threshold_table(_PAPER * _MARKS_SHARE))
+        .transpose(Image.Transpose.TRANSPOSE)
     )
     samples, length = rows.tobytes(), rows.width
     heights = sorted(
@@ -214,7 +227,7 @@ def height_of_letters(gray: Gray, dpi: float) -> int:
         for found in _LETTERS.finditer(samples, begin, begin + length)
         if round((found.end() - found.start()) * 300 / dpi) in _LETTERS_HIGH
     )
-    return heights[int(len(heights) * _SMALLEST)] if len(heights) >= _LETTERS_LEAST else 0
+    return heights[int(len(heights) * _SKIPPED_SHARE)] if len(heights) >= _LETTERS_LEAST else 0
 
 
 def halve(gray: Gray) -> Gray:
@@ -250,7 +263,9 @@ def skew_of(gray: Gray) -> float:
     coarse = [half / 2 for half in range(-int(_SKEW_MAX * 2), int(_SKEW_MAX * 2) + 1) if half]
     # Nearest-pixel resampling is accurate enough for the coarse search and takes a third of the time.
     roughly = {tried: _sharpness(strips, tried, strip_width, Image.Resampling.NEAREST) for tried in coarse}
-    likely = [tried for tried in sorted(roughly, key=roughly.__getitem__)[-_LIKELY:] if roughly[tried] > upright]
+    likely = [
+        tried for tried in sorted(roughly, key=roughly.__getitem__)[-_REFINED_ANGLES:] if roughly[tried] > upright
+    ]
     best, angle = _sharpest(strips, strip_width, likely, (upright, 0.0))
     # Next to upright, try only the smallest angle that matters.
     finer = [angle + tenth / 10 for tenth in range(-4, 5) if tenth] if angle else [-_SKEW_LEAST, _SKEW_LEAST]
@@ -301,7 +316,8 @@ def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Ima
     return image_of(gray).crop((left, top, max(right, left + 1), max(bottom, top + 1))), left, top
 
 
-def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
+def ruled_lines(gray: Gray, dpi: float) -> list[Box]:
+    """Return the level and upright lines of ink, in pixels."""
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     level = _segments(ink, step)
@@ -309,26 +325,26 @@ def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float
     return [*level, *((y0, x0, y1, x1) for x0, y0, x1, y1 in upright)]
 
 
-def _segments(ink: Image.Image, step: int) -> list[tuple[float, float, float, float]]:
+def _segments(ink: Image.Image, step: int) -> list[Box]:
+    """Return the level lines of ink, to the nearest `step` of pixels."""
     # A slightly leaning line continues in the next row.
     thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
     small = thick.reduce((step, 1))
     dark = small.point(_threshold_table(_RULE_DARK)).tobytes()
     width = small.width
     found: dict[int, list[tuple[int, int]]] = {}
-    for run in _DARK.finditer(dark):
+    for run in _INK_RUN.finditer(dark):
         row = run.start() // width
         begin, end = run.start() - row * width, min(run.end() - row * width, width)
         if end - begin >= _RULE_STEPS_LEAST:
             found.setdefault(row, []).append((begin, end))
-    if sum(map(len, found.values())) > _STRETCHES_MOST:
-        # Pictures or shadows.
+    if sum(map(len, found.values())) > _SEGMENTS_MOST:
         return []
     return [
         (float(begin * step), float(row), float(end * step), float(row))
         for row, runs in found.items()
         for begin, end in runs
-        # Anything thicker than a line is an area.
+        # Ink in all of the next rows below its middle makes it an area, not a line.
         if not all(
             any(one <= (begin + end) // 2 < other for one, other in found.get(row + beyond, ()))
             for beyond in range(1, step)
@@ -337,7 +353,7 @@ def _segments(ink: Image.Image, step: int) -> list[tuple[float, float, float, fl
 
 
 def _ink(gray: Gray) -> Image.Image:
-    dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _DEPTH
+    dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _PIXEL_DEPTH
     return image_of(gray).point([_PAPER if value < dark else 0 for value in range(256)])
 
 
@@ -351,6 +367,7 @@ def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
 
 
 def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
+    """Return for each share, such as (3, 4), the shade below which that share of the pixels lies."""
     counts = list(accumulate(image.histogram()))
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
@@ -362,6 +379,7 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
+    """Return the greatest sharpness and its angle, or `best` if no angle is better."""
     for angle in angles:
         sharp = _sharpness(strips, angle, strip_width)
         if sharp > best[0]:

@@ -10,15 +10,17 @@ import pytest
 
 from worker_service.cluster.pool import ClusterPool, cluster_types
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.messages import PASSWORD, Described, Order
+from worker_service.runner.messages import PASSWORD, HandlerDescription, Order
 from worker_service.settings.cluster import Cluster
 
 DESCRIBED = {
-    "ocr_pages": Described(HandlerFacts("ocr_pages"), spec="a.b:c", runs_on_cluster=True),
-    "extract_rows": Described(HandlerFacts("extract_rows"), spec="a.b:d", runs_on_cluster=True),
-    "ingest": Described(HandlerFacts("ingest"), spec="a.b:e"),
-    "broken": Described(HandlerFacts("broken"), spec="a.b:f", runs_on_cluster=True, set_aside="it hangs"),
-    "dropped": Described(HandlerFacts("dropped"), spec="/etc/pagemill/handlers/dropped.py", runs_on_cluster=True),
+    "ocr_pages": HandlerDescription(HandlerFacts("ocr_pages"), spec="a.b:c", runs_on_cluster=True),
+    "extract_rows": HandlerDescription(HandlerFacts("extract_rows"), spec="a.b:d", runs_on_cluster=True),
+    "ingest": HandlerDescription(HandlerFacts("ingest"), spec="a.b:e"),
+    "broken": HandlerDescription(HandlerFacts("broken"), spec="a.b:f", runs_on_cluster=True, set_aside="it hangs"),
+    "dropped": HandlerDescription(
+        HandlerFacts("dropped"), spec="/etc/pagemill/handlers/dropped.py", runs_on_cluster=True
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from tests.daemon.conftest import MakeAttempt, context_in
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ask_for, ids, save, start_reading, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
 from worker_service.jobs.attempts import Completion
-from worker_service.jobs.documents import FileAgain, NewFile
+from worker_service.jobs.documents import NewFile, RepublishedFile
 from worker_service.store.store import Store
 from worker_service.workspace import FORGOTTEN_AT_ONCE
 
@@ -60,7 +60,7 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     files = [NewFile(name, f"objects/{folder.name}/{name}", "text") for name in ("own.txt", "shared.txt")]
     store.leases.complete_many([Completion(first.lease, files=files, publishes=True)])
     [shared] = [file for file in store.library.files(1) if file.name == "shared.txt"]
-    store.leases.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
+    store.leases.complete_many([Completion(second.lease, files=[RepublishedFile(shared.id)], publishes=True)])
 
     store.removal.remove_documents([1], actor="ann")
     forget(context_in(tmp_path, store, log, workspace=tmp_path))

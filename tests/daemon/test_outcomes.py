@@ -15,7 +15,7 @@ from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.reporting import CannotLand
-from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest, RepublishedFile
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.runner.messages import How, Publication
@@ -295,7 +295,7 @@ def test_what_publishes_a_file_again_that_was_removed_meanwhile_is_tried_again_a
 ) -> None:
     late, other = attempt(), attempt()
 
-    outcomes.add(late, ended(late, published_again=[FileAgain(99, "original")]))
+    outcomes.add(late, ended(late, published_again=[RepublishedFile(99, "original")]))
     outcomes.add(other, ended(other))
     landed = outcomes.write()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt
 from worker_service.daemon.claiming import refusal
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.messages import Described, Ended, How
+from worker_service.runner.messages import Ended, HandlerDescription, How
 
 SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'
 
@@ -18,15 +18,15 @@ SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'
     ("found", "payload", "code", "message"),
     [
         (None, "{}", "HANDLER_SET_ASIDE", "no handler for ocr_pages"),
-        (Described(HandlerFacts("ocr_pages"), set_aside="it hangs"), "{}", "HANDLER_SET_ASIDE", "it hangs"),
+        (HandlerDescription(HandlerFacts("ocr_pages"), set_aside="it hangs"), "{}", "HANDLER_SET_ASIDE", "it hangs"),
         (
-            Described(HandlerFacts("ocr_pages", payload_schema=SCHEMA)), '{"pages": "x"}', "PAYLOAD_INVALID",
+            HandlerDescription(HandlerFacts("ocr_pages", payload_schema=SCHEMA)), '{"pages": "x"}', "PAYLOAD_INVALID",
             'payload.pages: the value is not of type "integer"',
         ),
     ],
 )  # fmt: skip
 def test_what_cannot_begin_ends_for_good(
-    attempt: MakeAttempt, found: Described | None, payload: str, code: str, message: str
+    attempt: MakeAttempt, found: HandlerDescription | None, payload: str, code: str, message: str
 ) -> None:
     job = attempt().job._replace(payload=payload)
 
@@ -37,4 +37,4 @@ def test_what_cannot_begin_ends_for_good(
 def test_what_fits_or_is_too_long_to_look_at_is_left_to_the_child(attempt: MakeAttempt, payload: str | None) -> None:
     job = attempt().job._replace(payload=payload)
 
-    assert refusal(job, Described(HandlerFacts("ocr_pages", payload_schema=SCHEMA))) is None
+    assert refusal(job, HandlerDescription(HandlerFacts("ocr_pages", payload_schema=SCHEMA))) is None

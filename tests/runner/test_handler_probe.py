@@ -10,7 +10,7 @@ import pytest
 
 from tests.fake_distributions import install
 from tests.runner.conftest import SABOTEURS, MakeClient, PoolClient
-from worker_service.runner.messages import Begin, Described, How
+from worker_service.runner.messages import Begin, HandlerDescription, How
 from worker_service.runner.pool import ChildError, LocalPool
 
 BROKEN = {
@@ -24,7 +24,7 @@ BROKEN = {
 
 
 @contextmanager
-def started_pool(pool: LocalPool) -> Iterator[dict[str, Described]]:
+def started_pool(pool: LocalPool) -> Iterator[dict[str, HandlerDescription]]:
     try:
         yield {one.facts.job_type: one for one in pool.start()}
     finally:

@@ -17,9 +17,9 @@ from worker_service.jobs.documents import (
     DeferredAction,
     DocumentFacts,
     DocumentRequest,
-    FileAgain,
     OnEnd,
     PageResult,
+    RepublishedFile,
 )
 from worker_service.jobs.job import NewJob
 from worker_service.runner import pool as pool_module
@@ -66,7 +66,7 @@ HAPPENINGS: list[ChildMessage] = [
             )
         ],
         [Publication(Path("a.txt"), "text", "a.txt", "ab" * 32)],
-        published_again=[FileAgain(7, "original")],
+        published_again=[RepublishedFile(7, "original")],
         document=DocumentFacts(pages=12),
         publishes=True,
     ),

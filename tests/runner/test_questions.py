@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.runner.conftest import MakeClient, PoolClient
-from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, PagesAnswer
+from worker_service.jobs.documents import Currency, KnownDigests, PageResult, PagesAnswer, RepublishedFile
 from worker_service.runner.messages import Asked, Checkpointed, How, Order, PagesRead
 from worker_service.runner.questions import decode_question, empty_answer
 
@@ -47,7 +47,7 @@ def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(cli
 
     [file] = ended.published
     assert (file.path.name, file.role, file.name, file.sha256) == ("all.txt", "text", "Report.txt", "ab" * 32)
-    assert (ended.published_again, ended.publishes) == ([FileAgain(7, "original")], True)
+    assert (ended.published_again, ended.publishes) == ([RepublishedFile(7, "original")], True)
     assert ended.document is not None
     assert ended.document.pages == 2
 

@@ -17,8 +17,8 @@ from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.messages import (
     AttemptEvent,
-    Described,
     Ended,
+    HandlerDescription,
     How,
     Logged,
     Order,
@@ -31,9 +31,9 @@ Key = tuple[int, int]
 
 STAGING = Path("/staging")
 DESCRIBED = (
-    Described(HandlerFacts("work")),
-    Described(HandlerFacts("once", at_most_once=True)),
-    Described(HandlerFacts("leaf", job_class="io")),
+    HandlerDescription(HandlerFacts("work")),
+    HandlerDescription(HandlerFacts("once", at_most_once=True)),
+    HandlerDescription(HandlerFacts("leaf", job_class="io")),
 )
 _ENDS = (How.DONE,) * 6 + (How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.CRASHED, How.TIMED_OUT)
 
@@ -87,7 +87,7 @@ class SimulatedForkServer:
     def answer(self, asked: object, answer: object, *, code: str = "", message: str = "") -> None:
         raise AssertionError("a simulated child asks nothing")
 
-    def restart(self) -> Sequence[Described]:
+    def restart(self) -> Sequence[HandlerDescription]:
         self.is_alive = True
         return DESCRIBED
 

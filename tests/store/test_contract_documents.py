@@ -37,7 +37,6 @@ from worker_service.jobs.documents import (
     DocumentFacts,
     DocumentPages,
     DocumentRequest,
-    FileAgain,
     IndexStatus,
     IsCurrent,
     KnownDigests,
@@ -46,6 +45,7 @@ from worker_service.jobs.documents import (
     NewFile,
     OnEnd,
     PageResult,
+    RepublishedFile,
     SameContent,
     TakeoverTimeouts,
 )
@@ -619,7 +619,7 @@ def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store)
     [original] = store.attempts.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
-    again = [FileAgain(original.id, "original", "b.pdf")]
+    again = [RepublishedFile(original.id, "original", "b.pdf")]
     store.leases.complete_many(
         [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
     )
@@ -638,7 +638,7 @@ def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
     job = start_reading(store)
 
     with pytest.raises(RuleBroken, match="no file 77"):
-        store.leases.complete_many([Completion(job.lease, files=[FileAgain(77)])])
+        store.leases.complete_many([Completion(job.lease, files=[RepublishedFile(77)])])
 
     assert status_of(store, job.id) is RUNNING
 
@@ -981,7 +981,7 @@ def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by
     ask_for(store, "b.pdf", owner="bob")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     save(store, first.lease, "own", "both")
-    again = [FileAgain(original.id, "original", "b.pdf")]
+    again = [RepublishedFile(original.id, "original", "b.pdf")]
     save(store, second.lease, "both", first=2)
     store.leases.complete_many(
         [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
@@ -1038,7 +1038,7 @@ def test_what_is_kept_is_summed_up_by_owner_and_what_two_share_counts_once_for_a
     facts = DocumentFacts(pages=7)
     store.leases.complete_many([
         Completion(first.lease, publishes=True),
-        Completion(second.lease, files=[FileAgain(original.id, "original"), own], document=facts, publishes=True),
+        Completion(second.lease, files=[RepublishedFile(original.id, "original"), own], document=facts, publishes=True),
     ])  # fmt: skip
 
     # Beside the original, a download of ann's has published a log that is empty.

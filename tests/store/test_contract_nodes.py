@@ -107,7 +107,7 @@ def test_an_attempt_says_where_it_ran(head: Store) -> None:
 
     [attempt] = head.history.attempts(job)
     assert (attempt.node, attempt.pid) == ("n1", 5)
-    assert [(one.node, one.job_id) for one in head.overview.on_nodes()] == [("n1", job)]
+    assert [(one.node, one.job_id) for one in head.overview.work_on_nodes()] == [("n1", job)]
 
 
 def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:

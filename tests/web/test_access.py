@@ -204,13 +204,13 @@ def test_a_power_brings_those_below_it(session: Session) -> None:
 def test_one_owner_selects_what_is_theirs_and_nothing_of_whatever_else_is_asked_for() -> None:
     alice = Visitor("alice", frozenset(Power), "alice")
 
-    assert alice.only(Selector()) == Selector(owners=("alice",))
-    assert alice.only(Selector(owners=("alice", "bob"), ids=(1,))) == Selector(owners=("alice",), ids=(1,))
-    assert alice.only(Selector(owners=("bob",), batch_ids=(7,))) == Selector(owners=("alice",), ids=(0,))
+    assert alice.limit_selector(Selector()) == Selector(owners=("alice",))
+    assert alice.limit_selector(Selector(owners=("alice", "bob"), ids=(1,))) == Selector(owners=("alice",), ids=(1,))
+    assert alice.limit_selector(Selector(owners=("bob",), batch_ids=(7,))) == Selector(owners=("alice",), ids=(0,))
     assert not alice.may_see("bob")
     assert not alice.may_see("")
     assert not alice.may_see(None)
-    assert Visitor("ann", frozenset(Power)).only(Selector()) == Selector()
+    assert Visitor("ann", frozenset(Power)).limit_selector(Selector()) == Selector()
 
 
 # ── Who tries again and again ───────────────────────────────────────────────────────────────────────────────────

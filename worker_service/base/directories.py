@@ -25,11 +25,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
-    """`root` may be a link; no folder may. With `makes`, create missing folders."""
+def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool = False) -> Iterator[int]:
+    """Open the last of nested folders. `root` may be a link; no folder may. With `creates`, create missing folders."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        folder = open_folder(top, folders, makes=makes)
+        folder = open_folder(top, folders, creates=creates)
     finally:
         os.close(top)
     try:
@@ -38,12 +38,12 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool =
         os.close(folder)
 
 
-def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) -> int:
+def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False) -> int:
     # The error names the part that is not a folder in `filename`.
     folder = os.dup(directory)
     try:
         for name in folders:
-            if makes:
+            if creates:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=folder)
             below = os.open(name, OPEN_DIRECTORY, dir_fd=folder)

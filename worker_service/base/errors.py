@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 def in_a_sentence(detail: str, remedy: str | None) -> str:
-    """Write for display: no code parses the result."""
+    """Join detail and remedy for display. No code parses the result."""
     # The remedy belongs to the first line: the rest is the output of a program, or a traceback.
     first, newline, more = detail.partition("\n")
     return f"{': '.join(filter(None, [first, remedy]))}{newline}{more}"
@@ -98,7 +98,7 @@ class RuleBroken(StoreError, code="rule_broken", exit_code=1):
 
 
 class PublishedFileRemoved(RuleBroken, code="file_forgotten"):
-    """Publish the content in another attempt."""
+    """A file that should be published again was removed. The job publishes its content in another attempt."""
 
 
 class JobNotFound(PagemillError, code="job_not_found", exit_code=66): ...
@@ -132,7 +132,7 @@ class LeaseLost(PagemillError, code="lease_lost"):
 
 
 class CancelRequested(LeaseLost, code="cancel_requested"):
-    """Nothing but the end of its cancellation may be written (P7)."""
+    """The only change that the job still accepts is the end of its cancellation (P7)."""
 
 
 class WorkerUnknown(PagemillError, code="worker_unknown"):

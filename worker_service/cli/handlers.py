@@ -11,7 +11,7 @@ import click
 from worker_service.base.errors import Refused
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, completes_type, verb
-from worker_service.runner.messages import Declared, Described
+from worker_service.runner.messages import HandlerDeclaration, HandlerDescription
 from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
 
@@ -58,7 +58,7 @@ def show(call: Invocation, job_type: str, schema: bool) -> None:
         output.show_json_text(json.dumps(written, ensure_ascii=False, indent=2))
 
 
-def _row(one: Described, call: Invocation) -> Sequence[object]:
+def _row(one: HandlerDescription, call: Invocation) -> Sequence[object]:
     state = "ready"
     if reason := one.set_aside or one.facts.missing_text:
         # The last line of a traceback has the reason.
@@ -73,7 +73,7 @@ def _row(one: Described, call: Invocation) -> Sequence[object]:
     )  # fmt: skip
 
 
-def _object(one: Described, call: Invocation) -> dict[str, object]:
+def _object(one: HandlerDescription, call: Invocation) -> dict[str, object]:
     facts = one.facts
     values: dict[str, object] = {
         "type": facts.job_type,
@@ -94,7 +94,7 @@ def _object(one: Described, call: Invocation) -> dict[str, object]:
     return values
 
 
-def _sandbox(declared: Declared, call: Invocation) -> str:
+def _sandbox(declared: HandlerDeclaration, call: Invocation) -> str:
     return call.settings.sandbox if declared.sandbox == "default" else declared.sandbox
 
 

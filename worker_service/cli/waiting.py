@@ -1,6 +1,6 @@
 """Wait until jobs have ended or documents have been read, and report their progress meanwhile.
 
-A document is awaited through the job that brings it in while that is live, and then through its own state.
+While the job that adds a document is live, its state counts; after that, the state of the document.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class WaitResult(Struct, frozen=True):
     failed: int
     cancelled: int
     gone: int
+    """Jobs whose rows were deleted meanwhile."""
     watching: Sequence[int]
     """Ids of jobs that check for changes again and again; their end was not awaited."""
     going_on: int
@@ -62,7 +63,7 @@ def wait_for_jobs(
     watch: WatchJobs | None = None,
     follows: bool = False,
 ) -> WaitResult:
-    """Wait until every selected job has ended and, with `follows`, every job that came of one of them.
+    """Wait until every selected job has ended and, with `follows`, every job that one of them created.
 
     Selectors other than ids and batches select live jobs only. A watching job is awaited until it has checked once.
     """
@@ -78,7 +79,7 @@ def wait_for_jobs(
     awaited: Sequence[int] = ()
     while len(ids) > len(awaited):
         awaited = ids
-        if not _have_ended(session, ids, deadline, watch):
+        if not _wait_for_end(session, ids, deadline, watch):
             left = counted(jobs.count_jobs(session, ids, LIVE), "job")
             raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
         ids = session.reading.family(ids) if follows else ids
@@ -87,8 +88,8 @@ def wait_for_jobs(
     return _result(session, ids)
 
 
-def _have_ended(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
-    """Wait; return False if the deadline has passed first."""
+def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
+    """Return whether all jobs have ended before the deadline."""
     left = chunks(ids)
 
     def is_awaited() -> bool:
@@ -198,7 +199,7 @@ def wait_for_documents(
 def _await_known(
     session: Session, awaited: Sequence[AwaitedDocument], deadline: float, watch: WatchDocuments | None
 ) -> DocumentsProgress:
-    """Return the progress at the end of these documents or at the deadline."""
+    """Wait for these documents. Return their progress at the end or at the deadline."""
     for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline):
         if watch is not None:
             watch(progress)
@@ -255,8 +256,8 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
 
 def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) -> UnreadDocument | None:
     if job is not None and job.status is not Status.COMPLETED:
-        what = job.error_code or job.status.upper()
-        return UnreadDocument(one.name, what, job.error_text or f"job {job.id} is {job.status}")
+        code = job.error_code or job.status.upper()
+        return UnreadDocument(one.name, code, job.error_text or f"job {job.id} is {job.status}")
     if document is None:
         return UnreadDocument(one.name, "GONE", "its job and its document have been removed")
     if document.status is IndexStatus.FAILED:

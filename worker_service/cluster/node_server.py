@@ -25,7 +25,17 @@ from worker_service import VERSION
 from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
 from worker_service.jobs.documents import KnownDigests, KnownPages
 from worker_service.runner import sandbox
-from worker_service.runner.messages import Asked, AttemptOver, Begin, Described, Ended, How, Key, Launch, attempt_name
+from worker_service.runner.messages import (
+    Asked,
+    AttemptOver,
+    Begin,
+    Ended,
+    HandlerDescription,
+    How,
+    Key,
+    Launch,
+    attempt_name,
+)
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import decode_daemon_message, encode_message
 from worker_service.runner.questions import decode_question, empty_answer
@@ -190,7 +200,7 @@ class _WorkerConnection:
         self._writer.close()
 
 
-def fault_of(terms: Terms, described: Mapping[str, Described]) -> str:
+def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
     """Return why this node cannot run attempts of this head, or ''."""
     if terms.version != VERSION:
         return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"

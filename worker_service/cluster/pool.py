@@ -23,9 +23,9 @@ from worker_service.runner.messages import (
     AttemptEvent,
     Begin,
     ClusterBegin,
-    Described,
     Drain,
     Ended,
+    HandlerDescription,
     How,
     Key,
     NodesSeen,
@@ -40,7 +40,7 @@ _RESTART_FACTOR = 1.5
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
-def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[str]:
+def cluster_types(described: Mapping[str, HandlerDescription], cluster: Cluster) -> list[str]:
     # A node has handlers that are installed there, and not the files of the head's handlers directory.
     return sorted(
         job_type
@@ -51,7 +51,7 @@ def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[
 
 
 def cluster_begin(
-    cluster: Cluster, described: Mapping[str, Described], types: Sequence[str], objects: Path
+    cluster: Cluster, described: Mapping[str, HandlerDescription], types: Sequence[str], objects: Path
 ) -> ClusterBegin:
     return ClusterBegin(
         cluster.address,
@@ -173,7 +173,7 @@ class ClusterPool:
             self._start_driver()
         return events
 
-    def restart(self) -> Sequence[Described]:
+    def restart(self) -> Sequence[HandlerDescription]:
         return self.local.restart()
 
     def _on_nodes(self) -> Iterator[AttemptEvent]:

@@ -16,7 +16,7 @@ from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.jobs.workers import NODE
-from worker_service.runner.messages import PASSWORD, Described, Ended, How, Order
+from worker_service.runner.messages import PASSWORD, Ended, HandlerDescription, How, Order
 from worker_service.runner.pool import ChildError, LocalPool
 from worker_service.services import passwords
 
@@ -52,7 +52,7 @@ class Claiming:
         self._should_claim = dict.fromkeys(self.context.slots.sizes, True)
         self.is_deadline_known = False
 
-    def fill_slots(self, described: Mapping[str, Described]) -> bool:
+    def fill_slots(self, described: Mapping[str, HandlerDescription]) -> bool:
         slots = self.context.slots
         before = len(slots)
         for job_class in slots.sizes:
@@ -86,7 +86,7 @@ class Claiming:
         heartbeat.leases = (*heartbeat.leases, *(Lease(job.id, job.fence, worker_id) for job in jobs))
         return jobs
 
-    def _start(self, job: Job, job_class: str, described: Described | None) -> None:
+    def _start(self, job: Job, job_class: str, described: HandlerDescription | None) -> None:
         is_at_most_once = described is not None and described.facts.at_most_once
         is_small = described is not None and described.reuse > 1
         lease = Lease(job.id, job.fence, self.context.identity.worker_id)
@@ -98,7 +98,7 @@ class Claiming:
         if ended is not None:
             self.outcomes.add(attempt, ended)
 
-    def _launch(self, job: Job, described: Described | None) -> Ended | None:
+    def _launch(self, job: Job, described: HandlerDescription | None) -> Ended | None:
         """If no child was started, return the outcome that releases the job."""
         try:
             order = self._order(job, described)
@@ -112,7 +112,7 @@ class Claiming:
             self.context.log.error(events.FORK_SERVER_DIED, reason=str(error))
         return Ended(job.id, job.fence, How.STOPPED)
 
-    def _order(self, job: Job, described: Described | None) -> Order:
+    def _order(self, job: Job, described: HandlerDescription | None) -> Order:
         slots, attempts = self.context.slots, self.context.store.attempts
         document = None if job.document_id is None else attempts.known_document(job.document_id)
         workspace = self.context.settings.workspace.absolute()
@@ -164,7 +164,7 @@ class Prefetch:
                 known = self._seconds.get(attempt.job.job_type, attempt.took_seconds)
                 self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _NEWEST_WEIGHT
 
-    def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
+    def room(self, job_class: str, described: Mapping[str, HandlerDescription]) -> dict[str, int]:
         """Return how many more jobs of each type may be claimed ahead.
 
         None for nodes, where jobs could wait for unrelated ones.
@@ -178,7 +178,7 @@ class Prefetch:
                 room[job_type] = most - number
         return room
 
-    def _most(self, job_type: str, described: Described | None) -> int:
+    def _most(self, job_type: str, described: HandlerDescription | None) -> int:
         """Return how many jobs should wait for one child."""
         if described is None or described.reuse <= 1:
             return 1
@@ -192,7 +192,7 @@ _CHECKED_CHARACTERS_MAX = 65_536
 """The child checks longer payloads, because this holds up the loop."""
 
 
-def refusal(job: Job, found: Described | None) -> Ended | None:
+def refusal(job: Job, found: HandlerDescription | None) -> Ended | None:
     if found is None or found.set_aside is not None:
         message = f"no handler for {job.job_type}" if found is None else found.set_aside or ""
         return Ended(job.id, job.fence, How.PERMANENT, code="HANDLER_SET_ASIDE", message=message)

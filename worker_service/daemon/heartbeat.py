@@ -22,7 +22,7 @@ from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.daemon.attempts import DaemonContext, failure_fields
 from worker_service.jobs.job import Lease
 from worker_service.jobs.workers import NODE, Beat, Worker
-from worker_service.runner.messages import Described
+from worker_service.runner.messages import HandlerDescription
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Ownership:
         for attempt in self.context.slots:
             attempt.is_lost = True
 
-    def register(self, handlers: Iterable[Described]) -> None:
+    def register(self, handlers: Iterable[HandlerDescription]) -> None:
         """Register at start, or after recovery removed the worker. Lost attempts stay lost."""
         worker = own_worker(self.context, handlers)
         self.context.store.workers.register(worker)
@@ -223,7 +223,7 @@ class Ownership:
                 continue
 
 
-def own_worker(context: DaemonContext, handlers: Iterable[Described]) -> Worker:
+def own_worker(context: DaemonContext, handlers: Iterable[HandlerDescription]) -> Worker:
     own, sizes = context.identity, context.slots.sizes
     facts = [described.facts for described in handlers]
     return Worker(

@@ -30,7 +30,15 @@ from worker_service.daemon.reporting import CannotLand, Reporter
 from worker_service.jobs.attempts import ChildProcess
 from worker_service.jobs.job import Status
 from worker_service.jobs.workers import NODE, wants
-from worker_service.runner.messages import Assigned, AttemptEvent, Described, Ended, Logged, Progressed, Started
+from worker_service.runner.messages import (
+    Assigned,
+    AttemptEvent,
+    Ended,
+    HandlerDescription,
+    Logged,
+    Progressed,
+    Started,
+)
 from worker_service.runner.pool import ChildError, LocalPool
 from worker_service.store.change_watch import FileWatch
 
@@ -55,7 +63,7 @@ EXIT_IO = 74
 class Loop:
     context: DaemonContext
     pool: LocalPool | ClusterPool
-    described: Mapping[str, Described]
+    described: Mapping[str, HandlerDescription]
     outcomes: OutcomeWriter
     heartbeat: Heartbeat
     watch: FileWatch
@@ -362,7 +370,7 @@ class Loop:
 # ── Events of child processes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def filter_types(described: Iterable[Described], types: Sequence[str]) -> dict[str, Described]:
+def filter_types(described: Iterable[HandlerDescription], types: Sequence[str]) -> dict[str, HandlerDescription]:
     return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
 
 

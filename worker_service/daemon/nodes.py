@@ -14,7 +14,7 @@ from worker_service.base.errors import StoreError, WorkerUnknown
 from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.workers import NODE, NodeState
-from worker_service.runner.messages import Begin, Described, NodesSeen
+from worker_service.runner.messages import Begin, HandlerDescription, NodesSeen
 from worker_service.runner.pool import LocalPool
 from worker_service.settings.cluster import LOCAL, Cluster
 
@@ -42,10 +42,10 @@ class Nodes:
     def look_at(self) -> float:
         return self._look_at
 
-    def described(self, described: Mapping[str, Described]) -> dict[str, Described]:
+    def described(self, described: Mapping[str, HandlerDescription]) -> dict[str, HandlerDescription]:
         """Give the cluster's types their own class, and ignore what this machine lacks for them."""
 
-        def on_nodes(one: Described) -> Described:
+        def on_nodes(one: HandlerDescription) -> HandlerDescription:
             facts = msgspec.structs.replace(one.facts, job_class=NODE, missing=None, missing_remedy="")
             return msgspec.structs.replace(one, facts=facts)
 
@@ -107,7 +107,7 @@ def nodes_of(
     cluster: Cluster,
     local: LocalPool,
     begin: Begin,
-    described: Mapping[str, Described],
+    described: Mapping[str, HandlerDescription],
     staging: Path,
 ) -> Nodes | None:
     """Return None if no type runs on nodes. The local fork server was started with `begin`."""

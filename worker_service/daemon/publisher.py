@@ -37,7 +37,7 @@ class Publisher(Struct, frozen=True):
         objects.mkdir(parents=True, exist_ok=True)
         with (
             open_nested_folder(objects) as folder,
-            open_nested_folder(objects, [name], makes=True) as place,
+            open_nested_folder(objects, [name], creates=True) as place,
             open_nested_folder(self.staging) as root,
         ):
             for file in ended.files:
@@ -49,7 +49,7 @@ class Publisher(Struct, frozen=True):
     def _move(self, file: Path, root: int, place: int) -> None:
         """Drop the first part of the path: the attempt's staging directory, named by the fork server."""
         _, *folders, name = file.parts
-        target = open_folder(place, folders, makes=True)
+        target = open_folder(place, folders, creates=True)
         try:
             self._move_name(name, file.parent, root, target)
             os.fsync(target)

@@ -26,7 +26,7 @@ from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.reload import reload_settings
-from worker_service.runner.messages import Begin, Described
+from worker_service.runner.messages import Begin, HandlerDescription
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
@@ -161,7 +161,7 @@ def _set_environment(settings: Settings) -> None:
 
 class _StartedPool(NamedTuple):
     pool: LocalPool | ClusterPool
-    described: Mapping[str, Described]
+    described: Mapping[str, HandlerDescription]
     known_types: Collection[str]
     """Types with a handler here, allowed or not."""
     nodes: Nodes | None
@@ -211,7 +211,7 @@ def _build_heartbeat(context: DaemonContext, notifier: Notifier) -> Heartbeat:
     )
 
 
-def _log_start(context: DaemonContext, described: Mapping[str, Described]) -> None:
+def _log_start(context: DaemonContext, described: Mapping[str, HandlerDescription]) -> None:
     settings = context.settings
     context.log.info(
         events.DAEMON_STARTED,

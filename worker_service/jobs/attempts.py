@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from worker_service.base.errors import in_a_sentence
-from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, NewFile
+from worker_service.jobs.documents import CrawlPage, DocumentFacts, NewFile, RepublishedFile
 from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import Lease, NewJob
 
@@ -50,7 +50,7 @@ class Completion(NamedTuple):
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()
     usage: Usage = Usage()
-    files: Sequence[NewFile | FileAgain] = ()
+    files: Sequence[NewFile | RepublishedFile] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
     """Make the job's generation current."""

@@ -151,7 +151,7 @@ class NewFile(Struct, frozen=True):
     note: str = ""
 
 
-class FileAgain(Struct, frozen=True):
+class RepublishedFile(Struct, frozen=True):
     """A published file that a completion publishes again for another job or document."""
 
     file_id: int

@@ -27,7 +27,7 @@ from worker_service.handlers.contract import (
     Snooze,
     Stopped,
 )
-from worker_service.jobs.documents import FileAgain
+from worker_service.jobs.documents import RepublishedFile
 from worker_service.runner import sandbox
 from worker_service.runner.context import ChildContext
 from worker_service.runner.messages import MESSAGE_CHARACTERS_MAX, Ended, How, Order, Publication
@@ -116,10 +116,10 @@ def is_clean(ended: Ended) -> bool:
 
 def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
     files: list[Publication] = []
-    files_again: list[FileAgain] = []
+    files_again: list[RepublishedFile] = []
     for one in done.files:
         if isinstance(one, SameFile):
-            files_again.append(FileAgain(one.file_id, one.role, strip_surrogates(one.name)))
+            files_again.append(RepublishedFile(one.file_id, one.role, strip_surrogates(one.name)))
         else:
             files.append(_publication(one if isinstance(one, File) else File(one), staging))
     for directory in {staging / file.path.parent for file in files}:

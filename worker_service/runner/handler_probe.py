@@ -31,7 +31,7 @@ from worker_service.jobs.job import CAPABILITY_MISSING
 from worker_service.jobs.workers import HandlerFacts, wants
 from worker_service.runner import processes, sandbox
 from worker_service.runner.child import HandlerLoader
-from worker_service.runner.messages import Begin, Declared, Described
+from worker_service.runner.messages import Begin, HandlerDeclaration, HandlerDescription
 from worker_service.runner.protocol import Garbled, decode_as, encode_message
 
 SHIPPED = "pagemill"
@@ -42,12 +42,12 @@ Tables = Mapping[str, registry.Commands]
 
 
 class LoadedHandler(Struct, frozen=True):
-    described: Described
+    described: HandlerDescription
     loader: HandlerLoader | None
 
 
 class ProbeResult(Struct, frozen=True):
-    handlers: Sequence[Described] = ()
+    handlers: Sequence[HandlerDescription] = ()
     threads: int = 1
     reason: str = ""
     """Why the entry point cannot be used."""
@@ -123,7 +123,7 @@ def _describe_entry_point(found: EntryPoint, tables: Tables) -> ProbeResult:
         return ProbeResult(reason=f"cannot be imported:\n{last}")
 
 
-def _describe_handler(handler: Handler[Any], found: EntryPoint) -> Described:
+def _describe_handler(handler: Handler[Any], found: EntryPoint) -> HandlerDescription:
     lacks = handler.missing() if handler.missing is not None else None
     missing = Problem(CAPABILITY_MISSING, lacks) if isinstance(lacks, str) else lacks
     facts = HandlerFacts(
@@ -136,7 +136,7 @@ def _describe_handler(handler: Handler[Any], found: EntryPoint) -> Described:
         handler.limits.wall_seconds,
         None if handler.choices is None else msgspec.json.encode(handler.choices()).decode(),
     )
-    declared = Declared(
+    declared = HandlerDeclaration(
         limits=handler.limits,
         sandbox=handler.sandbox,
         has_keep=handler.keep_key is not None,
@@ -147,7 +147,7 @@ def _describe_handler(handler: Handler[Any], found: EntryPoint) -> Described:
         about=dict(handler.about),
         offers=handler.offers() if handler.offers is not None else None,
     )
-    return Described(
+    return HandlerDescription(
         facts,
         max(1, handler.reuse),
         distribution=found.distribution,
@@ -159,9 +159,9 @@ def _describe_handler(handler: Handler[Any], found: EntryPoint) -> Described:
     )
 
 
-def _set_aside(job_type: str, reason: str, found: EntryPoint | None = None) -> Described:
+def _set_aside(job_type: str, reason: str, found: EntryPoint | None = None) -> HandlerDescription:
     distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
-    return Described(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec)
+    return HandlerDescription(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec)
 
 
 def _schema(handler: Handler[Any]) -> str | None:

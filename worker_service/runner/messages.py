@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from worker_service.handlers.contract import Limits
 from worker_service.jobs.attempts import Count, Usage
-from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, KnownDocument, PageResult
+from worker_service.jobs.documents import CrawlPage, DocumentFacts, KnownDocument, PageResult, RepublishedFile
 from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts, NodeState
@@ -31,6 +31,8 @@ def attempt_name(key: Key) -> str:
 
 
 class Order(Struct, frozen=True):
+    """An attempt that a child process shall run."""
+
     job_id: int
     fence: int
     job_type: str
@@ -45,7 +47,7 @@ class Order(Struct, frozen=True):
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Role → published file of the document, readable in this attempt."""
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Role → SHA-256, where known."""
+    """Role → SHA-256 of the input, where known."""
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
@@ -58,8 +60,8 @@ class Order(Struct, frozen=True):
         return self.job_id, self.fence
 
 
-class Declared(Struct, frozen=True):
-    """Shown to users; a child reads them from the handler itself."""
+class HandlerDeclaration(Struct, frozen=True):
+    """Declarations of a handler, for display. A child process reads them from the handler itself."""
 
     limits: Limits = Limits()
     sandbox: str = "default"
@@ -72,7 +74,7 @@ class Declared(Struct, frozen=True):
     offers: str | None = None
 
 
-class Described(Struct, frozen=True):
+class HandlerDescription(Struct, frozen=True):
     facts: HandlerFacts
     reuse: int = 1
     """Attempts that one child may serve."""
@@ -81,7 +83,7 @@ class Described(Struct, frozen=True):
     distribution: str = ""
     """Empty if several provide the job type."""
     spec: str = ""
-    declared: Declared | None = None
+    declared: HandlerDeclaration | None = None
     identity: Sequence[str] = ()
     runs_on_cluster: bool = False
     has_slicer: bool = False
@@ -128,7 +130,7 @@ class Logged(AttemptReport, tag=True, frozen=True):
 
 
 class PagesRead(AttemptReport, tag=True, frozen=True):
-    """Many at once: each message wakes fork server and daemon."""
+    """Pages are sent in batches, because each message wakes fork server and daemon."""
 
     pages: Sequence[PageResult]
 
@@ -147,7 +149,7 @@ class Asked(AttemptReport, tag=True, frozen=True):
 
 
 class How(StrEnum):
-    """Before the daemon decides what happens to the job."""
+    """Kind of an attempt's end. The daemon decides what then happens to the job."""
 
     DONE = "done"
     RETRYABLE = "retryable"
@@ -184,7 +186,8 @@ class Ended(AttemptReport, tag=True, frozen=True):
     remedy: str = ""
     after_seconds: float | None = None
     usage: Usage = Usage()
-    published_again: Sequence[FileAgain] = ()
+    published_again: Sequence[RepublishedFile] = ()
+    """Published files that the attempt publishes again, for its own job or document."""
     document: DocumentFacts | None = None
     publishes: bool = False
     """Users then see this generation."""
@@ -258,7 +261,7 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
 
 
 class Drain(msgspec.Struct, tag=True, frozen=True):
-    """All nodes that get no new attempts; only for the Ray driver."""
+    """Names all nodes that get no new attempts; only for the Ray driver."""
 
     nodes: tuple[str, ...] = ()
 
@@ -276,7 +279,7 @@ class Reply(msgspec.Struct, tag=True, frozen=True):
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
     threads: int
-    handlers: Sequence[Described]
+    handlers: Sequence[HandlerDescription]
 
 
 class Pong(msgspec.Struct, tag=True, frozen=True):

@@ -31,8 +31,8 @@ from worker_service.runner.messages import (
     AttemptEvent,
     Begin,
     DaemonMessage,
-    Described,
     Ended,
+    HandlerDescription,
     Hello,
     How,
     Key,
@@ -129,7 +129,7 @@ class LocalPool:
         self._environment: Mapping[str, Sequence[str]] = {}
         self._events: list[AttemptEvent] = []
 
-    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
+    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[HandlerDescription]:
         """Wait for the description of the handlers. `meanwhile` returns the seconds until its next call."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
@@ -211,7 +211,7 @@ class LocalPool:
                 events += self._clean_up_after(connection, seconds=0.02)
         return events
 
-    def restart(self) -> Sequence[Described]:
+    def restart(self) -> Sequence[HandlerDescription]:
         connection = self._connection
         if connection is not None:
             if not connection.is_broken:

@@ -17,15 +17,17 @@ from worker_service.runner.messages import (
     Asked,
     AttemptEvent,
     Begin,
-    Described,
     Ended,
+    HandlerDescription,
 )
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.questions import decode_question, empty_answer
 
 
 @contextmanager
-def open_pool(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[LocalPool, Sequence[Described]]]:
+def open_pool(
+    begin: Begin, *, extra_path: Sequence[Path] = ()
+) -> Iterator[tuple[LocalPool, Sequence[HandlerDescription]]]:
     pool = LocalPool(begin, extra_path=extra_path)
     try:
         yield pool, pool.start()
@@ -35,7 +37,7 @@ def open_pool(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tupl
 
 def describe(
     commands: Mapping[str, Mapping[str, object]], sandbox: str, handlers_dir: Path | None
-) -> Sequence[Described]:
+) -> Sequence[HandlerDescription]:
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         # It runs no jobs: no handler has the empty name, so none is preloaded.
         begin = Begin(

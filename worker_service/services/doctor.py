@@ -131,9 +131,9 @@ def _check_ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
-    for handler in session.overview.handlers_lacking():
+    for handler in session.overview.missing_handlers():
         yield _missing_finding(handler, session.settings.restart_command)
-    for waiting in session.overview.jobs_lacking():
+    for waiting in session.overview.jobs_without_handler():
         fix = f"{waiting.newest_remedy or 'install what is missing'}; the jobs check again by themselves"
         name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
         yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)

@@ -156,7 +156,7 @@ def _choices(session: Session) -> list[dict[str, Choices]]:
     from worker_service.handlers.contract import Choices
 
     described: list[dict[str, Choices]] = []
-    for text in session.overview.choices():
+    for text in session.overview.handler_choices():
         with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
             described.append(msgspec.json.decode(text, type=dict[str, Choices]))
     return described

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from worker_service.base.errors import PagemillError
-from worker_service.runner.messages import AttemptEvent, Begin, Described, Ended, How, Order
+from worker_service.runner.messages import AttemptEvent, Begin, Ended, HandlerDescription, How, Order
 from worker_service.runner.without_daemon import attempt_events, describe, open_pool
 from worker_service.services.doctor import Finding
 from worker_service.services.health import Level
@@ -30,13 +30,13 @@ class HandlerAbsent(PagemillError):
     exit_code = 69
 
 
-def installed_handlers(settings: Settings) -> list[Described]:
+def installed_handlers(settings: Settings) -> list[HandlerDescription]:
     return sorted(
         describe(settings.commands, settings.sandbox, settings.handlers_dir), key=lambda one: one.facts.job_type
     )
 
 
-def get_handler(settings: Settings, job_type: str) -> Described:
+def get_handler(settings: Settings, job_type: str) -> HandlerDescription:
     return _chosen(job_type, installed_handlers(settings))
 
 
@@ -81,7 +81,7 @@ def run_one_job(
                 return
 
 
-def _chosen(job_type: str, described: Sequence[Described]) -> Described:
+def _chosen(job_type: str, described: Sequence[HandlerDescription]) -> HandlerDescription:
     for one in described:
         if one.facts.job_type == job_type:
             return one
@@ -123,7 +123,7 @@ def _check_credentials(settings: Settings) -> Ended | str:
             return next(one for one in attempt_events(fork_server) if isinstance(one, Ended))
 
 
-def _credentials(described: Described) -> Sequence[str]:
+def _credentials(described: HandlerDescription) -> Sequence[str]:
     patterns = described.declared.credentials if described.declared is not None else ()
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     try:

@@ -228,5 +228,5 @@ def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
         raise NodeNotFound(f"there is no node {name!r}", hint)
     if not is_draining:
         return f"{name} gets new attempts again"
-    running = sum(one.node == name for one in session.overview.on_nodes())
+    running = sum(one.node == name for one in session.overview.work_on_nodes())
     return f"{name} gets no new attempts" + (f"; it finishes the {running} that run there" if running else "")

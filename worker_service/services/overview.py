@@ -93,7 +93,7 @@ class Overview:
     @cached_property
     def nodes(self) -> Sequence[CheckedNode]:
         rows = self._session.overview.nodes()
-        work = self._session.overview.on_nodes() if rows else ()
+        work = self._session.overview.work_on_nodes() if rows else ()
         alive = {one.id for one in self.live_workers} if rows else set()
         found = []
         for row in rows:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from worker_service.base.errors import ConfigError
 from worker_service.settings import value_types as kinds
-from worker_service.settings.value_types import Setting, ValueType, length
+from worker_service.settings.value_types import Setting, ValueType, format_seconds
 
 if TYPE_CHECKING:
     from worker_service.settings.cluster import Cluster
@@ -280,7 +280,7 @@ class Settings:
         otherwise="none",
     )
     web_endpoints = Setting(
-        kinds.some_of("mcp", "openwebui", "docling", "tika", "opencontracts"),
+        kinds.list_of("mcp", "openwebui", "docling", "tika", "opencontracts"),
         [],
         "further endpoints to serve: `mcp` for [assistants](assistants.md), the others for [programs made for other "
         "converters](converters.md)",
@@ -481,8 +481,8 @@ def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, 
 def _refuse_slow_heartbeat(heartbeat: float, orphan_after: int) -> None:
     if heartbeat * 2 > orphan_after:
         raise ConfigError(
-            f"heartbeat_interval is {length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "
-            "after one late beat, so let orphan_after be at least twice as long"
+            f"heartbeat_interval is {format_seconds(heartbeat)} and orphan_after {orphan_after}s: a worker would be "
+            "given up after one late beat, so let orphan_after be at least twice as long"
         )
 
 

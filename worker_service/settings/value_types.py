@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Struct)
 
 _PAYLOAD_BYTES_MOST = 1_000_000_000
 _YEAR_SECONDS = 31_536_000.0
-_LIMITED = ("type", "class", "owner")
+_LIMIT_KINDS = ("type", "class", "owner")
 
 _MODEL_CHARACTERS_MAX = 200
 _FILE_BYTES_MOST = 2**40
@@ -105,13 +105,13 @@ def whole_number(what: str, least: int, most: int) -> ValueType[int]:
     number = Annotated[int, Meta(ge=least, le=most)]
 
     def parse(raw: object, _: str, __: Path) -> int:
-        # Not lax as a whole, which takes 1e3 for a number.
+        # With strict=False, msgspec would also accept "1e3".
         return msgspec.convert(int(raw) if isinstance(raw, str) and _DIGITS.fullmatch(raw) else raw, number)
 
     return ValueType(what, parse)
 
 
-def length(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     return f"{seconds:.10g}s"
 
 
@@ -127,7 +127,7 @@ def length_of_time(least: float, most: float = _YEAR_SECONDS) -> ValueType[float
             raise ValueError
         return seconds
 
-    return ValueType("a length of time such as 5m, or a number of seconds", parse, length)
+    return ValueType("a length of time such as 5m, or a number of seconds", parse, format_seconds)
 
 
 def _parse_path(raw: object, _: str, base: Path) -> Path:
@@ -207,7 +207,7 @@ def _origin(word: str) -> str:
     return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS[scheme]) else f":{port}")
 
 
-def some_of(*words: str) -> ValueType[list[str]]:
+def list_of(*words: str) -> ValueType[list[str]]:
     def parse(raw: object, _: str, __: Path) -> list[str]:
         found = parse_words(raw)
         if not set(found) <= set(words):
@@ -243,7 +243,7 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 
 
 def read_struct(struct: type[S], raw: object, label: str) -> S:
-    """Its keys are the fields with a ValueType or a described Meta."""
+    """Read a table whose keys are the fields of `struct` that have a ValueType or a Meta with a description."""
     table = read_table(raw, label)
     types = {one.encode_name: (one, value_type) for one in msgspec.structs.fields(struct)
              if (value_type := _value_type_of(one.type)) is not None}  # fmt: skip
@@ -275,7 +275,7 @@ def _value_type_of(annotation: Any) -> ValueType[Any] | None:
 def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
     limits: dict[str, dict[str, int]] = {}
     for kind, table in read_table(raw, label).items():
-        if kind not in _LIMITED:
+        if kind not in _LIMIT_KINDS:
             raise ConfigError(f"{label}: there is no limit of {kind!r}", "write [limits.type], .class or .owner")
         limits[kind] = {
             name: _JOBS.read(most, f"{label}: limits.{kind}.{name}")
@@ -303,10 +303,12 @@ def _parse_prune(raw: object, label: str, _: Path) -> dict[str, str]:
 
 
 def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
-    return {name: _rule(table, f"{label}: retries.{name}") for name, table in read_table(raw, label).items()}
+    return {
+        name: _parse_retry_rule(table, f"{label}: retries.{name}") for name, table in read_table(raw, label).items()
+    }
 
 
-def _rule(raw: object, label: str) -> RetryRule:
+def _parse_retry_rule(raw: object, label: str) -> RetryRule:
     from worker_service.jobs.retries import RetryRule
 
     table, default = read_struct(_RetryTable, raw, label), RetryRule()
@@ -317,13 +319,15 @@ def _rule(raw: object, label: str) -> RetryRule:
     if most is None:
         most = max(default.most_seconds, first)
     if first > most:
-        raise ConfigError(f"{label}: first is {length(first)} and most {length(most)}: no wait is longer than most")
+        raise ConfigError(
+            f"{label}: first is {format_seconds(first)} and most {format_seconds(most)}: no wait is longer than most"
+        )
     return RetryRule(table.max, first, most)
 
 
 def _rule_in_words(rule: RetryRule) -> str:
     most = "" if rule.max is None else f"max {rule.max}, "
-    return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
+    return f"{most}first {format_seconds(rule.first_seconds)}, most {format_seconds(rule.most_seconds)}"
 
 
 # ── Value types ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -337,7 +341,7 @@ SLOTS = whole_number("a number of slots from 0 to 1000", 0, 1000)
 INTERVAL = length_of_time(0.05)
 TIME_FROM_ZERO = length_of_time(0)
 TIME_FROM_ONE = length_of_time(1)
-WHOLE_SECONDS = ValueType(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
+WHOLE_SECONDS = ValueType(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), format_seconds)
 ZONE = ValueType("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
 YES_NO = ValueType("true or false", _parse_yes_no, lambda value: str(value).lower())
 LISTEN = ValueType(

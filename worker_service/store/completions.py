@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from worker_service.base.errors import PublishedFileRemoved, RuleBroken
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import unique_key_in_batch
-from worker_service.jobs.documents import FileAgain, NewFile
+from worker_service.jobs.documents import NewFile, RepublishedFile
 from worker_service.jobs.job import Enqueued, Lease, NewJob
 from worker_service.store.database import Database, Row
 from worker_service.store.intake import Intake
@@ -85,7 +85,7 @@ class Completions:
         values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
         documents_changed(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
 
-    def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
+    def _add_file(self, lease: Lease, work: Work, file: NewFile | RepublishedFile, now: str) -> None:
         row = {**lease._asdict(), "document_id": work.document_id, "owner": work.owner, "now": now}
         row |= asdict(file)
         if isinstance(file, NewFile):

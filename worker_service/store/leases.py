@@ -100,7 +100,7 @@ class Leases:
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
-        """Progress never falls (P10). Return the lost leases."""
+        """Write progress, which never falls (P10), and log lines. Return the lost leases."""
         lost: list[Lease] = []
         with self._db.transaction():
             for report in reports:
@@ -141,6 +141,7 @@ class Leases:
                 if done.lease in completed
                 and (completed[done.lease] or done.files or done.follow_ups or done.publishes)
             ]
+            # Without checkpoints and waiting jobs there is nothing to delete or to settle.
             if with_effects or self._db.write("nothing_follows") != [(1,)]:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in completed]))
                 self._completions.write(with_effects)
@@ -162,12 +163,12 @@ class Leases:
             self._end(lease, "snoozed", "snooze", why, run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
-        """No retry is counted."""
+        """Put the job back without counting a retry."""
         with self._db.transaction():
             self._end(lease, "released", "release")
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
-        """Call only when its processes are proven gone (P7)."""
+        """Cancel the job. Call only when the processes of its attempt are proven gone (P7)."""
         with self._db.transaction():
             self._end_cancelled(lease, usage)
             settle(self._db)

@@ -16,8 +16,8 @@ class OverviewQueries:
     def nodes(self) -> Sequence[NodeRow]:
         return [NodeRow(*(*row[:6], bool(row[6]))) for row in self._db.read("nodes")]
 
-    def on_nodes(self) -> Sequence[NodeWork]:
-        return [NodeWork(*row) for row in self._db.read("on_nodes")]
+    def work_on_nodes(self) -> Sequence[NodeWork]:
+        return [NodeWork(*row) for row in self._db.read("work_on_nodes")]
 
     def workers(self) -> Sequence[WorkerState]:
         return [_worker_from(row) for row in self._db.read("workers")]
@@ -32,15 +32,15 @@ class OverviewQueries:
             limits.setdefault(kind, {})[name] = most
         return limits
 
-    def handlers_lacking(self) -> Sequence[HandlerFacts]:
-        rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
+    def missing_handlers(self) -> Sequence[HandlerFacts]:
+        rows = self._db.read("missing_handlers", stale_before=self._db.stale_before())
         return [HandlerFacts(*row) for row in rows]
 
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
         rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
         return [schema for (schema,) in rows]
 
-    def choices(self) -> Sequence[str]:
+    def handler_choices(self) -> Sequence[str]:
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def counts(self) -> Counts:
@@ -66,8 +66,8 @@ class OverviewQueries:
     def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]:
         return [PlatformCount(*row) for row in self._db.read("pending_by_platform", owner=owner)]
 
-    def jobs_lacking(self) -> Sequence[ErrorCount]:
-        return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
+    def jobs_without_handler(self) -> Sequence[ErrorCount]:
+        return [ErrorCount(*row) for row in self._db.read("jobs_without_handler")]
 
     def errors(
         self, *, since: str, to_retry: Collection[str] | None = None, owner: str | None = None
@@ -87,12 +87,12 @@ class OverviewQueries:
         """Return the number of jobs that could start by type, counted up to `most`."""
         return dict(self._db.read("ready_by_type", owner=owner, most=most))
 
-    def rests(self) -> Sequence[SourceRest]:
+    def source_rests(self) -> Sequence[SourceRest]:
         """Return the sources that have asked for a pause."""
         return [SourceRest(*row) for row in self._db.read("rests", now=self._db.now())]
 
     def hours_of_work(self, since: str) -> Sequence[HourOfWork]:
-        """Return what ended in each hour since then, by type, oldest first. Hours without work have no entry."""
+        """Count the jobs that ended in each hour since then, by type, oldest first. Skip hours without work."""
         return [HourOfWork(*row) for row in self._db.read("hours_of_work", since=since[:13])]
 
 

@@ -18,7 +18,7 @@ SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
 -- name: nodes
 SELECT name, worker_id, state, slots, version, reason, draining FROM node ORDER BY name;
 
--- name: on_nodes
+-- name: work_on_nodes
 SELECT a.node, q.id
   FROM worker_job_queue q CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.node IS NOT NULL
  WHERE q.status = 'running' ORDER BY q.id;
@@ -26,7 +26,7 @@ SELECT a.node, q.id
 -- name: limits
 SELECT kind, name, most FROM job_limit ORDER BY kind, name;
 
--- name: handlers_lacking
+-- name: missing_handlers
 SELECT DISTINCT h.job_type, h.class, h.missing, h.missing_remedy FROM handler h JOIN worker w ON w.id = h.worker_id
  WHERE h.missing IS NOT NULL AND w.heartbeat_at > :stale_before
  ORDER BY h.job_type, h.missing;
@@ -102,7 +102,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
          GROUP BY error_code, job_type) e
  ORDER BY e.jobs DESC, e.error_code, e.job_type;
 
--- name: jobs_lacking
+-- name: jobs_without_handler
 -- Jobs that were snoozed because the machine lacks a capability.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_remedy, q.name, max(a.ended_at)

@@ -2,11 +2,12 @@
 
 A visitor signs in with a token, with the cookie of a browser's session (from a one-time link or a token), by a proxy
 that the settings trust, or, for programs on the same machine, by connecting to the Unix socket as root or as the
-server's own user. Over TCP a token or
-a session is always required, because a local address does not identify the user.
+server's own user. Over TCP a token or a session is always required, because a local address does not identify the
+user.
 
-Reading needs the scope `read`, everything else `operate`; what needs `admin` checks it itself (`must`). A visitor of
-one owner sees only that owner's jobs, batches and documents: lists apply `only`, single rows `may_see`.
+Requests that only read need the scope `read`, all others `operate`; an endpoint that needs `admin` calls `must`. A
+visitor of one owner sees only that owner's jobs, batches and documents: lists apply `limit_selector`, single rows
+`may_see`.
 """
 
 from __future__ import annotations
@@ -105,17 +106,17 @@ class Visitor(Struct, frozen=True):
     def must_see_all_owners(self) -> None:
         """Raise `NotAllowed` for a visitor of one owner. For workers, settings and pauses, which have no owner."""
         if self.owner is not None:
-            raise NotAllowed(self.limit)
+            raise NotAllowed(self.limit_in_words)
 
     @property
-    def limit(self) -> str:
+    def limit_in_words(self) -> str:
         return f"{self.name} only has access to the jobs and documents of {self.owner}"
 
     def may_see(self, owner: str | None) -> bool:
         """Return whether the visitor may see data of `owner`. If not, answer as for an unknown id."""
         return self.owner is None or owner == self.owner
 
-    def only(self, selector: S) -> S:
+    def limit_selector(self, selector: S) -> S:
         """Return `selector`, limited to what this visitor may see."""
         if self.owner is None:
             return selector
@@ -211,9 +212,9 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 def _sent_token(request: HTTPConnection) -> str | None:
     """Return the token of the request; None if it sends none, and an empty word if it sends something else.
 
-    Clients of other converters cannot always send a Bearer token: some send X-Api-Key, and some only what stands in
-    their address, as in http://pagemill:TOKEN@host. A browser would send the latter with requests of other sites too,
-    so it counts for these endpoints only.
+    Clients of other converters cannot always send a Bearer token: some send X-Api-Key, and some only the password of
+    a URL such as http://pagemill:TOKEN@host. A browser would send that password with requests of other sites, too, so
+    only these endpoints accept it.
     """
     kind, _, word = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
@@ -234,7 +235,7 @@ def _password(basic: str) -> str:
 
 
 def _by_token(request: HTTPConnection, word: str) -> Visitor:
-    token = _known_token(request, tokens.find_token, word) if word else None
+    token = _use_token(request, tokens.find_token, word) if word else None
     if token is None:
         note_failure(request)
         raise SignInRequired("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
@@ -303,19 +304,19 @@ def signed_cookie(request: HTTPConnection, word: str) -> str:
 
 
 def _by_session(request: HTTPConnection) -> Visitor | None:
-    word, _, mark = request.cookies.get(cookie_name(request), "").rpartition(".")
+    word, _, signature = request.cookies.get(cookie_name(request), "").rpartition(".")
     key = key_of(request)
-    if not word or not key.verify("session", word, mark):
+    if not word or not key.verify("session", word, signature):
         return None
-    session = _known_token(request, tokens.find_session, word)
+    session = _use_token(request, tokens.find_session, word)
     if session is None:
         return None
     return Visitor(session.name, session.powers, session.owner, key.sign("form", word), has_session=True)
 
 
-def _known_token(request: HTTPConnection, known: Callable[[Any, str], Token | None], word: str) -> Token | None:
+def _use_token(request: HTTPConnection, find: Callable[[Any, str], Token | None], word: str) -> Token | None:
     with request.app.state.sessions.borrow("web") as session:
-        found = known(session, word)
+        found = find(session, word)
     if found is not None:
         request.app.state.token_uses.note(found)
     return found

@@ -31,7 +31,7 @@ from tests.job_handlers.reading.documents import (
 )
 from tests.job_handlers.reading.kit import Library, published
 from worker_service.handlers import KnownDocument, PageResult
-from worker_service.jobs.documents import FileAgain
+from worker_service.jobs.documents import RepublishedFile
 from worker_service.testing import How, run_stopped_and_again
 
 pymupdf: Any = partly_typed
@@ -57,7 +57,7 @@ def test_a_page_with_good_text_is_taken_as_it_is(library: Library, tmp_path: Pat
     files = published(run)
     assert plain(files["text"].read_text().replace("\f", " ")) == plain(" ".join(texts))
     assert files["thumbnail"].read_bytes().startswith(b"\xff\xd8\xff")
-    assert run.published_again == [FileAgain(77, "pdf", "report.pdf")]
+    assert run.published_again == [RepublishedFile(77, "pdf", "report.pdf")]
     assert {one.name for one in run.published} == {"report.txt", "report.pages.json", "report.jpg"}
     pages = json.loads(files["pages"].read_text())["pages"]
     assert [page["number"] for page in pages] == [1, 2, 3]

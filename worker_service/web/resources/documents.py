@@ -87,7 +87,7 @@ def selected(session: Session, visitor: Visitor, query: DocumentsQuery) -> Docum
         since=query.since,
         until=query.until,
     )
-    return visitor.only(selector)
+    return visitor.limit_selector(selector)
 
 
 def search(

@@ -67,7 +67,7 @@ class JobsQuery(JobFilters, frozen=True, kw_only=True):
 def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs:
     return jobs.find_jobs(
         session,
-        visitor.only(selector_of(session, query)),
+        visitor.limit_selector(selector_of(session, query)),
         limit=query.limit,
         before_id=query.before,
         seconds=LOOK_SECONDS,
@@ -91,7 +91,7 @@ def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters)
     """Return the visitor's jobs. Raise `JobNotFound` if the filters name another owner's job."""
     selector = selector_of(session, filters)
     jobs.require_jobs(session, selector.ids, visitor.owner)
-    return visitor.only(selector)
+    return visitor.limit_selector(selector)
 
 
 def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
@@ -110,7 +110,7 @@ def owner_for(visitor: Visitor, owner: str | None) -> str:
     if visitor.owner is None:
         return owner or ""
     if owner not in (None, visitor.owner):
-        raise NotAllowed(visitor.limit)
+        raise NotAllowed(visitor.limit_in_words)
     return visitor.owner
 
 
@@ -120,7 +120,7 @@ def refuse_server_files(visitor: Visitor, value: object) -> None:
     Handlers read files with the daemon's rights, so such a visitor could read other owners' data.
     """
     if visitor.owner is not None and any(names_file(text) for text in _texts(value)):
-        raise NotAllowed(f"{visitor.limit} and cannot read files on the server")
+        raise NotAllowed(f"{visitor.limit_in_words} and cannot read files on the server")
 
 
 def action_word(action: Mapping[str, object]) -> str:

@@ -57,7 +57,7 @@ def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
     if scope != "all" and not name:
         raise BadInput(f"enter the name of the {scope} to pause")
     if visitor.owner is not None and (scope, name) != ("owner", visitor.owner):
-        raise NotAllowed(visitor.limit)
+        raise NotAllowed(visitor.limit_in_words)
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:

@@ -87,10 +87,10 @@ def _pauses(overview: Overview) -> Iterator[Alert]:
 
 
 def _missing(session: Session) -> Iterator[Alert]:
-    for handler in session.overview.handlers_lacking():
+    for handler in session.overview.missing_handlers():
         title = f"No {handler.job_type} job can start"
         yield Alert(Level.WARNING, title, handler.missing or "", capitalised(handler.missing_remedy))
-    for one in session.overview.jobs_lacking():
+    for one in session.overview.jobs_without_handler():
         title = f"{counted(one.jobs, f'{one.job_type} job')} wait for a missing program"
         yield Alert(Level.WARNING, title, one.newest_message or "", capitalised(one.newest_remedy or ""))
 

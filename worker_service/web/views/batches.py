@@ -132,7 +132,7 @@ def batch_page(request: Request) -> Response:
         found = batches.get_batch_details(session, batch.id)
         statuses = () if query.files is None else (query.files,)
         listed = session.library.documents(
-            visitor.only(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
+            visitor.limit_selector(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
         )
         is_failing = found.progress.files_failed or found.progress.jobs_failed
         return render(

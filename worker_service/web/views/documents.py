@@ -86,7 +86,7 @@ def documents_page(request: Request) -> Response:
     with session_of(request) as session:
         listed = list_documents(session, visitor, query)
         selector = selected(session, visitor, query)
-        everything = visitor.only(DocumentSelector())
+        everything = visitor.limit_selector(DocumentSelector())
         totals = session.library.totals(selector)
         return render(
             request,

@@ -44,7 +44,7 @@ class ReadingNow(Struct, frozen=True):
 def home(request: Request) -> Response:
     visitor = visitor_of(request)
     with session_of(request) as session:
-        recent = session.library.documents(visitor.only(DocumentSelector(is_readable=True)), most=_RECENT_MAX)
+        recent = session.library.documents(visitor.limit_selector(DocumentSelector(is_readable=True)), most=_RECENT_MAX)
         reading = _reading_now(session, visitor)
         overview = Overview(session) if visitor.owner is None else None
         alerts = [one for one in list_alerts(session, overview, owner=visitor.owner) if one.level > Level.OK]
@@ -71,7 +71,7 @@ def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
     query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_READING_MAX)
     batches = [one for one in list_batches(session, visitor, query).items if one.progress.files > 1]
     shown = [_batch_now(session, one) for one in batches]
-    reading = visitor.only(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
+    reading = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     ids = tuple(one.batch.id for one in batches)
     inside = {*session.library.document_ids(DocumentSelector(statuses=reading.statuses, batch_ids=ids))} if ids else ()
     found = session.library.documents(reading, most=_READING_MAX + len(inside))

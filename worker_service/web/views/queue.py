@@ -120,7 +120,7 @@ def queue(request: Request) -> Response:
             other=_other_work(session, visitor),
             pauses=pauses,
             own_pause=_pause_of(own),
-            rests=session.overview.rests() if sees_all else (),
+            rests=session.overview.source_rests() if sees_all else (),
             worker=None if overview is None else _only_worker(overview),
             has_worker=overview is None or bool(overview.live_workers),
             tiles=[_tile(one) for one in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
@@ -161,10 +161,10 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 
 def _reading(session: Session, visitor: Visitor) -> list[QueueRow]:
     """Return the documents with a running job, longest running first, then others being read, and other jobs."""
-    running = session.reading.list(visitor.only(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
+    running = session.reading.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
     ids = list(dict.fromkeys(job.document_id for job in oldest_first if job.document_id and job.generation))
-    selector = visitor.only(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
+    selector = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     begun = [one.id for one in session.library.documents(selector, most=_READING_MAX)]
     documents = _documents(session, list(dict.fromkeys([*ids, *reversed(begun)]))[:_READING_MAX])
     progress = reading_progress(session, documents)

@@ -45,7 +45,7 @@ def workers(request: Request) -> Response:
             workers=found.items,
             nodes=found.nodes,
             pauses=[(one, title_of_pause(one.scope, one.name)) for one in list_pauses(session, visitor)],
-            lacking=session.overview.handlers_lacking(),
+            lacking=session.overview.missing_handlers(),
             types=reading.names("handler", "") or reading.names("job_type", ""),
         )
 
