@@ -84,7 +84,6 @@ class BatchDetails(Struct, frozen=True):
 class BatchPage(Struct, frozen=True):
     items: Sequence[BatchDetails]
     next: int | None
-    """The `before_id` of the next page."""
 
 
 def list_batches(
@@ -106,7 +105,6 @@ def get_batch(session: Session, batch_id: int) -> Batch:
 
 
 def newest_batches(session: Session, owner: str | None, *, most: int) -> Sequence[Batch]:
-    """Return batches without their progress, for a menu."""
     return session.store.batches.list(owners=() if owner is None else (owner,), most=most)
 
 
@@ -123,7 +121,6 @@ def _details(session: Session, batch: Batch) -> BatchDetails:
 
 
 def with_progress(batch: Batch, facts: BatchFacts) -> BatchDetails:
-    """Combine both; only an active batch has an estimate of the time left."""
     progress = progress_of(facts)
     return BatchDetails(batch, progress if batch.state is BatchState.ACTIVE else replace(progress, seconds_left=None))
 
@@ -240,7 +237,6 @@ class BatchSubmission(Struct, frozen=True):
 class SubmittedBatch(Struct, frozen=True):
     items: Sequence[InBatch]
     added: BatchAdded | None
-    """None if there was nothing to do."""
     waiting: Sequence[Batch] = ()
 
 

@@ -47,7 +47,6 @@ def list_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
 
 
 def write_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
-    """Write the rows of a list of documents to a workbook."""
     with Workbook(file) as book:
         append = book.add_sheet("documents")
         for row in chain([LIST_COLUMNS], rows):
@@ -72,7 +71,6 @@ class Workbook:
         self._book.close()
 
     def add_sheet(self, name: str) -> Callable[[Sequence[object]], None]:
-        """Return the function that appends a row."""
         sheet, numbers = self._book.add_worksheet(name), count()
 
         def append(row: Sequence[object]) -> None:

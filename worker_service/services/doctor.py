@@ -203,7 +203,6 @@ def _check_limits(session: Session) -> Iterator[Finding]:
 
 
 def audit_promises(session: Session) -> Iterator[Finding]:
-    """Look for broken promises, each named by its number."""
     is_sound = True
     for broken in session.store.integrity.audit():
         is_sound = False

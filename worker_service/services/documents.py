@@ -27,7 +27,6 @@ _FAILED_MOST = 1_000_000
 class DocumentPage(Struct, frozen=True):
     items: Sequence[Document]
     next: int | None
-    """The `before_id` of the next page."""
     not_brought_in: Sequence[Job]
     """Jobs that failed before there was a document; only on the first page."""
     are_more_not_brought_in: bool
@@ -87,7 +86,6 @@ def require_batches(session: Session, batch_ids: Sequence[int]) -> None:
 
 
 def selected_documents(session: Session, selector: DocumentSelector) -> list[Document]:
-    """Return the documents, newest first. Raise an error for an unknown id."""
     for document_id in selector.ids:
         session.library.document(document_id)
     return list(each_document(session, selector))
@@ -107,14 +105,12 @@ def get_document_details(session: Session, document_id: int) -> DocumentDetails:
 def document_text(
     session: Session, document_id: int, *, pages: str | None = None
 ) -> tuple[Document, Sequence[PageResult]]:
-    """Return the text of the pages, such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     library = session.library
     return library.document(document_id), library.page_texts(document_id, first, last)
 
 
 def get_page(session: Session, document_id: int, number: int) -> PageResult | None:
-    """Return None if there is no such readable page."""
     session.library.document(document_id)
     return next(iter(session.library.page_texts(document_id, number, number, with_layout=True)), None)
 

@@ -100,7 +100,6 @@ def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None
 
 
 def installed_types(settings: Settings) -> list[str]:
-    """Return names only; import no handler."""
     from worker_service.handlers.registry import find, find_dropped  # searches all installed packages, in 10 ms
 
     return [*(found.name for found in [*find(), *find_dropped(settings.handlers_dir)]), *settings.commands]

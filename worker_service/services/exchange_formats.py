@@ -33,7 +33,6 @@ _ALTO_BEGIN = """<?xml version="1.0" encoding="UTF-8"?>
 _ALTO_SCALE = 1200 / 72
 
 Word = tuple[float, float, float, float, str]
-"""x0, y0, x1, y1, text."""
 
 
 # ── DoclingDocument ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +172,6 @@ def _words_of_pages(
 
 
 def pawls_json(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    """Yield the PAWLs layer: for each page its size, and its words with their boxes."""
     separator = "["
     for page, words in _words_of_pages(session, document, pages):
         yield separator + json.dumps(_pawls_page(page, words), ensure_ascii=False)

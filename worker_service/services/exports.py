@@ -28,9 +28,7 @@ from worker_service.workspace import file_exists
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """Roles of a document's files, by the format that users name."""
 CHOICES: Sequence[str] = (*ROLES, *FORMATS)
-"""All formats: published files, and those made on demand."""
 _FOLDERS: Mapping[str, str] = {"original": "originals", "txt": "texts", "pdf": "searchable PDFs"}
-"""Folders in a zip with several formats."""
 _LEFT_OUT_NAMED_MAX = 1000
 _PIECE_BYTES = 256 * 1024
 
@@ -68,7 +66,6 @@ class Export(Struct, frozen=True):
 
 class _Copy(Struct, frozen=True):
     source: Path | Callable[[], Iterator[bytes]]
-    """A file, or a function that makes one in pieces."""
     target: Path
     remake_command: str
     """The command that creates the source again if it is gone."""

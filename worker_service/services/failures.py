@@ -26,7 +26,6 @@ class OpenFailure(Struct, frozen=True):
     document_id: int | None
     owner: str
     name: str
-    """File name; for a job without a file, its type and id."""
     job_type: str
     at: str
     code: str
@@ -34,7 +33,6 @@ class OpenFailure(Struct, frozen=True):
     advice: str
     helps: Helps
     detail: str
-    """The error as the job reported it, for administrators."""
 
 
 class Chosen(TypedDict):
@@ -46,7 +44,6 @@ class Chosen(TypedDict):
 class FailurePage(Struct, frozen=True):
     items: Sequence[OpenFailure]
     next: int | None
-    """The `before_id` of the next page."""
 
 
 class FailureReason(Struct, frozen=True):
@@ -88,7 +85,6 @@ def dismiss_failures(
 def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
-    """Run the failed jobs again, and all other failed jobs of their documents."""
     ids = session.reading.failed_beside(select_failures(session, owner, job_ids, code))
     if not ids:
         return Changed(None, ())

@@ -22,7 +22,6 @@ _COUNTED_AT_ONCE = 2000
 class TermCounts(Struct, frozen=True):
     document: Document
     page: int | None
-    """None for the whole document."""
     counts: Sequence[int | None]
     """One for each term; None if the document has no text yet."""
 
@@ -38,9 +37,7 @@ class TermCounts(Struct, frozen=True):
 
 class KeywordPart(Struct, frozen=True):
     by_document: Sequence[TermCounts]
-    """Every document, oldest first, with or without occurrences."""
     by_page: Sequence[TermCounts]
-    """Every page with an occurrence."""
 
 
 def parse_terms(text: str) -> list[str]:

@@ -39,7 +39,6 @@ class BackedUp(Struct, frozen=True):
     path: Path
     size: int
     removed: Sequence[Path]
-    """Older backups in the same directory."""
 
 
 def backup(
@@ -76,7 +75,6 @@ def check_database(session: Session) -> Sequence[Check]:
 
 
 def rebuild_search(session: Session) -> int:
-    """Return the number of indexed pages."""
     return session.store.integrity.rebuild_search()
 
 

@@ -30,13 +30,11 @@ def page_marker(number: int) -> str:
 
 
 def document_markdown(pages: Sequence[StructuredPage]) -> Iterator[str]:
-    """Yield the Markdown page by page, each after a marker with its number."""
     for page in pages:
         yield f"{page_marker(page.number)}\n\n{page_markdown(page)}\n"
 
 
 def with_markdown(session: Session, document_id: int, results: Sequence[PageResult]) -> list[PageResult]:
-    """Return the pages with Markdown as their text."""
     texts = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
     return [replace(one, text=texts.get(one.number, "")) for one in results]
 
@@ -68,7 +66,6 @@ def _linked_text(page: StructuredPage, block: Block) -> str:
 
 
 def block_markdown(page: StructuredPage, block: Block) -> str:
-    """Return the Markdown of one block."""
     text = page.text_of(block)
     if block.role is Role.ITEM:
         return _list([block], [text]).lstrip()
@@ -187,7 +184,6 @@ def _table_html(rows: Rows, spans: Sequence[Span]) -> str:
 
 
 def covered_cells(spans: Sequence[Span]) -> set[tuple[int, int]]:
-    """Return row and column of the cells that another one covers."""
     return {
         (row + one, column + other)
         for row, column, down, across in spans

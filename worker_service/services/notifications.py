@@ -46,7 +46,6 @@ class RuleState(Struct, frozen=True):
     name: str
     when: Sequence[str]
     to: str
-    """Address without its secret parts."""
     waiting: int
     """Notices that wait for the grouping time or for quiet hours to end."""
 
@@ -184,7 +183,6 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
 
 
 def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    """Return the name of the file or job that each notice is about."""
     documents = [one.document_id for one in notices if one.document_id is not None]
     jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
     of_documents = {

@@ -121,12 +121,10 @@ class Overview:
 
     @cached_property
     def batches(self) -> Sequence[BatchDetails]:
-        """The newest few live batches."""
         return newest_live_batches(self._session)
 
     @cached_property
     def failures(self) -> int:
-        """The number of files that need attention."""
         return sum(self._session.reading.count_failures(None).values())
 
     @cached_property

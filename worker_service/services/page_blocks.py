@@ -54,7 +54,6 @@ _decode = msgspec.json.Decoder(StoredLayout).decode
 
 
 def structured_pages(session: Session, document_id: int) -> list[StructuredPage]:
-    """Return all pages of a document with their blocks."""
     newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
     if newest > PAGES_MAX:
         raise BadInput(f"document {document_id} is too long for this format, which holds {PAGES_MAX} pages at most")

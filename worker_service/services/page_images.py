@@ -33,13 +33,10 @@ from worker_service.settings.config import Settings
 
 PAGE_RENDERER = "job_handlers.reading.page_image:page_image"
 WIDTHS = (240, 600, 1200, 1800)
-"""Pixels; the smallest is for thumbnails."""
 WIDTH = 1200
-"""The width of an image for which none is asked."""
 
 _CACHE_BYTES_MAX = 512 << 20
 _SWEPT_FRACTION = 0.75
-"""Fraction of the limit that a sweep leaves."""
 _PAGES_PER_SWEEP = 50
 """Number of rendered pages between two checks of the cache size."""
 _IDLE_SECONDS = 60.0
@@ -57,7 +54,7 @@ class PageLocked(NoPageImage, code="locked"):
 
 
 class RendererBusy(NoPageImage, code="too_many_drawn", exit_code=75):
-    """The renderer is busy; try again later."""
+    pass
 
 
 class PlacedWord(Struct, frozen=True):
@@ -73,7 +70,6 @@ class PageImage(Struct, frozen=True):
     words: Sequence[PlacedWord]
     """Words of the page's text layer in points; empty for a scan."""
     size: tuple[float, float]
-    """Page size in points."""
 
 
 class _RenderRequest(Struct, frozen=True):
@@ -255,7 +251,6 @@ class PageRenderer:
             raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
     def must_sweep(self) -> bool:
-        """Return True for the first page and then for every 50th."""
         self._count += 1
         return self._count % _PAGES_PER_SWEEP == 1
 

@@ -85,7 +85,6 @@ def write_csv(file: IO[bytes], table: TableOnPage) -> None:
 
 
 def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
-    """Return the number of tables."""
     count = 0
     with Workbook(file) as workbook:
         for table in found:

@@ -118,7 +118,6 @@ def read_document_selector(
 
 
 def read_document_order(word: str) -> DocumentOrder:
-    """Parse `name`, or `-name` for the reverse."""
     from worker_service.jobs.library import DocumentOrder, DocumentSort
 
     return DocumentOrder(one_of(DocumentSort, word.removeprefix("-"), "order"), word.startswith("-"))
@@ -147,7 +146,6 @@ def _read_match(text: str) -> tuple[str, object]:
 
 
 def read_past(text: str, *, now: datetime) -> datetime:
-    """Parse `2h` (ago) or a time."""
     if text[:1].isdigit():
         is_length = text[-1].isalpha() and text[-1] != "Z"
         return add_duration(now, -parse_duration(text)) if is_length else read_time(text, now=now)

@@ -38,7 +38,6 @@ class PassageChange(Struct, frozen=True):
     passages: Sequence[Passage] = ()
     """All passages of the document; they replace what was known of it."""
     note: str = ""
-    """Reason why a document has no passages here."""
 
 
 class PassageChanges(Struct, frozen=True):
@@ -46,7 +45,6 @@ class PassageChanges(Struct, frozen=True):
     next: str
     """Cursor for the next request, also if there was nothing new."""
     is_complete: bool
-    """False: there are more changes."""
 
 
 def changed_passages(session: Session, since: str | None, *, owner: str | None, most: int) -> PassageChanges:

@@ -26,7 +26,6 @@ class Passage(Struct, frozen=True):
     document_id: int
     generation: int
     number: int
-    """Position in the document, from 1."""
     text: str
     """Markdown of its paragraphs, items and rows."""
     pages: Sequence[int]
@@ -50,13 +49,10 @@ class PassageLimits(Struct, frozen=True):
 
 
 class _Unit(Struct, frozen=True):
-    """A part of a passage that is not divided."""
-
     text: str
     page: int
     box: Box | None
     glue: str = "\n\n"
-    """Separator from the unit before it."""
 
 
 def count_tokens(text: str) -> int:
@@ -78,7 +74,6 @@ def passages_of(document: Document, pages: Sequence[StructuredPage], limits: Pas
 
 
 def passage_lines(document: Document, pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[str]:
-    """Yield a line of JSON for each passage."""
     about = {"document": document.name, "owner": document.owner}
     for one in passages_of(document, pages, limits):
         yield msgspec.json.encode({**about, **msgspec.structs.asdict(one)}).decode() + "\n"

@@ -16,7 +16,6 @@ _ROWS_AT_ONCE = 1000
 
 class FileFault(NamedTuple):
     path: str
-    """Relative to the workspace."""
     document_id: int | None
     detail: str
 

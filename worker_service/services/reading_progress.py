@@ -24,7 +24,6 @@ _PAGES_FOR_PACE = 2
 class ReadingProgress(Struct, frozen=True):
     done: int
     total: int | None
-    """None while it is unknown."""
     sentence: str
 
 

@@ -56,7 +56,6 @@ TICKS = (
 _NOT_OF_A_NAME = re.compile(r"[^\w .-]+")
 
 WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
-"""Default intervals of watched folders."""
 
 
 class KnownSchedule(Struct, frozen=True):
@@ -64,14 +63,12 @@ class KnownSchedule(Struct, frozen=True):
     stored: StoredSchedule | None = None
     """Its row; None if the settings file defines it."""
     fault: str = ""
-    """Why its row cannot be read."""
 
 
 class ScheduleState(Struct, frozen=True):
     name: str
     what: str
     when: str
-    """The cron expression in words."""
     cron: str
     zone: str
     owner: str
@@ -105,9 +102,7 @@ class StartedSchedule(Struct, frozen=True):
 class MissedSlots(Struct, frozen=True):
     schedule: str
     slots: int
-    """Number of slots that were seen too late."""
     is_all: bool
-    """False if there were more."""
     until: str
 
     @property
@@ -176,7 +171,6 @@ def start_schedule_now(session: Session, name: str, *, owner: str | None = None)
 
 
 def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
-    """Return infinity if no schedule has another slot."""
     now = session.clock()
     running = (one for one in known_schedules(session, with_settings=with_settings) if not _is_paused(one))
     slots = (next_slot(one.schedule, now) for one in running)

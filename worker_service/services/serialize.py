@@ -15,7 +15,6 @@ from worker_service.base.clock import as_text
 from worker_service.jobs.job import Job
 
 HELD = ("payload", "result", "asked", "actions")
-"""Fields that contain JSON text."""
 
 
 def as_object(value: Any) -> Any:

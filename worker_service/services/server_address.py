@@ -36,7 +36,6 @@ def published_address(settings: Settings) -> Iterator[None]:
 
 
 def address(settings: Settings) -> str | None:
-    """Return the address of the running server; None if none is running."""
     try:
         opened = os.open(_beside(settings.database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(opened) as file:

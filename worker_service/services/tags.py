@@ -24,7 +24,6 @@ def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]
 
 
 def remove_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Return the documents that had any of the tags."""
     tags = require_tags(words)
     return [one for some in chunks(document_ids) for one in session.store.tags.remove(some, tags)]
 

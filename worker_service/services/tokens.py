@@ -63,7 +63,6 @@ def create_link(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Create a link with which one browser can sign in once."""
     session.store.tokens.forget_old()
     now = session.clock()
     last = add_duration(now, LINK_FOR) if until is None else read_end(until, now=now)

@@ -16,8 +16,6 @@ _HOUR = timedelta(hours=1)
 
 
 class WorkRate(Struct, frozen=True):
-    """Work of one type in the last `hours`."""
-
     job_type: str
     jobs: int
     """Completed, or failed for good."""
@@ -32,8 +30,6 @@ class WorkRate(Struct, frozen=True):
 
 
 class Hour(Struct, frozen=True):
-    """All work that ended in an hour."""
-
     at: str
     jobs: int
     failed: int

@@ -51,7 +51,6 @@ CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", "/p
 ASSISTANT = "/mcp"
 """A path whose POST reads; its tools check what else the visitor may do."""
 OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
-"""Paths that need no authentication."""
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -85,7 +84,6 @@ class VisitorTooBusy(HttpProblem, code="too_many_requests", status=429): ...
 
 class Visitor(Struct, frozen=True):
     name: str
-    """The actor of every action."""
     powers: frozenset[Power]
     owner: str | None = None
     """The only owner whose data this visitor sees; None for all owners."""
@@ -117,7 +115,6 @@ class Visitor(Struct, frozen=True):
         return self.owner is None or owner == self.owner
 
     def limit_selector(self, selector: S) -> S:
-        """Return `selector`, limited to what this visitor may see."""
         if self.owner is None:
             return selector
         mine = replace(selector, owners=(self.owner,))

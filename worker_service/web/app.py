@@ -69,7 +69,6 @@ _RENDERING_THREADS = 3
 """Threads for requests that wait for a page image or a workbook, outside `THREADS`."""
 
 _TOKEN_USES_SECONDS = 60.0
-"""Interval at which the last use of each token is written."""
 
 _SWEEP_SECONDS = 600.0
 """Interval at which unused uploads are removed. Each sweep reads all documents."""
@@ -214,7 +213,6 @@ def _sweep_uploads(made: Starlette) -> None:
 
 
 def serve(settings: Settings, on_ready: Callable[[], None]) -> int:
-    """Serve until a signal stops the server."""
     log = events.begin_logging(settings.log_format)
     open_session(settings).close()  # refuse to start without a database
     # Requests to read files are parsed in this process, so it needs the handlers' settings as the daemon does.

@@ -48,7 +48,6 @@ class Conversion(Struct, frozen=True):
     document: Document
     pages: Sequence[PageResult]
     markdown: Sequence[str]
-    """Values of each page."""
 
     @property
     def text(self) -> str:

@@ -23,7 +23,6 @@ class DatabaseVersion:
         self._life = ""
 
     def read(self) -> str:
-        """Return the version, which is different after every commit of another connection."""
         with self._lock:
             found = self._settings.database.stat() if self._settings.database.exists() else None
             of = None if found is None else (found.st_dev, found.st_ino)

@@ -21,8 +21,6 @@ from worker_service.services.page_images import NoPageImage, RendererBusy
 
 
 class HttpProblem(PagemillError):
-    """An error that only HTTP requests can cause."""
-
     status = 400
     headers: Mapping[str, str] = MappingProxyType({})
 
@@ -97,7 +95,6 @@ async def refuse(request: Request, error: Exception) -> Response:
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
-    """Answer an error that Starlette raised: unknown path or method."""
     assert isinstance(error, HTTPException)
     sentences = {
         404: ("not_found", f"{request.url.path} does not exist"),
@@ -108,7 +105,6 @@ async def refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def internal_error(request: Request, error: Exception) -> Response:
-    """Log an unexpected exception and answer 500 without details."""
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
     return problem(request, 500, Problem("bug", "an internal error occurred", "see the log of `pagemill serve`"), {})
 

@@ -20,7 +20,6 @@ from worker_service.settings.value_types import LISTEN, Listen
 from worker_service.web.connections import Connection, Connections
 
 IDLE_SECONDS = 5
-"""Time a kept-alive connection may be idle between two requests."""
 _GRACE_SECONDS = 3
 STUCK_SECONDS = 60
 """A client that reads nothing of a response for this long is disconnected, by the kernel."""

@@ -29,9 +29,7 @@ FIELDS_MAX = 20_000
 CHANGES_AT_ONCE = 4
 """Requests that may wait for the write lock at a time, so that threads are left for reading."""
 PAUSE_SECONDS = 30.0
-"""Longest pause between two parts of a body."""
 BODY_SECONDS = 60.0
-"""Time for a whole body that uploads no file."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
 """Limits for a body from a client that is not signed in: the sign-in form."""
@@ -39,7 +37,6 @@ LEFT_OVER_SECONDS = 2.0
 """Time spent reading the rest of a refused body before the connection is closed."""
 
 UPLOADS = ("/api/uploads", "/upload", *CONVERTERS)
-"""Paths that accept files and stream the body themselves."""
 
 Form = ImmutableMultiDict[str, str]
 
@@ -212,8 +209,6 @@ def _parse_form(body: bytes) -> Form:
 
 
 class _LimitedBody:
-    """The request's body, within limits of size and time."""
-
     def __init__(self, request: Request, receive: Receive) -> None:
         self._receive = receive
         announced = request.headers.get("content-length", "0")

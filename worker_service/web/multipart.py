@@ -26,7 +26,6 @@ _FILES_MAX = 100
 class ReceivedForm:
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: list[tuple[str, IncomingFile]] = field(default_factory=list)
-    """The client's name for each file, and its content."""
 
     def first_value(self, name: str) -> str | None:
         return next(iter(self.fields.get(name, ())), None)
@@ -61,8 +60,6 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
 
 
 class _Form:
-    """Builds `ReceivedForm` from the parser's callbacks."""
-
     def __init__(self, settings: Settings) -> None:
         self.result = ReceivedForm()
         self.has_ended = False

@@ -20,7 +20,6 @@ class SigningKey:
         self._secret = secret
 
     def sign(self, purpose: str, text: str) -> str:
-        """Return the signature (HMAC-SHA-256) of `text` for `purpose`."""
         return hmac.new(self._secret, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
 
     def verify(self, purpose: str, text: str, signature: str) -> bool:

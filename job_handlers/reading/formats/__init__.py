@@ -62,17 +62,12 @@ class UnreadableDocument(Exception):
 
 
 class DocumentLocked(UnreadableDocument):
-    """The file is protected by a password."""
-
     def __init__(self) -> None:
         super().__init__("it is locked with a password", "save it without one")
 
 
 class PictureReference(NamedTuple):
-    """A picture at its position among the paragraphs."""
-
     key: str
-    """Argument of `FlowDocument.picture`."""
 
 
 class TableRow(str):
@@ -97,7 +92,6 @@ class StyledText(str):
     role: Role
     level: int
     links: Sequence[tuple[str, str]]
-    """Texts and addresses."""
 
     def __new__(
         cls, text: str, role: Role = Role.PARAGRAPH, level: int = 0, links: Sequence[tuple[str, str]] = ()
@@ -139,7 +133,6 @@ def note_of_unread(pictures: Collection[str]) -> list[str]:
 
 
 def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
-    """Return the pages: the author's, divided further where they are long."""
     made: list[FlowPage] = []
     page: list[Piece] = []
     on_page = total = 0

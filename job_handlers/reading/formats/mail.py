@@ -152,7 +152,6 @@ class MailDocument:
 
     @cached_property
     def _inline_pictures(self) -> dict[str, EmailMessage]:
-        """Return the inline pictures. If two have the same name, the first is used."""
         return {_content_id(part): part for part in reversed(list(self._walk())) if _is_inline_picture(part)}
 
     def _walk(self) -> Iterator[EmailMessage]:

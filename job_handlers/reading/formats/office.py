@@ -50,8 +50,6 @@ _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
 class _ElementNames(Struct, frozen=True):
-    """Names of a format's elements, without their namespaces."""
-
     paragraphs: Sequence[str]
     cells: Sequence[str]
     rows: Sequence[str]
@@ -150,7 +148,6 @@ class OfficeDocument:
         return self._archive.read(key)
 
     def text_boxes(self) -> list[str]:
-        """Return the texts of the shapes on the worksheets of an xlsx file."""
         drawings = self._numbered_files("xl/drawings/drawing")
         pieces = [piece for name in drawings for piece in self._part(name, _SLIDE, {})]
         # Plain texts: the values of rows are stored as JSON.
@@ -322,10 +319,8 @@ def _refuse_entities(*_: object) -> None:
 @dataclass(slots=True)
 class _OpenRow:
     depth: int
-    """Number of open paragraphs around the row."""
     cells: list[list[str]] = field(default_factory=list)
     spans: int = 1
-    """Number of columns of the open cell."""
     repeats: int = 1
     """Number of identical cells that the open cell stands for."""
     times: int = 1
@@ -356,7 +351,6 @@ class _PartParser:
     """Length of `unread` at the start of the open frame."""
     _lines: list[list[str]] = field(default_factory=list)
     _marks: list[_Mark] = field(default_factory=list)
-    """Role of each open paragraph."""
     _shape: _Mark = _PLAIN
     _lists: int = 0
     _after_paragraph: list[str] = field(default_factory=list)

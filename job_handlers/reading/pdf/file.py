@@ -27,8 +27,6 @@ _WORDS_MOST = 20_000
 
 
 class PagedFile:
-    """An open file. It may be left open until its process ends."""
-
     def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
         """Open the file. `is_mapped` maps a PDF into memory, for a caller that reads much of it."""
         with translate_errors():

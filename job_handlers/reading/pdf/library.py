@@ -25,15 +25,15 @@ RESOURCES = mupdf.PDF_ENUM_NAME_Resources
 
 
 class Broken(Exception):
-    """The file, or this page of it, cannot be opened."""
+    pass
 
 
 class PdfLocked(Exception):
-    """The file needs a password, or another one."""
+    pass
 
 
 class PageTooLarge(Exception):
-    """The page exceeds the limit of pixels or bytes."""
+    pass
 
 
 @contextmanager

@@ -66,7 +66,6 @@ class StatedStructure:
         ]
 
     def statements(self, page: Any, flags: int, height: float) -> dict[Place, Statement]:
-        """Return what the tags say, by the beginnings of lines."""
         if not self._is_tagged:
             return {}
         read = pymupdf.extra.page_get_textpage(page, None, flags | mupdf.FZ_STEXT_COLLECT_STRUCTURE, _IDENTITY)

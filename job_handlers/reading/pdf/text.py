@@ -50,7 +50,6 @@ class PageText(Struct, frozen=True):
     tables: list[PageTable]
     links: list[TextLink]
     may_be_scan: bool
-    """True if its images are large enough for a scan."""
 
     @property
     def layout(self) -> Layout:
@@ -116,7 +115,6 @@ def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
 
 
 def _packed_length(own: Any) -> int:
-    """Return the compressed size of the page's content if it is one stream."""
     contents = own.obj().pdf_dict_get(_CONTENTS)
     length: int = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
     return length
@@ -324,7 +322,6 @@ def _stored_table(
 
 
 def _text_beside_table(grid: tables.FoundTable, lines: Sequence[_Line]) -> str:
-    """Return the words outside the table on lines that are partly in it."""
     used: dict[int, list[str]] = {}
     for row in grid.rows:
         for cell in row:

@@ -11,7 +11,6 @@ from job_handlers.reading.tables.columns import Line
 from job_handlers.reading.tables.pieces import TextPiece, is_number
 
 _SNAP = 0.35
-"""Maximum distance between aligned edges, in em."""
 
 
 @dataclass
@@ -22,7 +21,6 @@ class Evidence:
     texts: Sequence[Sequence[str]]
     em: float
     floors: int
-    """Number of horizontal ruling lines."""
     is_drawn: bool
 
     @cached_property
@@ -38,12 +36,10 @@ class Evidence:
 
     @cached_property
     def numeric(self) -> list[float]:
-        """Share of numbers, by column."""
         return [sum(map(is_number, column)) / len(column) if column else 0.0 for column in self.cells]
 
     @cached_property
     def words(self) -> list[float]:
-        """Mean number of words in a cell, by column."""
         return [sum(len(text.split()) for text in column) / len(column) if column else 0.0 for column in self.cells]
 
     @property
@@ -52,12 +48,10 @@ class Evidence:
 
     @property
     def filled(self) -> float:
-        """Share of cells that are not empty."""
         return sum(map(len, self.cells)) / (len(self.wide) * self.columns)
 
     @property
     def is_short(self) -> bool:
-        """True if no column holds sentences."""
         return max(self.words) <= 6
 
     @property

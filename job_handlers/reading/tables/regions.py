@@ -12,7 +12,6 @@ from job_handlers.reading.text_layer import letters_in
 _ROW_DISTANCE_MOST = 3.4
 """Maximum distance between the middles of two rows without ruling lines."""
 _ALONE_MOST = 2
-"""Maximum number of consecutive lines without a gap inside a table."""
 _PROSE_CHARACTERS_LEAST = 16
 
 

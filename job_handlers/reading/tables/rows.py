@@ -16,10 +16,7 @@ _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
 
 
 class LineEvidence(Struct, frozen=True):
-    """Facts about a line and the row above it."""
-
     text: str
-    """Its first cell that is not empty."""
     filled: list[int]
     before: set[int]
     """Columns that are filled in the row above."""
@@ -50,7 +47,6 @@ class RowMerger:
         self._head = self._end_of_head()
 
     def rows(self, floors: Sequence[RulingLine]) -> list[Line]:
-        """Return the rows. `floors` are the horizontal ruling lines."""
         ys = sorted({one.y0 for one in floors})
         sections = [sum(y < own for y in ys) for own in self._middles]
         inner = set(sections)

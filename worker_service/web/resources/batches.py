@@ -35,7 +35,6 @@ def list_batches(session: Session, visitor: Visitor, query: BatchesQuery) -> Bat
 
 
 def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:
-    """Return the batch. Raise `BatchNotFound` if the visitor may not see it."""
     found = batches.get_batch(session, batch_id)
     if not visitor.may_see(found.owner):
         raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")

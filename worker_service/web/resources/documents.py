@@ -66,14 +66,12 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
 def list_documents(
     session: Session, visitor: Visitor, query: DocumentsQuery, *, is_readable: bool = False
 ) -> DocumentPage:
-    """List documents; with `is_readable`, only the ones with text."""
     selector = replace(selected(session, visitor, query), is_readable=is_readable)
     order = read_document_order(query.sort)
     return documents.list_documents(session, selector, limit=query.limit, before_id=query.before, order=order)
 
 
 def selected(session: Session, visitor: Visitor, query: DocumentsQuery) -> DocumentSelector:
-    """Return the documents that the filters choose and the visitor may see."""
     batch_ids = () if query.batch is None else (visible_batch(session, visitor, query.batch).id,)
     selector = read_document_selector(
         now=session.clock(),
@@ -142,7 +140,6 @@ def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -
 
 
 def visible_document(session: Session, visitor: Visitor, document_id: int) -> Document:
-    """Return the document. Raise `DocumentNotFound` if the visitor may not see it."""
     found = session.library.document(document_id)
     if not visitor.may_see(found.owner):
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")

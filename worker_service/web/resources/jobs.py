@@ -50,8 +50,6 @@ def _column_filter(name: str, column: Column) -> tuple[str, object, object]:
 
 @_with_column_filters
 class JobFilters(Struct, frozen=True, kw_only=True):
-    """A job selector, with the names of the command line's options."""
-
     id: Annotated[tuple[str, ...], about("42, batch:7 or document:3.")] = ()
     status: Annotated[tuple[str, ...], about(f"{', '.join(Status)}. Separate several by commas.")] = ()
     since: Annotated[str, about("Created or ended since: 2h (ago), or 2026-11-18 10:00 (UTC).")] | None = None
@@ -95,7 +93,6 @@ def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters)
 
 
 def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
-    """Return the job. Raise `JobNotFound` if the visitor may not see it."""
     found = session.reading.get(job_id)
     if not visitor.may_see(found.owner):
         raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")

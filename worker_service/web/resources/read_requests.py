@@ -33,7 +33,6 @@ _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
 _OWN_FIELDS = ("owner", "force", "csrf", "notify")
-"""Form fields that are no reading options."""
 
 
 class ReadRequested(Struct, frozen=True):
@@ -43,12 +42,9 @@ class ReadRequested(Struct, frozen=True):
 
 
 class SourceJobs(Struct, frozen=True):
-    """The jobs of several sources, for a batch."""
-
     jobs: Sequence[NewJob]
     lacking: Sequence[str]
     left_out: Mapping[str, int]
-    """Number of files left out of directories, by reason."""
     left_out_files: Sequence[Mapping[str, str]] = ()
 
 
@@ -146,7 +142,6 @@ def _check(session: Session, options: ReadOptions) -> Sequence[str]:
 class Upload(Struct, frozen=True):
     accepted: Sequence[tuple[str, ReadRequested]]
     empty: Sequence[str]
-    """Names of empty files, which were left out."""
     batch_id: int | None
 
 

@@ -35,10 +35,8 @@ QUEUE = (
     ("/activity", "Activity"),
     ("/jobs", "All jobs"),
 )
-"""Tabs of the Queue."""
 
 FOR_ALL_OWNERS = ("/workers", "/system")
-"""Hidden from visitors of one owner."""
 
 
 class Place(Struct, frozen=True):

@@ -24,9 +24,7 @@ class AlertButton(Struct, frozen=True):
     label: str
     address: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Hidden fields of the form."""
     method: str = "post"
-    """post: form with one button; link."""
 
 
 class Alert(Struct, frozen=True):
@@ -34,7 +32,6 @@ class Alert(Struct, frozen=True):
     title: str
     detail: str = ""
     advice: str = ""
-    """Advice for the user, if no button helps."""
     button: AlertButton | None = None
 
 

@@ -37,14 +37,12 @@ BATCHES_PER_PAGE = 20
 _FAILURES_MAX = 20
 _FILES_MAX = 25
 _SOURCES_KEPT_MAX = 100
-"""Sources of a batch that are stored for display."""
 
 
 class BatchAction(Struct, frozen=True):
     label: str
     run: Callable[[Session, int], object]
     message: str
-    """Key of the sentence that the next page shows."""
     warning: str = ""
     """Text of the confirmation page; empty if the action needs no confirmation."""
 
@@ -101,7 +99,6 @@ class FileFilter(Struct, frozen=True):
 
 class BatchPageQuery(Struct, frozen=True):
     files: IndexStatus | None = None
-    """The files to list; None for all."""
 
 
 def batches_page(request: Request) -> Response:

@@ -14,7 +14,6 @@ _GAP = 2.0
 class Chart(Struct, frozen=True):
     title: str
     now: str
-    """Caption: the total, or the newest value."""
     svg: Markup
     headers: Sequence[str]
     rows: Sequence[Sequence[object]]

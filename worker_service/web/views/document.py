@@ -38,7 +38,6 @@ from worker_service.web.views.flash import flash_of
 from worker_service.web.views.page_view import DOUBTFUL, page_view
 
 _PAGES_SHOWN = 41
-"""Pages in the rail, around the current one."""
 _HARD_PAGES_SHOWN = 30
 _JOBS_SHOWN = 200
 _METHODS: Mapping[str, str] = {
@@ -67,7 +66,6 @@ class ReaderQuery(Struct, frozen=True):
     """Generation of the text that the user has before them while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
-        """Return the address of this view with some parameters changed."""
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
         defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
         return (
@@ -83,8 +81,6 @@ class RailPage(Struct, frozen=True):
 
 
 class MatchPlace(Struct, frozen=True):
-    """The current match and its neighbours."""
-
     number: int
     on_page: int
     pages: int

@@ -66,7 +66,6 @@ def reindex(request: Request) -> Response:
 
 
 def set_tags(request: Request) -> Response:
-    """Give the document these tags and no others."""
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
         document = _visible(session, request)

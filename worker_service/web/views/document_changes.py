@@ -34,7 +34,6 @@ _NAMED = 5
 _TAGS_OF_MAX = 500
 """Documents whose tags are offered for removal."""
 _OPTIONS = ("lang", "quality", "force-ocr")
-"""Options of reading that the form has."""
 _LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
 
 FORMS: Mapping[str, str] = {"original": "Originals", "txt": "Text", "pdf": "Searchable PDFs"}
@@ -61,7 +60,6 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> Sequence[tuple[str, object]]:
-        """Hidden fields for the next form."""
         return [*([("scope", "all")] if self.scope else [("id", one) for one in self.id]), *self.filters]
 
 
@@ -71,7 +69,6 @@ class ChangeQuery(ChosenQuery, frozen=True, kw_only=True):
     """Number of documents that the user was asked about."""
     add: str = ""
     without: tuple[str, ...] = ()
-    """Tags to remove."""
     anyway: bool = False
 
 
@@ -80,7 +77,6 @@ class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
 
 
 def ask(request: Request) -> Response:
-    """Show what will be done, with its options."""
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
     if query.verb != "download":
         visitor.must(Power.OPERATE)

@@ -97,7 +97,6 @@ def workbook(request: Request) -> Response:
 
 
 def table(request: Request) -> Response:
-    """Send one table of a page as CSV."""
     number, position = request.path_params["number"], request.path_params["table"]
     with session_of(request) as session, ExitStack() as until_sent:
         document = _visible(session, request)

@@ -57,7 +57,6 @@ ORDERS: Mapping[str, str] = {
 
 class DocumentsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
     q: str = ""
-    """A search, which has a page of its own."""
     view: Literal["grid", "table"] = "grid"
 
 
