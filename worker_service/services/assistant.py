@@ -36,7 +36,6 @@ _INSTRUCTIONS = (
 class Caller(Struct, frozen=True):
     session: Session
     owner: str | None = None
-    """The only owner whose documents it sees."""
 
     def document(self, document_id: int) -> Document:
         found = self.session.library.document(document_id)

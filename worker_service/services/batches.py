@@ -47,7 +47,6 @@ class BatchProgress(Struct, frozen=True):
     files_ended: int
     files_failed: int
     files_cancelled: int
-    """Not included in `files_failed`."""
     may_find_more: bool
     pages: int
     """Counted pages only."""

@@ -120,7 +120,6 @@ class _DoclingBuilder:
 
 
 def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    """Yield a DoclingDocument, as docling-core 2 reads it."""
     made = _DoclingBuilder()
     for page in pages:
         for block in page.blocks:
@@ -157,7 +156,6 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
 def _words_of_pages(
     session: Session, document: Document, pages: Sequence[StructuredPage]
 ) -> Iterator[tuple[StructuredPage, list[Word]]]:
-    """Yield each page with its words. Those of a text layer come with the page's image, drawn in a sandbox."""
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
             lines = msgspec.json.decode(page.lines)

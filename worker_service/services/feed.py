@@ -44,7 +44,6 @@ class JobProgress(Struct, frozen=True):
 
 class NewEvents(Struct, frozen=True):
     cursor: EventCursor
-    """Cursor after these events."""
     moves: Sequence[JobMove]
     notices: Sequence[Notice]
     is_all: bool
@@ -83,7 +82,6 @@ def events_after(session: Session, cursor: EventCursor, *, owner: str | None = N
 
 
 def running_jobs(session: Session) -> Mapping[int, JobProgress]:
-    """Return the progress of the running jobs by job id."""
     running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
         job.id: JobProgress(

@@ -41,7 +41,6 @@ class HealthReason(Struct, frozen=True):
 class Health(Struct, frozen=True):
     level: Level
     reasons: Sequence[HealthReason]
-    """Worst first."""
     workers: int
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
@@ -63,7 +62,6 @@ def check_health(overview: Overview, *, oldest_most: timedelta | None = None) ->
 
 
 def health_reasons(overview: Overview, *, oldest_most: timedelta | None = None) -> Sequence[HealthReason]:
-    """Return the problems, worst first. Counts no jobs unless `oldest_most` is given."""
     found = [
         *_check_database(overview),
         *_check_workers(overview),

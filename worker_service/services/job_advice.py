@@ -112,7 +112,6 @@ def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
 
 
 def advice_for(job: Job) -> str:
-    """Return '' for a job that neither failed nor was cancelled."""
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
         return f"to run it again: {retry}"
@@ -127,7 +126,6 @@ def advice_for(job: Job) -> str:
 
 
 def is_given_up(job: Job) -> bool:
-    """Return whether it failed with retries left, because another attempt would end in the same way."""
     return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
 
 

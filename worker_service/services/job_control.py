@@ -71,7 +71,6 @@ class Plan(Struct, frozen=True):
 
 class Paused(Struct, frozen=True):
     until: datetime | None
-    """None until unpaused."""
     is_known: bool
     """One of the newest jobs has this type or owner."""
 
@@ -141,7 +140,6 @@ def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mappi
 
 
 def prune_jobs(session: Session, plan: Plan) -> int:
-    """Prune in several short transactions."""
     pruned = 0
     while gone := session.store.pruning.prune(plan.selector, most=_PRUNED_AT_ONCE):
         pruned += gone
@@ -221,7 +219,6 @@ def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str
 
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
-    """Return what happens in one sentence."""
     if not session.store.steering.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.overview.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)

@@ -30,7 +30,6 @@ class JobDetails(Struct, frozen=True):
     waits_for: Sequence[Needed]
     files: Sequence[PublishedFile]
     log: Sequence[LogLine]
-    """The last lines."""
 
 
 def get_job_details(session: Session, job_id: int) -> JobDetails:

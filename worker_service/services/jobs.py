@@ -23,7 +23,6 @@ _FIRST_RANGE = 10_000
 class JobPage(Struct, frozen=True):
     items: Sequence[Job]
     next: int | None
-    """The `before_id` of the next page."""
 
 
 class FoundJobs(JobPage, frozen=True):

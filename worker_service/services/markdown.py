@@ -73,7 +73,6 @@ def block_markdown(page: StructuredPage, block: Block) -> str:
 
 
 def flowing_text(text: str) -> str:
-    """Return the lines as one, with the words whole that a line's end divides."""
     return " ".join(DIVIDED_WORD.sub(_joint, text.strip()).replace("\u00ad", "").split())
 
 

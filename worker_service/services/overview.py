@@ -110,7 +110,6 @@ class Overview:
 
     @cached_property
     def running_jobs(self) -> Sequence[Job]:
-        """Longest running first; at most 500."""
         return running_jobs(self._session)
 
     @cached_property

@@ -38,7 +38,6 @@ WIDTH = 1200
 _CACHE_BYTES_MAX = 512 << 20
 _SWEPT_FRACTION = 0.75
 _PAGES_PER_SWEEP = 50
-"""Number of rendered pages between two checks of the cache size."""
 _IDLE_SECONDS = 60.0
 _QUEUE_MAX = 4
 """Longest queue: the web server has few threads, which also serve other requests."""
@@ -110,7 +109,6 @@ def page_image(
 
 
 def why_no_image(session: Session, document: Document) -> NoPageImage | None:
-    """Return why the document's pages cannot be shown as images; None if they can."""
     try:
         _file_to_render(session.settings.workspace, document, session.library.files(document.id))
     except NoPageImage as error:

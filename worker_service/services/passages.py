@@ -126,7 +126,6 @@ def _tables(rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
 
 
 def _divided(text: str, most: int) -> Iterator[str]:
-    """Yield pieces of bounded length, which end at sentences where they can, otherwise between words."""
     piece: list[str] = []
     length = 0
     for sentence in _SENTENCE.split(text):

@@ -42,7 +42,6 @@ class RestorePlan(Struct, frozen=True):
 class RestoreDone(Struct, frozen=True):
     restored: Restored
     missing: Sequence[str]
-    """Published files that are missing from the workspace, or have a different size there."""
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:

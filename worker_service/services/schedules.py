@@ -93,7 +93,6 @@ class ScheduleState(Struct, frozen=True):
 class StartedSchedule(Struct, frozen=True):
     schedule: str
     slot: str | None
-    """UTC; None if a user started it."""
     job_id: int | None
     batch_id: int | None
     existing: bool
@@ -289,7 +288,6 @@ def _is_waiting(session: Session, known: KnownSchedule) -> bool:
 
 
 def add_schedule(session: Session, name: str, definition: Mapping[str, Any], *, owner: str = "") -> ScheduleState:
-    """Add a schedule. `definition` has the fields of a [[schedule]] table, without name and owner."""
     if name in [one.schedule.name for one in known_schedules(session)]:
         raise Refused(f"there is a schedule {name!r}", "choose another name")
     added = StoredSchedule(name, owner, definition_as_json(definition))

@@ -41,7 +41,6 @@ def _why_not(action: Action) -> str:
 
 
 def newest_final(session: Session, action: Action) -> Action | None:
-    """Return the newest change of jobs or documents if it is later than `action` and permanent."""
     changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.is_of_tokens)
     newest = next(changes, action)
     return newest if newest.id > action.id and newest.opposite is None else None

@@ -18,7 +18,6 @@ _HOUR = timedelta(hours=1)
 class WorkRate(Struct, frozen=True):
     job_type: str
     jobs: int
-    """Completed, or failed for good."""
     failed: int
     pages: int
     seconds_each: float

@@ -43,7 +43,6 @@ def show_sign_in(request: Request) -> Response:
 
 
 def sign_in(request: Request) -> Response:
-    """Start a session for a token or a link. The field also accepts the link's whole address."""
     form = form_of(request)
     word = str(form.get("token", "")).strip().rpartition("link=")[2]
     made = _begin_session(request, word) if parse_token_text(word) else None

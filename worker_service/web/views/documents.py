@@ -66,7 +66,6 @@ class FilterChip(Struct, frozen=True):
     name: str
     chosen: str
     clear: str
-    """The address without the filter."""
     options: Sequence[tuple[str, None, str]]
     """Word, no count, address."""
 
@@ -75,7 +74,6 @@ class SortHeader(Struct, frozen=True):
     label: str
     url: str
     aria_sort: str
-    """Value of aria-sort; empty if the table is sorted by another column."""
 
 
 def documents_page(request: Request) -> Response:
@@ -132,7 +130,6 @@ def why_failed(document: Document) -> str:
 
 
 def filters_of(request: Request, *without: str) -> list[tuple[str, str]]:
-    """Return the parameters that a form on this page keeps."""
     known = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before", *without}
     return [(name, word) for name, word in request.query_params.multi_items() if name in known and word]
 

@@ -72,13 +72,11 @@ class Flash(Struct, frozen=True):
     sentence: str
     undo: int | None = None
     path: str = "/activity"
-    """The page to return to after an undo."""
     is_bad: bool = False
 
 
 class FlashQuery(Struct, frozen=True):
     message: str = ""
-    """Key of a sentence."""
     done: int | None = None
     refused: int = 0
 

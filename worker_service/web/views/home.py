@@ -37,7 +37,6 @@ class ReadingNow(Struct, frozen=True):
     name: str
     path: str
     document: Document | None
-    """Its first page is the picture."""
     progress: ReadingProgress
 
 

@@ -54,7 +54,6 @@ class JobRow(Struct, frozen=True):
     state: str
     about: str
     at: str
-    """Time of its last change of state."""
 
 
 class Filters(Struct, frozen=True):
@@ -89,7 +88,6 @@ class Filters(Struct, frozen=True):
         return ticked if ticked or scope == "ticked" else self
 
     def arguments(self) -> list[str]:
-        """Return the filters as command-line arguments."""
         ids = [word for name, word in self.pairs if name == "id"]
         flags = [(f"--{name.replace('_', '-')}", word) for name, word in self.pairs if name != "id"]
         return [*(part for flag in flags for part in flag), *ids]
@@ -134,7 +132,6 @@ def _row(job: Job) -> JobRow:
 def _tabs(
     request: Request, filters: Filters, counts: Mapping[Status, int]
 ) -> Sequence[tuple[str, str, int | None, bool]]:
-    """Return label, address, number of jobs, and whether the tab is chosen."""
     chosen = filters.values("status")
     every = ("All", same_page(request, status=None, before=None), sum(counts.values()) if counts else None, not chosen)
     return [
@@ -300,7 +297,6 @@ def change_one(request: Request) -> Response:
 
 
 def _batch_title(session: Session, visitor: Visitor, job: Job) -> str | None:
-    """Return the batch's title; None if the job has no batch that the visitor may see."""
     if job.batch_id is None:
         return None
     try:

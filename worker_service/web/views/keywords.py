@@ -39,7 +39,6 @@ _SHADES = 4
 
 class KeywordsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
     terms: str = ""
-    """One term per line."""
     limit: int = ROWS
 
     @property

@@ -14,7 +14,6 @@ from worker_service.services.markdown import DIVIDED_WORD
 from worker_service.services.page_blocks import StructuredPage
 
 TextRange = tuple[int, int]
-"""Start and end of a range in a page's text."""
 
 
 class Mark(NamedTuple):
@@ -26,8 +25,6 @@ class Mark(NamedTuple):
 
 
 class TextRun(Struct, frozen=True):
-    """Consecutive characters with the same mark."""
-
     text: str
     match: int = 0
     is_doubtful: bool = False
@@ -46,7 +43,6 @@ class TextBlock(Struct, frozen=True):
 
 
 def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]) -> list[Mark]:
-    """Return the mark of each character."""
     marks = [Mark()] * len(text)
     for begin, end in doubtful:
         marks[begin:end] = [Mark(0, True)] * len(marks[begin:end])

@@ -49,21 +49,16 @@ class PageView(Struct, frozen=True):
     confidence: float | None
     blocks: Sequence[TextBlock]
     boxes: Sequence[WordBox]
-    """Matches and doubtful words."""
     size: tuple[float, float] | None
-    """Page size in points; None if unknown."""
     hits: int
     sheet: str = ""
     first_row: int = 1
     rows: Sequence[Sequence[SheetCell]] = ()
     tables: Sequence[TableOnPage] = ()
     doubtful: int = 0
-    """Number of doubtful words."""
     note: str = ""
-    """Reason why the text is doubtful or incomplete."""
     markdown: str = ""
     lacks_boxes: bool = False
-    """True if the positions of some hits on the image are not known yet."""
 
 
 def page_view(

@@ -63,8 +63,6 @@ class QueueQuery(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A job, as a step of a document's reading."""
-
     job_id: int
     title: str
     state: str
@@ -74,8 +72,6 @@ class Step(Struct, frozen=True):
 
 
 class QueueRow(Struct, frozen=True):
-    """A document with its jobs, or a job without a document."""
-
     id: str
     name: str
     path: str

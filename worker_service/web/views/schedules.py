@@ -59,7 +59,6 @@ def run_schedule_now(request: Request) -> Response:
 
 
 def change_state(request: Request) -> Response:
-    """Pause, resume or remove a schedule."""
     visitor, form = visitor_of(request), form_of(request)
     change = _CHANGES.get(form.get("verb", ""))
     if change is None:

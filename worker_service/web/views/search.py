@@ -43,15 +43,11 @@ class Filter(Struct, frozen=True):
 
     name: str
     options: Sequence[tuple[str, int | None, str]]
-    """Label, count and address of each."""
     chosen: str
     clear: str
-    """Address without the filter."""
 
 
 class SearchLink(Struct, frozen=True):
-    """Makes links to the pages of a document that keep the query."""
-
     query: str
 
     def page(self, document: FoundDocument, number: int) -> str:

@@ -32,9 +32,7 @@ class SystemFact(Struct, frozen=True):
     value: str
     more: str = ""
     level: str = ""
-    """CSS class that marks a problem."""
     at: str = ""
-    """Time shown instead of the value."""
 
 
 def system(request: Request) -> Response:

@@ -40,7 +40,6 @@ def tags_page(request: Request) -> Response:
 
 
 def change_actions(request: Request) -> Response:
-    """Add an action to a tag, or remove one."""
     visitor = visitor_of(request)
     visitor.must(Power.OPERATE)
     form = form_of(request)

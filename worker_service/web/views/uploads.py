@@ -38,11 +38,8 @@ _FILES_MAX = 100
 
 
 class UploadedQuery(Struct, frozen=True):
-    """The files of an upload whose progress the page shows."""
-
     job: tuple[Id, ...] = ()
     empty: tuple[str, ...] = ()
-    """Names of files that were left out."""
     batch: Id | None = None
 
 
