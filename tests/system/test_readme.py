@@ -81,6 +81,7 @@ RUN_HERE: frozenset[Block] = frozenset(
 SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
     ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
+    ("docs/documents.md", "List documents", "sh"): "tests/cli/test_documents.py",
     ("docs/cluster.md", "Three machines", "sh"): "tests/cluster/test_cluster.py, on one machine",
     ("docs/cluster.md", "Three machines", "toml"): "tests/cluster/test_cluster.py",
     ("docs/cluster.md", "Settings", "toml"): "tests/test_config.py",

@@ -415,7 +415,7 @@ def test_a_paragraph_is_never_marked_as_a_hit(site: httpx.Client, shelf: Shelf) 
     shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
 
     assert '<mark class="here" id="here">climate</mark>' in shown
-    assert "<rect" not in shown
+    assert '<rect class="hit' not in shown
     assert "Matches are marked in the text only" in shown
 
 
