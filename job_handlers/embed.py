@@ -6,6 +6,8 @@ one that was stopped continues. Vectors of a generation that is no longer curren
 
 from __future__ import annotations
 
+import os
+
 from msgspec import Struct
 
 from job_handlers.settings import credential_file
@@ -25,21 +27,22 @@ from worker_service.handlers import (
 )
 
 KEY = "embeddings-key"
+ENVIRONMENT = ("WORKER_EMBEDDINGS", "WORKER_EMBEDDINGS_MODEL")
 _AGAIN_SECONDS = 60.0
 
 
 class EmbedPayload(Struct, frozen=True):
-    server: str = BUNDLED
-    """Address of an OpenAI-compatible server, or bundled."""
-    model: str = ""
-    """Model of the server."""
+    """Empty: a payload, which a user may write, must not choose who gets the texts and the key."""
 
 
 def run(context: Context[EmbedPayload]) -> Done:
-    payload, key = context.payload, credential_file(KEY)
-    if payload.server == BUNDLED and (why := why_missing()):
+    server, model = (os.environ.get(name, "") for name in ENVIRONMENT)
+    if server in ("", "off"):
+        return Done({"pages": 0})
+    if server == BUNDLED and (why := why_missing()):
         raise MissingDependency(why, "pip install 'pagemill[semantic]'")
-    embedder = Embedder(payload.server, payload.model, key.read_text("utf-8").strip() if key.is_file() else "")
+    key = credential_file(KEY)
+    embedder = Embedder(server, model, key.read_text("utf-8").strip() if key.is_file() else "")
     pages = 0
     while (found := context.ask(PagesToEmbed(embedder.name))).documents:
         try:
@@ -60,4 +63,5 @@ embed = Handler(
     job_class="cpu",
     limits=Limits(memory_bytes=None, cpu_seconds=None, wall_seconds=24 * 3600, network=True),
     credentials=[KEY],
+    environment=ENVIRONMENT,
 )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.kit.system import System, wait_until
+from tests.store.kit import publish, work_as
 from worker_service.base.embedding import Embedder
-from worker_service.jobs.job import Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.search import SearchRequest
 from worker_service.jobs.selector import Selector
 from worker_service.store.search import Meaning
@@ -41,3 +47,22 @@ def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_wor
         system.assert_sound()
     finally:
         system.close()
+
+
+def test_a_user_s_own_job_sends_texts_and_key_only_to_the_server_of_the_settings(tmp_path: Path) -> None:
+    system = System(tmp_path, shipped=("embed",))
+    work_as(system.store)
+    publish(system.store, "a.pdf", "the ship sails")
+    with ExitStack() as until_end:
+        until_end.callback(system.close)
+        own, other = (until_end.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
+        own_url, other_url = (f"http://127.0.0.1:{one.getsockname()[1]}/v1" for one in (own, other))
+        system.store.intake.enqueue(NewJob("embed", payload=json.dumps({"server": other_url, "model": "small"})))
+
+        system.start(embeddings=own_url, embeddings_model="small")
+
+        own.settimeout(20)
+        own.accept()[0].close()
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()

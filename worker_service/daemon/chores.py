@@ -23,7 +23,6 @@ from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.batches import ENDS_TO_REPORT
 from worker_service.jobs.counts import Counts
-from worker_service.jobs.digest import canonical
 from worker_service.jobs.embeddings import EMBED
 from worker_service.jobs.history import Notice
 from worker_service.jobs.job import NewJob, Status
@@ -131,9 +130,7 @@ def embed_pages(context: DaemonContext) -> float:
     if not store.embeddings.is_behind(embedder.name):
         return _SOON_SECONDS if store.embeddings.use(embedder.name) else _EMBED_SECONDS
     if store.embeddings.is_job_due():
-        payload = {"server": context.settings.embeddings, "model": context.settings.embeddings_model}
-        job = NewJob(EMBED, "local", payload=canonical(payload), name="search by meaning", unique_key=EMBED)
-        store.intake.enqueue(job)
+        store.intake.enqueue(NewJob(EMBED, "local", name="search by meaning", unique_key=EMBED))
     return _EMBED_SECONDS
 
 

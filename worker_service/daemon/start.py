@@ -157,6 +157,9 @@ def _set_environment(settings: Settings) -> None:
     # For the user's own programs that call `pagemill`.
     os.environ["WORKER_DATABASE"] = str(settings.database.absolute())
     os.environ["WORKER_WORKSPACE"] = str(settings.workspace.absolute())
+    # For the job `embed`.
+    os.environ["WORKER_EMBEDDINGS"] = settings.embeddings
+    os.environ["WORKER_EMBEDDINGS_MODEL"] = settings.embeddings_model
 
 
 class _StartedPool(NamedTuple):
