@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from job_handlers.reading.layout import UnreadScript
-from job_handlers.reading.ocr import language_data, neural, tesseract
+from job_handlers.reading.ocr import language_codes, neural, tesseract
 from job_handlers.reading.ocr.recognition import Reader as Reader
 from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.ocr.tesseract import Engine
@@ -62,11 +62,11 @@ def identity() -> Sequence[str]:
 
 def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
     """Return the language that a page in this script needs."""
-    codes = language_data.codes_for_script(script or "")
+    codes = language_codes.codes_for_script(script or "")
     if script is None or not codes or not set(codes).isdisjoint(read_in):
         return None
     there = [one for one in codes if one in tesseract.languages_of("fast")]
-    return UnreadScript(script, (there or codes)[0], "" if there else language_data.install_command(codes[:1]))
+    return UnreadScript(script, (there or codes)[0], "" if there else language_codes.install_command(codes[:1]))
 
 
 def choices() -> Mapping[str, Choices]:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import language_data
+from job_handlers.reading.ocr import language_codes
 from job_handlers.reading.preprocess import Gray, halve
 from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, MissingDependency, Permanent, Problem
 
@@ -80,8 +80,8 @@ def languages_of(quality: str) -> list[str]:
 
 
 def choices() -> Mapping[str, Choices]:
-    to_get = {code: language_data.install_command([code]) for code in language_data.all_codes()}
-    return {"languages": Choices(_installed_languages(), to_get, language_data.CALLED)}
+    to_get = {code: language_codes.install_command([code]) for code in language_codes.all_codes()}
+    return {"languages": Choices(_installed_languages(), to_get, language_codes.CALLED)}
 
 
 def engine_for(wanted: WayToRead) -> Engine:
@@ -142,11 +142,11 @@ def _data_for(wanted: WayToRead) -> Path:
     lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
     there = f"only for {', '.join(_installed_languages())}"
     for one in lacking:
-        if not language_data.is_known(one):
+        if not language_codes.is_known(one):
             near = choices()["languages"].closest(one)
             hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
             raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}", hint)
-    how = language_data.install_command(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
+    how = language_codes.install_command(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
     raise MissingDependency(f"there is no trained data for {', '.join(lacking)}, {there}", how)
 
 

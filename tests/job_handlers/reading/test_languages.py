@@ -13,7 +13,7 @@ import pytest
 from PIL import ImageOps
 
 from job_handlers.reading import ocr
-from job_handlers.reading.ocr import language_data
+from job_handlers.reading.ocr import language_codes
 from tests.job_handlers.reading.documents import picture, prose
 from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import Choices
@@ -30,14 +30,14 @@ pymupdf: Any = partly_typed
     ],
 )  # fmt: skip
 def test_what_people_call_a_language_is_understood(word: str, code: str | None) -> None:
-    choices = Choices(["eng"], dict.fromkeys(language_data.all_codes(), ""), language_data.CALLED)
+    choices = Choices(["eng"], dict.fromkeys(language_codes.all_codes(), ""), language_codes.CALLED)
 
     assert choices.closest(word) == code
 
 
 def test_each_name_is_that_of_a_language_there_is() -> None:
-    assert all(language_data.is_known(code) for code in (*language_data.CALLED.values(), *language_data.all_codes()))
-    assert language_data.install_command(["chi_sim", "script/Latin"]) == (
+    assert all(language_codes.is_known(code) for code in (*language_codes.CALLED.values(), *language_codes.all_codes()))
+    assert language_codes.install_command(["chi_sim", "script/Latin"]) == (
         "apt-get install tesseract-ocr-chi-sim tesseract-ocr-script-latn"
     )
 
@@ -48,7 +48,7 @@ def test_each_package_is_one_of_debians() -> None:
     if "tesseract-ocr-deu" not in listed.stdout.split():
         pytest.skip("no lists of packages")
 
-    wanted = set(language_data.install_command(language_data.all_codes()).split()[2:])
+    wanted = set(language_codes.install_command(language_codes.all_codes()).split()[2:])
 
     assert wanted <= set(listed.stdout.split())
 
@@ -92,4 +92,4 @@ def test_what_reads_a_script_is_named_with_its_package() -> None:
     arabic = ocr.unread("Arabic", ["eng"])
     assert arabic is not None
     assert arabic.language.startswith(("script/Arabic", "ara"))
-    assert all(language_data.is_known(code) for codes in language_data._READ_BY.values() for code in codes)
+    assert all(language_codes.is_known(code) for codes in language_codes._READ_BY.values() for code in codes)
