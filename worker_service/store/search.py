@@ -30,6 +30,7 @@ from worker_service.store.search_ranking import (
     Stem,
     Term,
     fold,
+    fuse_ranks,
     language_for,
     rank_pages,
     stemmer_for,
@@ -58,10 +59,6 @@ NAMED_MOST = 200
 
 _SAMPLE = 12
 """Number of pages by which the language of a query is chosen."""
-
-_FUSION, _MEANING_SHARE = 10, 0.7
-"""Constant of reciprocal rank fusion, and the weight of the rank by meaning; chosen on half of the Cranfield
-questions."""
 
 _TAGS_MOST = 1000
 _SIMILAR_MOST = 5
@@ -240,11 +237,8 @@ class PageSearch:
         best = [match.result_id for match in matches]
         similar = PageEmbeddings(self._db).similar(meaning.model, meaning.vector, best, values)
         rows = self._db.read("matches_of_results", result_ids=json.dumps(similar), **values)
-        scores: dict[Match, float] = {match: 1 / (_FUSION + at) for at, match in enumerate(matches, 1)}
         rank = {result_id: at for at, result_id in enumerate(similar, 1)}
-        for match in (Match(*row) for row in rows):
-            scores[match] = scores.get(match, 0.0) + _MEANING_SHARE / (_FUSION + rank[match.result_id])
-        return sorted(scores, key=lambda match: -scores[match])
+        return fuse_ranks(matches, [(match, rank[match.result_id]) for match in (Match(*row) for row in rows)])
 
     def _found_documents(self, groups: Sequence[MatchGroup], request: SearchRequest) -> list[FoundDocument]:
         ids = [each for one in groups for each in (one.document_id, *one.copies)]

@@ -1,4 +1,7 @@
-"""Rank pages for a question by word stems (BM25), and once more with the words of the best pages (RM3)."""
+"""Rank pages for a question by word stems (BM25), and once more with the words of the best pages (RM3).
+
+The order by words is merged with the order by meaning (reciprocal rank fusion).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
 from worker_service.base.language_id import KNOWN, language_of, small_words
 from worker_service.store.search_query import with_spellings
+
+Page = TypeVar("Page", bound=Hashable)
 
 Stem = Callable[[list[str]], list[str]]
 """Returns the stems of words."""
@@ -36,6 +42,8 @@ _TEXT_MOST = 20_000
 # BM25's saturation and length normalisation, and RM3's parameters, chosen on half of the Cranfield questions.
 _K1, _B = 1.6, 0.75
 _FEEDBACK_PAGES, _FEEDBACK_STEMS, _FEEDBACK_LETTERS_LEAST, _ORIGINAL_SHARE = 5, 15, 3, 0.5
+# Constant of reciprocal rank fusion, and the weight of the rank by meaning, chosen in the same way.
+_FUSION, _MEANING_SHARE = 10, 0.7
 
 
 def language_for(texts: Sequence[str]) -> str | None:
@@ -138,3 +146,11 @@ def _bm25(stems: Mapping[int, Counter[str]], weights: Mapping[str, float]) -> di
         )
         for page, counts in stems.items()
     }
+
+
+def fuse_ranks(by_words: Sequence[Page], by_meaning: Iterable[tuple[Page, int]]) -> list[Page]:
+    """Merge pages in the order of their words with pages and their ranks by meaning, counted from 1."""
+    scores = {page: 1 / (_FUSION + rank) for rank, page in enumerate(by_words, 1)}
+    for page, rank in by_meaning:
+        scores[page] = scores.get(page, 0.0) + _MEANING_SHARE / (_FUSION + rank)
+    return sorted(scores, key=lambda page: -scores[page])
