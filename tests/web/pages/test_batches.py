@@ -46,7 +46,7 @@ def test_what_failed_is_listed_by_file_and_tried_again(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
     session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
-    failed(batch_id=batch, owner="ann", name="one.pdf")
+    failed("CONNECTION_LOST", batch_id=batch, owner="ann", name="one.pdf")
 
     page = look(site, f"/batches/{batch}")
     assert "Needs attention" in page.text
@@ -55,6 +55,16 @@ def test_what_failed_is_listed_by_file_and_tried_again(
 
     assert "are being retried" in again.text
     assert session.store.batches.facts(batch).jobs == {"pending": 1}
+
+
+def test_what_no_retry_helps_offers_none(site: httpx.Client, session: Session, failed: Make, batch: int) -> None:
+    session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
+    failed("PDF_BROKEN", batch_id=batch, owner="ann", name="one.pdf")
+
+    page = look(site, f"/batches/{batch}")
+
+    assert "Upload again" in page.text
+    assert "Retry failed" not in page.text
 
 
 def test_a_cancel_is_asked_first(site: httpx.Client, session: Session, batch: int) -> None:

@@ -163,7 +163,7 @@ def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Sess
     assert "she is away" in paused.text
     [pause] = session.store.reading.pauses()
     assert (pause.scope, pause.name, pause.until is not None) == ("owner", "ann", True)
-    paused.press(site, "Unpause")
+    paused.press(site, "Resume")
     assert session.store.reading.pauses() == []
 
 

@@ -139,7 +139,7 @@ def test_a_pause_is_shown_and_lifted(site: httpx.Client, session: Session, pendi
 
     home = look(site, "/")
     assert "Type ocr_pages is paused The disk is being moved" in home.text
-    home.press(site, "Unpause")
+    home.press(site, "Resume")
 
     assert session.store.reading.pauses() == []
 

@@ -79,8 +79,8 @@ def _pauses(overview: Overview) -> Iterator[Alert]:
         title = f"{capitalised(title_of_pause(one.scope, one.name))} is paused"
         until = f"until {one.until[:16]} UTC" if one.until else ""
         detail = ": ".join(filter(None, [until, one.reason]))
-        unpause = AlertButton("Unpause", "/workers/unpause", {"scope": one.scope, "name": one.name})
-        yield Alert(Level.WARNING, title, detail, "", unpause)
+        resume = AlertButton("Resume", "/workers/unpause", {"scope": one.scope, "name": one.name})
+        yield Alert(Level.WARNING, title, detail, "", resume)
 
 
 def _missing(session: Session) -> Iterator[Alert]:

@@ -132,19 +132,21 @@ def batch_page(request: Request) -> Response:
             visitor.limit_selector(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
         )
         is_failing = found.progress.files_failed or found.progress.jobs_failed
+        failures = list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX) if is_failing else None
+        row = _row(found)
+        if failures and failures.items and not failures.next and all(one.helps != "retry" for one in failures.items):
+            row = replace(row, actions=[one for one in row.actions if one != "retry"])
         return render(
             request,
             "batch.html",
             title=batch.title,
             flash=flash_of(session, request),
-            row=_row(found),
+            row=row,
             now=found.progress,
             meter_parts=_meter(found.progress),
             estimate=_estimate(found),
             facts=_facts(found.progress),
-            failures=list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX).items
-            if is_failing
-            else (),
+            failures=failures.items if failures else (),
             filters=_file_filters(found.progress, f"/batches/{batch.id}", query.files),
             listed=listed,
             reading=reading_progress(session, [one for one in listed if one.status is IndexStatus.INDEXING]),

@@ -34,6 +34,7 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import NUMBER_MAX, read_known
 from worker_service.web.resources.documents import visible_document
 from worker_service.web.views import render
+from worker_service.web.views.documents import state_words
 from worker_service.web.views.flash import flash_of
 from worker_service.web.views.page_view import DOUBTFUL, page_view
 
@@ -128,6 +129,7 @@ def document_page(request: Request) -> Response:
             files=_newest(whole.files),
             roles=_ROLES,
             methods=_METHODS,
+            state_words=state_words(document),
             failure=explanation_of(document.error_code or "") if document.status is IndexStatus.FAILED else None,
             has_password=passwords.is_stored(session.settings.workspace, document),
             follow_ups=tags.actions_of_document(session, document.id),

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
+from worker_service.jobs.documents import Decision
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import document_removal, enqueue, tags
 from worker_service.services.database import Session
@@ -119,9 +120,9 @@ def change(request: Request) -> Response:
             return _tag(session, ids, query)
         if query.verb == "again":
             options = {name: fields.getlist(name) for name in _OPTIONS if name in fields}
-            for document_id in ids:
-                submit_reindex(session, document_id, options, is_forced=query.anyway)
-            return _to_list(query, message="read-again")
+            requested = [submit_reindex(session, one, options, is_forced=query.anyway) for one in ids]
+            is_unchanged = all(one.enqueued.decision is Decision.UNCHANGED for one in requested)
+            return _to_list(query, message="all-unchanged" if is_unchanged else "read-again")
         chosen = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if query.verb == "remove" else ()
         removed, _ = document_removal.remove_documents(session, chosen)
     return _to_list(query, done=removed.action_id, refused=len(removed.refused) or None)

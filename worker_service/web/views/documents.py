@@ -24,7 +24,7 @@ from worker_service.services import documents, tags
 from worker_service.services.batches import newest_batches
 from worker_service.services.csv_and_xlsx import LIST_COLUMNS, csv_lines, list_row, write_list
 from worker_service.services.database import Session
-from worker_service.services.failure_sentences import explanation_of
+from worker_service.services.failure_sentences import explain_failure, explanation_of
 from worker_service.services.parse import read_document_order
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -104,6 +104,7 @@ def documents_page(request: Request) -> Response:
             next=same_page(request, before=listed.next) if listed.next else "",
             state_words=state_words,
             why_failed=why_failed,
+            explain_failure=explain_failure,
             filters=filters_of(request),
             address=request.url.query,
         )

@@ -21,7 +21,7 @@ _ACTIONS_MAX = 200
 _SENTENCES = {
     "nothing": "Nothing to do",
     "undone": "Undone",
-    "unpaused": "Unpaused",
+    "unpaused": "Resumed. Jobs start again.",
     "schedule-saved": "Schedule saved",
     "slots": "The number of slots was changed, until the worker restarts",
     "paused": "Paused. Running jobs continue; no new ones start.",
@@ -38,6 +38,7 @@ _SENTENCES = {
     "action-added": "Action added",
     "action-removed": "Action removed. Jobs that it has started continue.",
     "read-again": "The documents will be read again.",
+    "all-unchanged": "Already read with these options. To read again anyway, tick “Even if nothing has changed”.",
     "document-removed": "Document removed",
     "accepted": "The document will be read again.",
     "taken over": "The document will be read again, because earlier work on it had stopped.",
@@ -96,7 +97,7 @@ def flash_of(session: Session, request: Request) -> Flash | None:
     """Return the message that the URL names. A visitor of one owner sees only messages about their own actions."""
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FlashQuery)
     if sentence := _SENTENCES.get(query.message):
-        return Flash(sentence, is_bad=query.message in ("unchanged", "nothing-chosen"))
+        return Flash(sentence, is_bad=query.message in ("unchanged", "all-unchanged", "nothing-chosen"))
     if query.done is None:
         sentence = f"{counted(query.refused, 'job')} could not be changed; each job's page says why"
         return Flash(sentence, is_bad=True) if query.refused else None

@@ -269,8 +269,8 @@ def _tile(rate: WorkRate) -> RateTile:
 
 def _seconds(seconds: float) -> str:
     if seconds < 0.1:
-        return "under 0.1 s"
-    return f"{seconds:.1f} s" if seconds < 60 else length(timedelta(seconds=seconds))
+        return "under 0.1\N{NO-BREAK SPACE}s"
+    return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < 60 else length(timedelta(seconds=seconds))
 
 
 def _line(values: Sequence[int]) -> Markup:
