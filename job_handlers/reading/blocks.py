@@ -179,7 +179,6 @@ def _recognised_line(line: Sequence[Word], text: str, usual: float, *, begins_pa
 
 
 def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> list[Block]:
-    """Return the blocks of consecutive lines, whose text begins at `begin`."""
     made: list[Block] = []
     open_lines: list[TextLine] = []
     rights = [0.0, *_right_edges(lines)]
@@ -222,7 +221,6 @@ def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
 
 
 def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:
-    """Return the size and the style of most of the letters."""
     sizes: Counter[float] = Counter()
     styles: Counter[int] = Counter()
     for one in lines:

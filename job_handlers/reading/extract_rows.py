@@ -15,7 +15,6 @@ _CPU_SECONDS = 600
 _PAGES_MAX = 100_000
 
 Rows = tuple[str, str]
-"""Text and layout of a page."""
 
 
 class ExtractRowsPayload(Struct, frozen=True):

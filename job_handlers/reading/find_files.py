@@ -34,11 +34,8 @@ class LeftOut:
 
 
 class AdoptedFile(Struct, frozen=True):
-    """A file for `documents adopt`."""
-
     path: str
     content: str
-    """SHA-256."""
     text: str | None
     """Path of the text file next to it; None if the file has not been read."""
 

@@ -61,7 +61,6 @@ class UnreadScript(msgspec.Struct, frozen=True):
 
     script: str
     language: str
-    """Tesseract code to read it with."""
     install: str
     """Command that installs the language data; empty if it is installed."""
 
@@ -96,7 +95,6 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     tables: list[TextTable] = []
     readers: list[str] = []
-    """Engines that recognised the pictures in the text."""
     written_in: list[str] = []
     blocks: list[Block] = []
     """Their boxes are empty."""

@@ -179,7 +179,6 @@ class Prefetch:
         return room
 
     def _most(self, job_type: str, described: HandlerDescription | None) -> int:
-        """Return how many jobs should wait for one child."""
         if described is None or described.reuse <= 1:
             return 1
         seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / PREFETCHED_MOST)

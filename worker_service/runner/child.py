@@ -47,7 +47,6 @@ class ChildSpec(Struct, frozen=True):
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
-    """Serve all attempts of the child, in the forked process."""
     _prepare_process(spec)
     cancel = Cancellation()
     with contextlib.suppress(Stopped):

@@ -241,7 +241,6 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     pool_id: str = ""
     credentials: Path | None = None
     cluster: ClusterBegin | None = None
-    """Set only for the Ray driver."""
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):

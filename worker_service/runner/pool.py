@@ -222,7 +222,6 @@ class LocalPool:
         return self.start()
 
     def close(self) -> None:
-        """Stop everything; return when it is gone."""
         if self._epoll.closed:
             return
         connection, deadline = self._connection, time.monotonic() + _CLOSE_SECONDS

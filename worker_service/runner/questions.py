@@ -15,7 +15,6 @@ NAMES_AT_ONCE = 50_000
 
 
 def encode_question(question: Question[Any]) -> tuple[str, str]:
-    """Return the kind and the JSON."""
     kind = type(question).__name__
     if QUESTIONS.get(kind, (None,))[0] is not type(question):
         raise ValueError(f"{kind} is not a question: ask one of {', '.join(QUESTIONS)}")

@@ -155,7 +155,6 @@ class SandboxRules(Struct, frozen=True):
     """A descriptor still names the directory if its path is replaced."""
     network: bool
     starts_programs: bool = True
-    """If False, no programs and no other processes."""
 
 
 def apply(rules: SandboxRules, sandbox: str) -> str:

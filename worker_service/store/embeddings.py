@@ -61,7 +61,6 @@ class PageEmbeddings:
         return TextsToEmbed(documents, [TextOfResult(*row) for row in self._db.read("pages_to_embed", **values)])
 
     def save(self, lease: Lease, embeddings: Embeddings) -> None:
-        """Save vectors within the caller's transaction."""
         if not self._db.write("is_embedding_job", **lease._asdict()):
             raise Refused("only jobs of type embed save vectors")
         model = embeddings.model

@@ -26,7 +26,6 @@ from worker_service.base.errors import (
 SqlError = apsw.Error
 
 BUSY_SECONDS = 30.0
-"""Maximum wait of a connection for a lock."""
 
 
 DRIVER_ERRORS = (apsw.Error, OverflowError)

@@ -110,7 +110,6 @@ class Integrity:
             yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
 
     def rebuild_search(self) -> int:
-        """Return the number of pages."""
         transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
         with transaction:
             self._db.write("empty_index")

@@ -20,7 +20,6 @@ from worker_service.store.search_query import with_spellings
 Page = TypeVar("Page", bound=Hashable)
 
 Stem = Callable[[list[str]], list[str]]
-"""Returns the stems of words."""
 
 RERANKED_MOST = 30
 """Number of pages whose text is read to rank them. More pages did not improve the order."""
@@ -37,7 +36,6 @@ _PLAIN = re.compile(r'"([^\W_]+)"')
 _STEM_LETTERS_LEAST = 4
 """Shorter stems begin too many other words."""
 _TEXT_MOST = 20_000
-"""Characters of a page that are looked at."""
 
 # BM25's saturation and length normalisation, and RM3's parameters, chosen on half of the Cranfield questions.
 _K1, _B = 1.6, 0.75
@@ -69,8 +67,6 @@ def without_small_words(operands: Sequence[str], language: str | None) -> Sequen
 
 
 class Term(Struct, frozen=True):
-    """A word, phrase or prefix of the user's query."""
-
     word: str
     query: str
     """The term in FTS5's syntax. A plain word finds all words with its stem."""
@@ -135,7 +131,6 @@ def _rarity(pages_with: int, pages: int) -> float:
 
 
 def _bm25(stems: Mapping[int, Counter[str]], weights: Mapping[str, float]) -> dict[int, float]:
-    """Return the BM25 score of each page for weighted words."""
     lengths = {page: counts.total() for page, counts in stems.items()}
     mean = sum(lengths.values()) / max(1, len(lengths)) or 1.0
     return {

@@ -52,6 +52,5 @@ class Tags:
             return bool(self._db.write("remove_tag_action", tag=tag, owner=owner, **action_values(action)))
 
     def actions(self, owner: str | None) -> Sequence[TagAction]:
-        """Return all actions, or the ones that were added for the documents of `owner`."""
         rows = self._db.read("tag_actions", owner=owner)
         return [TagAction(kind, payload, OnEnd(end), tag=tag, owner=of) for kind, payload, end, tag, of in rows]

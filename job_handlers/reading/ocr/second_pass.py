@@ -44,7 +44,6 @@ _OVERLAP = 0.4
 _TOUCHING = 0.1
 
 Group = tuple[list[Word], list[Word]]
-"""Words of both engines at one position."""
 
 _ALIKE = str.maketrans("‘’“”″–—−", '\'\'"""---')
 _FIGURES = re.compile(r"\d")
@@ -88,7 +87,6 @@ class SecondReader:
 
 
 def _reread_below(confidence: float) -> float:
-    """Return the limit for a page of this confidence."""
     return next(sure for least, sure in _SURE if confidence >= least)
 
 
