@@ -23,16 +23,16 @@ def ids(store: Store) -> list[int]:
 def test_a_schedule_begins_when_it_is_first_seen_and_again_when_its_plan_is_another(
     store: Store, clock: MovableClock
 ) -> None:
-    assert store.schedules.seen_until("nightly", PLAN) is None
+    assert store.schedules.last_handled_slot("nightly", PLAN) is None
 
     store.schedules.begin("nightly", PLAN)
     clock.advance(60)
     store.schedules.begin("nightly", PLAN)
-    assert store.schedules.seen_until("nightly", PLAN) == START
+    assert store.schedules.last_handled_slot("nightly", PLAN) == START
 
-    assert store.schedules.seen_until("nightly", "another") is None
+    assert store.schedules.last_handled_slot("nightly", "another") is None
     store.schedules.begin("nightly", "another")
-    assert store.schedules.seen_until("nightly", "another") == clock.now
+    assert store.schedules.last_handled_slot("nightly", "another") == clock.now
 
 
 def test_a_slot_is_taken_once_with_its_job(store: Store) -> None:
@@ -43,7 +43,7 @@ def test_a_slot_is_taken_once_with_its_job(store: Store) -> None:
 
     assert first is not None
     assert (again, ids(store)) == (None, [first.job_id])
-    assert store.schedules.seen_until("nightly", PLAN) == START + HOUR
+    assert store.schedules.last_handled_slot("nightly", PLAN) == START + HOUR
     assert store.schedules.last_run("nightly") == ScheduleRun("2026-11-18 11:00:00.000", "2026-11-18 10:00:00.000", 1)
 
 
@@ -71,8 +71,8 @@ def test_a_slot_stays_taken_when_its_job_is_gone_and_whatever_the_plan_is_meanwh
 def test_slots_that_are_passed_over_begin_nothing_and_are_not_taken_later(store: Store) -> None:
     store.schedules.begin("nightly", PLAN)
 
-    assert store.schedules.pass_over("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
-    assert not store.schedules.pass_over("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
+    assert store.schedules.skip_slots("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
+    assert not store.schedules.skip_slots("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
     assert store.schedules.take("nightly", PLAN, START + HOUR, JOB, "missed 1 slot") is None
     assert ids(store) == []
     [notice] = store.notices.after(0)

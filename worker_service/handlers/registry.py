@@ -23,20 +23,20 @@ GROUP = "worker_service.handlers"
 Commands = Mapping[str, Mapping[str, object]]
 
 
-class Offer(Struct, frozen=True):
+class LoadedHandlers(Struct, frozen=True):
     handlers: Sequence[Handler[Any]] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Job types that it names and cannot provide → the reason."""
+    """Job types that the entry point names and cannot provide → the reason."""
 
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
-    """Sorted by name. `extra` adds specs that no distribution declares; `path` None: sys.path."""
+    """Return the entry points by name. `extra` adds specs that no distribution declares; `path` None: sys.path."""
     found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
-def find_dropped(directory: Path) -> list[EntryPoint]:
-    """Each is its own distribution; its `spec` is the path."""
+def find_in_directory(directory: Path) -> list[EntryPoint]:
+    """Return an entry point for each Python file. Each is its own distribution, and its `spec` is the path."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
@@ -44,20 +44,20 @@ def find_dropped(directory: Path) -> list[EntryPoint]:
     return [EntryPoint(one.stem, str(one), one.name) for one in files if not one.name.startswith(("_", ".", "test_"))]
 
 
-def load(found: EntryPoint, settings: Mapping[str, Commands]) -> Offer:
-    offered = _load_dropped(Path(found.spec)) if found.spec.endswith(".py") else found.load()
+def load(found: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
+    offered = _load_file(Path(found.spec)) if found.spec.endswith(".py") else found.load()
     if isinstance(offered, Family):
         return _load_family(offered, settings.get(offered.section, {}))
     if isinstance(offered, Handler):
-        return Offer([offered])
+        return LoadedHandlers([offered])
     if isinstance(offered, Iterable):
         handlers = list(offered)
         if all(isinstance(one, Handler) for one in handlers):
-            return Offer(handlers)
+            return LoadedHandlers(handlers)
     raise TypeError(f"{found.spec} is {type(offered).__name__}: an entry point names a Handler, several, or a Family")
 
 
-def _load_dropped(path: Path) -> Any:
+def _load_file(path: Path) -> Any:
     for place in (path.parent, path):
         facts = place.stat()
         if facts.st_uid not in (0, os.geteuid()):
@@ -78,7 +78,7 @@ def _load_dropped(path: Path) -> Any:
 
 
 def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
-    """None of the types that several entry points provide can be used."""
+    """Return the job types that several entry points provide, so that none can be used, with the reason."""
     by_type: dict[str, list[EntryPoint]] = {}
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)
@@ -89,7 +89,7 @@ def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
     }
 
 
-def _load_family(family: Family, tables: Commands) -> Offer:
+def _load_family(family: Family, tables: Commands) -> LoadedHandlers:
     handlers: list[Handler[Any]] = []
     refused: dict[str, str] = {}
     for key, table in tables.items():
@@ -97,7 +97,7 @@ def _load_family(family: Family, tables: Commands) -> Offer:
             handlers.append(family.make(key, table))
         except (ValueError, PagemillError) as error:
             refused[key] = f"[{family.section}.{key}]: {error}"
-    return Offer(handlers, refused)
+    return LoadedHandlers(handlers, refused)
 
 
 def _providers(several: Sequence[EntryPoint]) -> Iterator[str]:

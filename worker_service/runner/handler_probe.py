@@ -61,7 +61,7 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
     tables: Tables = {"commands": begin.commands}
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
-        found += registry.find_dropped(begin.handlers_dir)
+        found += registry.find_in_directory(begin.handlers_dir)
     # If not all types are wanted, probe the shipped handlers, too: unwanted ones then stay out of the fork server.
     trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
     results = _import_shipped(trusted, tables, seconds=begin.import_seconds * _SHARED_FRACTION)

@@ -100,9 +100,9 @@ def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None
 
 
 def installed_types(settings: Settings) -> list[str]:
-    from worker_service.handlers.registry import find, find_dropped  # searches all installed packages, in 10 ms
+    from worker_service.handlers.registry import find, find_in_directory  # searches all installed packages, in 10 ms
 
-    return [*(found.name for found in [*find(), *find_dropped(settings.handlers_dir)]), *settings.commands]
+    return [*(found.name for found in [*find(), *find_in_directory(settings.handlers_dir)]), *settings.commands]
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:

@@ -61,13 +61,13 @@ def save(workspace: Path, typed: DocumentPassword) -> None:
     is_shared = bool(seen.st_mode & stat.S_IWGRP and not seen.st_mode & stat.S_IWOTH)
     if not target.parent.is_dir():
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        _give(target.parent, seen, 0o2770 if is_shared else 0o700)
+        _give_to_owner_of(target.parent, seen, 0o2770 if is_shared else 0o700)
     with atomic_write(target, mode=0o600, is_synced=True) as file:
         file.write(msgspec.json.encode(typed))
-        _give(file.fileno(), seen, 0o660 if is_shared else 0o600)
+        _give_to_owner_of(file.fileno(), seen, 0o660 if is_shared else 0o600)
 
 
-def _give(place: Path | int, like: os.stat_result, mode: int) -> None:
+def _give_to_owner_of(place: Path | int, like: os.stat_result, mode: int) -> None:
     if os.geteuid() == 0:
         os.chown(place, like.st_uid, like.st_gid)
     os.chmod(place, mode)  # noqa: PTH101  also of a descriptor
@@ -93,7 +93,8 @@ def forget_unneeded(store: Store, workspace: Path) -> int:
             is_new = time.time() - path.stat().st_mtime < _GRACE_SECONDS
         except FileNotFoundError:
             continue
-        found = None if path.name.startswith(".") else _read(path)  # left behind by a killed process
+        # A name with a leading dot is an unfinished file that a killed process has left behind.
+        found = None if path.name.startswith(".") else _read(path)
         key = None if found is None else (found.platform, found.owner, found.source_key)
         if is_new or (found is not None and found.is_kept) or (key is not None and store.removal.is_awaited(*key)):
             continue

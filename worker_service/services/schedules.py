@@ -199,7 +199,7 @@ def _start_due_slots(
     session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
 ) -> None:
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
-    after = store.seen_until(schedule.name, plan)
+    after = store.last_handled_slot(schedule.name, plan)
     if after is None:
         store.begin(schedule.name, plan)
         return
@@ -210,7 +210,7 @@ def _start_due_slots(
     if (
         lost is not None
         and not chosen
-        and store.pass_over(schedule.name, plan, skipped[-1], lost.sentence, schedule.owner)
+        and store.skip_slots(schedule.name, plan, skipped[-1], lost.sentence, schedule.owner)
     ):
         missed.append(lost)
     for slot in chosen:
@@ -278,7 +278,7 @@ def _is_waiting(session: Session, known: KnownSchedule) -> bool:
     if _is_paused(known):
         return False
     schedule = known.schedule
-    seen = session.store.schedules.seen_until(schedule.name, schedule.plan)
+    seen = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
     due = None if seen is None else next_slot(schedule, seen)
     return seen is None or (due is not None and session.clock() - due > LATE)
 
@@ -311,7 +311,7 @@ def resume_schedule(session: Session, name: str, *, owner: str | None = None) ->
     stored = _changeable(session, name, owner)
     if stored.paused_at is not None:
         schedule = _parse(session, stored).schedule
-        session.store.schedules.pass_over(name, schedule.plan, session.clock(), "")
+        session.store.schedules.skip_slots(name, schedule.plan, session.clock(), "")
     return _change(session, stored, replace(stored, paused_at=None))
 
 

@@ -22,7 +22,9 @@ from worker_service.store.intake import Intake
 Work = NewJob | BatchOfJobs
 
 _ONCE = "once:"
+"""Prefix of a key of `enqueue_once` in place of a schedule's name."""
 _NOW = "now "
+"""Prefix of the slot of a run that a user started."""
 
 
 class _Change(Struct, frozen=True):
@@ -69,9 +71,9 @@ class Schedules:
         for statement in ("remove_schedule", "forget_plan", "forget_runs_of"):
             self._db.write(statement, name=one.name)
 
-    def seen_until(self, schedule: str, plan: str) -> datetime | None:
+    def last_handled_slot(self, schedule: str, plan: str) -> datetime | None:
         """Return the last slot handled. None: the schedule or its plan is new."""
-        for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
+        for (until,) in self._db.read("last_handled_slot", schedule=schedule, plan=plan):
             return from_text(until)
         return None
 
@@ -90,8 +92,8 @@ class Schedules:
                 return None
             return self._start(schedule, as_text(slot), work)
 
-    def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
-        """Return False if the slots have been handled already."""
+    def skip_slots(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
+        """Take all slots up to this time without work. Return False if they have been handled already."""
         with self._db.transaction():
             return self._advance(schedule, plan, until, missed, owner)
 

@@ -1,6 +1,6 @@
 -- Schedules: each slot runs once, and each key of `--once-per` once in its period.
 
--- name: seen_until
+-- name: last_handled_slot
 SELECT until FROM schedule_plan WHERE schedule = :schedule AND plan = :plan;
 
 -- name: stored_schedules

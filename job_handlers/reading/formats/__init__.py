@@ -86,7 +86,7 @@ class TableRow(str):
 
 
 class StyledText(str):
-    """A whole paragraph, and what the file says it is. Other texts are lines, and an empty line ends a paragraph."""
+    """A whole paragraph with its role. Pieces of plain `str` are lines, and an empty line ends their paragraph."""
 
     __slots__ = ("level", "links", "role")
     role: Role
@@ -148,13 +148,13 @@ def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
             raise UnreadableDocument("it holds more text than pagemill reads from one file", "split it")
         for at, part in enumerate([piece] if isinstance(piece, TableRow) else _searchable_text(piece).split(NEW_PAGE)):
-            for some in _cut_long(part):
-                if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
+            for text in _cut_long(part):
+                if page and (at or on_page + len(text) > _PAGE_CHARACTERS):
                     made.append(tuple(page))
                     page, on_page = [], 0
-                if some:
-                    page.append(piece.part(some) if isinstance(piece, StyledText) else some)
-                    on_page += len(some)
+                if text:
+                    page.append(piece.part(text) if isinstance(piece, StyledText) else text)
+                    on_page += len(text)
     return [*made, tuple(page)] if page else made
 
 
@@ -213,7 +213,9 @@ def tables_in(lines: Iterable[str]) -> list[TextTable]:
             found[-1].append((begin, line))
         follows = isinstance(line, TableRow)
         begin += len(line) + 1
-    return [_table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cells(rows) <= _CELLS_MAX]
+    return [
+        _table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cell_count(rows) <= _CELLS_MAX
+    ]
 
 
 def layout_of(lines: Sequence[str], readers: Sequence[str] = (), written_in: Sequence[str] = ()) -> FlowLayout:
@@ -232,7 +234,7 @@ def _links_in(lines: Sequence[str]) -> Iterator[TextLink]:
         begin += len(line) + 1
 
 
-def _cells(placed: Sequence[tuple[int, TableRow]]) -> int:
+def _cell_count(placed: Sequence[tuple[int, TableRow]]) -> int:
     return len(placed) * (max(row.count("\t") for _, row in placed) + 1)
 
 

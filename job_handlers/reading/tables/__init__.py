@@ -91,7 +91,7 @@ class _TableReader:
         em = self._em
         whole = area or RulingLine(*bounding_box([one for band in bands for one in band]))
         walls = regions.vertical_lines(self._upright, whole, em)
-        floors = regions.horizontal_lines(self._level, whole, em)
+        horizontal = regions.horizontal_lines(self._level, whole, em)
         columns = find_columns(bands, walls, em)
         if len(columns) < 2:
             return None
@@ -103,9 +103,9 @@ class _TableReader:
         lines = cells_of(bands, columns)
         texts = [[text_of(cell) for cell in line] for line in lines]
         is_grid = area is not None and len(walls) > 2
-        if not is_grid and not is_table(Evidence(lines, texts, em, len(floors), is_drawn=area is not None)):
+        if not is_grid and not is_table(Evidence(lines, texts, em, len(horizontal), is_drawn=area is not None)):
             return None
-        return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(floors) if any(row)])
+        return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(horizontal) if any(row)])
 
 
 def _table_of(rows: list[list[list[TextPiece]]]) -> FoundTable | None:

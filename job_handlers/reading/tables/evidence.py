@@ -20,7 +20,7 @@ class Evidence:
     lines: Sequence[Line]
     texts: Sequence[Sequence[str]]
     em: float
-    floors: int
+    rule_count: int
     is_drawn: bool
 
     @cached_property
@@ -95,7 +95,7 @@ FOR: Sequence[Rule] = (
     ("ruling lines surround it", lambda it: it.is_drawn),
     ("a column of names and one of numbers", lambda it: _has_two(it) and it.numeric[1] >= 0.6),
     ("labels and values", lambda it: _has_two(it) and it.is_short and it.are_labels),
-    ("two columns between ruling lines", lambda it: _has_two(it) and it.is_short and it.floors >= 2),
+    ("two columns between ruling lines", lambda it: _has_two(it) and it.is_short and it.rule_count >= 2),
     ("numbers in three columns or more", lambda it: it.columns > 2 and sum(it.numeric[1:]) / (it.columns - 1) >= 0.3),
     (
         "short cells in three columns or more",

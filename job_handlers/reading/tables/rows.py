@@ -33,21 +33,23 @@ class RowMerger:
         self._lines, self._texts, self._em = lines, texts, em
         self._middles = [middle(band) for band in bands]
         self._steps = [b - a for a, b in pairwise(self._middles)]
-        self._usual = median(self._steps) if self._steps else em
+        self._usual_step = median(self._steps) if self._steps else em
         numbers = [[bool(text) and is_number(text) for text in line] for line in texts]
+        # For each column but the first: whether at least half of its cells that are not empty are numbers.
         self._numeric = [
             at > 0 and any(filled) and sum(column) >= 0.5 * sum(map(bool, filled))
             for at, (column, filled) in enumerate(
                 zip(zip(*numbers, strict=True), zip(*texts, strict=True), strict=True)
             )
         ]
+        # For each cell: whether it is a number in a numeric column.
         self._values = [
             [number and is_numeric for number, is_numeric in zip(line, self._numeric, strict=True)] for line in numbers
         ]
         self._head = self._end_of_head()
 
-    def rows(self, floors: Sequence[RulingLine]) -> list[Line]:
-        ys = sorted({one.y0 for one in floors})
+    def rows(self, horizontal: Sequence[RulingLine]) -> list[Line]:
+        ys = sorted({one.y0 for one in horizontal})
         sections = [sum(y < own for y in ys) for own in self._middles]
         inner = set(sections)
         # Ruling lines do not separate rows if most rows are between the same two, as in a body below a head.
@@ -64,6 +66,7 @@ class RowMerger:
         return rows
 
     def _continues(self, at: int, begun: int) -> bool:
+        """Return whether line `at` continues the row that began at line `begun`."""
         filled = [column for column, text in enumerate(self._texts[at]) if text]
         if self._steps[at - 1] > 2.1 * self._em or not filled:
             return False
@@ -71,7 +74,7 @@ class RowMerger:
         if at <= self._head:
             # A text alone in the first column, below the titles of the others, begins a row and is no title.
             return (filled != [0] or 0 in before) and self._is_wrapped_head(at)
-        following = self._steps[at] if at < len(self._steps) else self._usual
+        following = self._steps[at] if at < len(self._steps) else self._usual_step
         return self._continues_body(
             LineEvidence(
                 self._texts[at][filled[0]],
@@ -79,11 +82,12 @@ class RowMerger:
                 before,
                 has_values=any(self._values[at]),
                 values_above=any(map(any, self._values[begun:at])),
-                is_tight=self._steps[at - 1] < 0.8 * max(following, self._usual),
+                is_tight=self._steps[at - 1] < 0.8 * max(following, self._usual_step),
             )
         )
 
     def _continues_body(self, line: LineEvidence) -> bool:
+        """Return whether a line below the head continues the row above it."""
         if line.has_values:
             # A label of two lines, with its numbers beside the last of them.
             return line.before == {0} and line.filled[0] == 0 and line.text[:1].islower()
