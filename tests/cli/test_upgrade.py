@@ -52,7 +52,11 @@ def verbs(commands: list[list[str]]) -> list[str]:
 
 
 @pytest.mark.usefixtures("_service", "database")
-def test_an_upgrade_backs_up_first_and_checks_at_the_end(run: Run, commands: list[list[str]]) -> None:
+def test_an_upgrade_backs_up_first_and_checks_at_the_end(
+    run: Run, commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path)
     dry = run("upgrade", "./new", "--dry-run").stdout
     assert commands == []
 
@@ -62,7 +66,7 @@ def test_an_upgrade_backs_up_first_and_checks_at_the_end(run: Run, commands: lis
     assert verbs(commands) == [
         "stop", "rm -rf", "backup", "cp -a", "pip", "migrate", "install", "start", "workers", "check",
     ]  # fmt: skip
-    assert commands[4][-1] == "./new"
+    assert commands[4][-1] == str(tmp_path / "new")
     assert "if one of these fails:\n" in dry
 
 

@@ -61,7 +61,7 @@ def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) ->
     if sys.prefix == sys.base_prefix:
         raise Refused(f"{sys.prefix} is not a virtual environment of pagemill's own", "see docs/upgrade.md")
     plan = UpgradePlan(call.settings.database, is_users=is_users)
-    forward = plan.back(is_forced=True) if is_back else plan.forward(what or origin())
+    forward = plan.back(is_forced=True) if is_back else plan.forward(_full_path(what) if what else origin())
     shown = forward if is_back else [*forward, *plan.back(is_forced=True)]
     if not call.printed_json({"dry_run": dry_run, "items": [as_object(step) for step in shown]}):
         for step in forward:
@@ -76,6 +76,11 @@ def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) ->
         raise Refused(f"there is no earlier version in {plan.kept}", "it is kept by pagemill upgrade")
     _do(plan, forward, is_back=is_back)
     output.say("done; the earlier version is kept: pagemill upgrade --back" if not is_back else "done")
+
+
+def _full_path(what: str) -> str:
+    # The steps run in another directory.
+    return str(Path(what).absolute()) if Path(what).exists() else what
 
 
 class UpgradePlan:
