@@ -125,6 +125,7 @@ def test_all_that_the_filters_choose_are_read_again_or_removed(
 
 def test_the_files_of_several_are_one_archive_that_says_what_is_missing(site: httpx.Client, three: Shelf) -> None:
     three.read("sub/a.pdf", "again", roles=("original",))
+    three.read("..\\..\\d\n.pdf", "again")
 
     one = site.get("/documents.zip?id=1&id=3&id=4")
     both = site.get("/documents.zip?scope=all&form=original&form=txt")
@@ -134,6 +135,7 @@ def test_the_files_of_several_are_one_archive_that_says_what_is_missing(site: ht
         assert sorted(archive.namelist()) == ["a-1.original", "a-4.original", "c-3.original"]
     with zipfile.ZipFile(io.BytesIO(both.content)) as archive:
         assert archive.read("texts/a-1.txt") == b"one\x0ctwo"
+        assert not [name for name in archive.namelist() if "\\" in name or "\n" in name]
         assert "document 2 (b.pdf) has no original" in archive.read("left-out.txt").decode()
     assert one.headers["content-disposition"] == 'attachment; filename="documents.zip"'
 

@@ -18,6 +18,7 @@ from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.base.files import atomic_write
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.names import safe_name
 from worker_service.services.database import Session
 from worker_service.services.document_formats import FORMATS, write_format
 from worker_service.services.documents import selected_documents
@@ -248,9 +249,10 @@ def _why_none(document: Document, kind: str) -> str:
 
 
 def _export_name(document: Document, kind: str, file: PublishedFile) -> str:
-    return f"{_stem(document)}{Path(file.name).suffix if kind == 'original' else f'.{kind}'}"
+    return f"{_stem(document)}{Path(safe_name(file.name)).suffix if kind == 'original' else f'.{kind}'}"
 
 
 def _stem(document: Document) -> str:
-    # Two documents may have the same name; the id keeps them apart.
-    return f"{Path(document.name).stem or 'document'}-{document.id}"
+    # Two documents may have the same name; the id keeps them apart. A name may have backslashes, which other systems
+    # take for folders, and control characters.
+    return f"{safe_name(Path(document.name).stem or 'document')}-{document.id}"
