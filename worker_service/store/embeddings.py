@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,8 @@ class PageEmbeddings:
                 # Some were deleted.
                 matrix = _MATRICES[key] = PageMatrix(dimensions)
                 matrix.add(self._db.read("embeddings_after", model=model, after=0))
-            return matrix
+            # Another thread may add to the shared one while this one is used.
+            return copy(matrix)
 
 
 _MATRICES: dict[tuple[str, str], PageMatrix] = {}
