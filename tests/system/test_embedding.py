@@ -35,9 +35,9 @@ def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_wor
         os.killpg(first.pid, signal.SIGKILL)
         first.ends()
         system.start(embeddings="bundled", recovery_interval="1s")
-        wait_until(lambda: system.store.embeddings.model() is not None, "all documents have vectors")
-
         embedder = Embedder("bundled")
+        wait_until(lambda: not system.store.embeddings.is_behind(embedder.name), "all documents have vectors")
+
         question = "a ship at sea"
         meaning = Meaning(embedder.name, embedder.embed([question])[0])
         found = system.store.search.find(SearchRequest(question), lambda: meaning)
