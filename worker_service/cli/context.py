@@ -15,7 +15,7 @@ from worker_service.base.sanitize import harmless
 from worker_service.cli import output, refuse_empty_words
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
-from worker_service.services.parse import read_name, read_selector
+from worker_service.services.parse import read_job_reference, read_selector
 from worker_service.settings.config import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class _SelectorName(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            read_name(value)
+            read_job_reference(value)
         except BadInput as error:
             self.fail(str(error), param, ctx)
         return str(value)

@@ -67,9 +67,9 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """`ids` are such as 42, batch:7 or document:3; `chosen` has the fields of `CHOSEN_BY`, as written."""
+    """Parse `ids` such as 42, batch:7 or document:3; `chosen` has the fields of `CHOSEN_BY`, as written."""
     named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
-    for field, number in map(read_name, ids):
+    for field, number in map(read_job_reference, ids):
         named[field][number] = None
     columns = {column.chosen_by: column for column in CHOSEN_BY}
     return Selector(
@@ -88,7 +88,7 @@ def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
     return tuple(dict.fromkeys(one_of(kind, word) for word in _split(words)))
 
 
-def read_name(word: int | str) -> tuple[str, int]:
+def read_job_reference(word: int | str) -> tuple[str, int]:
     """Parse 42, #42, batch:7 or document:3 into a field of `Selector` and a number."""
     what, _, number = str(word).rpartition(":")
     number = number if what else number.removeprefix("#")
@@ -102,7 +102,7 @@ def read_name(word: int | str) -> tuple[str, int]:
 def read_document_selector(
     *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **chosen: Any
 ) -> DocumentSelector:
-    """`chosen` has the other fields of `DocumentSelector`, as written."""
+    """Parse a selector of documents. `chosen` has its other fields, as written."""
     from worker_service.jobs.library import DocumentSelector
 
     if chosen.get("tags"):
@@ -118,6 +118,7 @@ def read_document_selector(
 
 
 def read_document_order(word: str) -> DocumentOrder:
+    """Parse `name`, or `-name` for the reverse."""
     from worker_service.jobs.library import DocumentOrder, DocumentSort
 
     return DocumentOrder(one_of(DocumentSort, word.removeprefix("-"), "order"), word.startswith("-"))
@@ -146,6 +147,7 @@ def _read_match(text: str) -> tuple[str, object]:
 
 
 def read_past(text: str, *, now: datetime) -> datetime:
+    """Parse `2h` (ago) or a time."""
     if text[:1].isdigit():
         is_length = text[-1].isalpha() and text[-1] != "Z"
         return add_duration(now, -parse_duration(text)) if is_length else read_time(text, now=now)

@@ -71,20 +71,21 @@ class DriveTree:
     def changes(self, corpus: str, token: str) -> TreeChanges:
         return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
-    def _call_for_item(self, call: Callable[[], T], page: str = "") -> T:
+    def _call_for_item(self, call: Callable[[], T], cursor: str = "") -> T:
         """Turn a refusal into `ItemError`, so that the walk continues."""
         try:
-            return self._call(call, page)
+            return self._call(call, cursor)
         except Permanent as error:
             raise ItemError(error.detail, error.remedy) from error
 
-    def _call(self, call: Callable[[], T], page: str = "") -> T:
+    def _call(self, call: Callable[[], T], cursor: str = "") -> T:
+        """Retry the call as the policy says. `cursor` is the page or change token, which may have expired."""
         policy = RetryPolicy(self._timeouts)
         while True:
             try:
                 return call()
             except FetchError as error:
-                if page and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
+                if cursor and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
                     raise ListingExpired(error.sentence) from error
                 answer = policy.after(error)
                 self._wait(answer.seconds if isinstance(answer, Wait) else 0.0)
