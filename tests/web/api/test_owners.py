@@ -337,8 +337,14 @@ def test_nobody_makes_the_daemon_write_to_an_address_that_the_settings_do_not_al
 
 def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(house: House) -> None:
     answer = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a", "unique_key": f"{MARK}-key"})
+    definition = {"cron": "@daily", "job": {"type": "a", "unique": f"{MARK}-key"}}
+    house.ask(house.alice, "POST", "/api/schedules", json={"name": "same", "definition": definition}).raise_for_status()
+    begun = house.ask(house.alice, "POST", "/api/schedules/same/run")
+    [same] = [one for one in house.ask(house.alice, "GET", "/api/schedules").json()["items"] if one["name"] == "same"]
+    house.ask(house.alice, "DELETE", "/api/schedules/same").raise_for_status()
 
     assert (answer.status_code, str(house.numbers["jobs"][0]) in answer.text) == (409, False)
+    assert (begun.status_code, "job_id" in begun.text, same["job"], same["job_id"]) == (409, False, None, None)
 
 
 def test_a_token_that_only_reads_changes_nothing(house: House) -> None:

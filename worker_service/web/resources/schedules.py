@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from worker_service.base.errors import Refused
 from worker_service.services import schedules
 from worker_service.services.database import Session
 from worker_service.services.schedules import ScheduleState, StartedSchedule
@@ -22,11 +23,14 @@ def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState
 def _limited(visitor: Visitor, one: ScheduleState) -> ScheduleState:
     job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
     batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
-    return replace(one, job=job, batch=batch)
+    return replace(one, job=job, job_id=one.job_id if job is one.job else None, batch=batch)
 
 
 def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:
-    return schedules.start_schedule_now(session, name, owner=visitor.owner)
+    started = schedules.start_schedule_now(session, name, owner=visitor.owner)
+    if started.job_id and started.existing and not visitor.may_see(session.reading.get(started.job_id).owner):
+        raise Refused("another job that has not ended has this unique_key", "choose another key")
+    return started
 
 
 def add_schedule(
