@@ -277,6 +277,7 @@ def test_each_change_of_a_schedule_is_recorded_and_undone(opened: Open) -> None:
     for expected in ([("mine", "@daily")], [("mine", "0 * * * *")], []):
         undo_action(session, find_undoable(session, None))
         assert [(one.name, one.cron) for one in list_schedules(session)] == expected
+        assert service.overdue_schedules(session) == []
 
 
 def test_an_undo_does_not_overwrite_a_later_change(opened: Open) -> None:

@@ -374,6 +374,14 @@ def _change(session: Session, before: StoredSchedule | None, after: StoredSchedu
     return _state(session, known)
 
 
+def begin_schedules(session: Session) -> None:
+    """Count the slots of schedules that an undo has restored from now on."""
+    for stored in session.store.schedules.stored():
+        plan = _read_stored(session, stored).schedule.plan
+        if session.store.schedules.last_handled_slot(stored.name, plan) is None:
+            session.store.schedules.begin(stored.name, plan)
+
+
 def definition_as_json(definition: Mapping[str, Any]) -> str:
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
 

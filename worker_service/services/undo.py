@@ -9,6 +9,7 @@ from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Action, Changed
 from worker_service.services.database import Session
 from worker_service.services.job_control import apply_owner_policy
+from worker_service.services.schedules import begin_schedules
 
 _ACTIONS_MOST = 1000
 
@@ -50,6 +51,7 @@ def undo_action(session: Session, action: Action) -> Changed:
     """Do the opposite to each job that has not changed since."""
     if action.is_of_schedule:
         session.store.schedules.undo(action.id, actor=session.actor)
+        begin_schedules(session)
         return Changed(action.id, ())
     changed = session.store.actions.undo(action.id, actor=session.actor)
     if action.verb != "cancel":
