@@ -117,11 +117,14 @@ _BACK = {
 }
 
 
+_TITLES = {403: "Not allowed", 404: "Not found", 503: "Not available now"}
+
+
 def problem(request: Request, status: int, refused: Problem, headers: Mapping[str, str]) -> Response:
     if wants_page(request):
         from worker_service.web.views import render  # imports this module
 
-        title = HTTPStatus(status).phrase
+        title = _TITLES.get(status) or ("Something went wrong" if status >= 500 else "That did not work")
         back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))
         return render(
             request, "problem.html", status=status, headers=headers, title=title, sentence=str(refused), back=back
