@@ -626,7 +626,7 @@ def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) ->
 # ── wait ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_waiting_for_documents_that_failed_or_are_not_there(run: Run, shelf: Shelf) -> None:
+def test_waiting_for_documents_that_were_read_failed_or_are_not_there(run: Run, shelf: Shelf) -> None:
     shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
     shelf.wish("b.pdf")
 
@@ -635,6 +635,8 @@ def test_waiting_for_documents_that_failed_or_are_not_there(run: Run, shelf: She
     assert (
         "after 0s, 1 of 2 were not read" in run("wait", "document:1", "document:2", "--timeout", "0s", fails=124).stderr
     )
+    shelf.read("c.pdf", "words")
+    assert run("wait", "document:3").stdout == "1 read, 0 failed, 1 page\n"
     assert "there is no document 9" in run("wait", "document:9", fails=66).stderr
     assert "cannot be awaited together" in run("wait", "document:1", 1, fails=2).stderr
     assert "cannot be awaited together" in run("wait", "document:1", "--status", "failed", fails=2).stderr

@@ -178,7 +178,12 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
 
 
 def await_reading(
-    call: Invocation, awaited: Sequence[AwaitedDocument], *, timeout: str | None, is_watched: bool = True
+    call: Invocation,
+    awaited: Sequence[AwaitedDocument],
+    *,
+    timeout: str | None,
+    is_watched: bool = True,
+    counts_unchanged: bool = True,
 ) -> int:
     """Wait until the documents are read, print which could not be read, and return the exit code."""
     watch = watch_reading() if is_watched else None
@@ -190,7 +195,7 @@ def await_reading(
     if not call.printed_json({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
         found = zip(awaited, done.found, strict=True)
         unchanged = sum(
-            one.job_id is None and document is not None and document.current_generation is not None
+            counts_unchanged and one.job_id is None and document is not None and document.current_generation is not None
             for one, document in found
         )
         parts = [f"{done.ended - len(done.failed) - unchanged} read", f"{len(done.failed)} failed"]

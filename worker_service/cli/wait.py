@@ -58,4 +58,4 @@ def _wait_for_documents(call: Invocation, selector: Selector, *, timeout: str | 
         raise BadInput("documents and jobs cannot be awaited together", "pagemill wait document:7 document:8")
     documents = [call.session.library.document(document_id) for document_id in selector.document_ids]
     awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
-    return await_reading(call, awaited, timeout=timeout, is_watched=is_watched)
+    return await_reading(call, awaited, timeout=timeout, is_watched=is_watched, counts_unchanged=False)
