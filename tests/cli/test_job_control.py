@@ -224,6 +224,17 @@ def test_undo_asks_before_it_reverses_what_another_user_did(run: Run, monkeypatc
     assert run("undo", "--yes").stdout == "retried 1 job\n"
 
 
+def test_undo_says_if_every_job_has_changed_since(run: Run) -> None:
+    enqueue(run, 1)
+    run("cancel", 1, "--yes")
+    run("retry", 1)
+    run("cancel", 1, "--yes")
+
+    refused = run("undo", 2, fails=1)
+
+    assert "could not undo action 2, the retry of 1 job" in refused.stderr
+
+
 def test_undo_lists_who_did_what(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue(run, 2)
     monkeypatch.setenv("SUDO_USER", "alice")

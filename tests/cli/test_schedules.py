@@ -212,6 +212,7 @@ def test_a_schedule_is_made_changed_paused_and_removed_by_commands(run: Run, tmp
     assert (
         "every 15 minutes (UTC), crawl" in run("schedules", "add", "mine", "--crawl", tmp_path, "--every", "15m").stdout
     )
+    assert "at 06:00 on Monday" in run("schedules", "change", "mine", "--cron", "0 6 * * MON").stdout
     run("schedules", "change", "mine", "--cron", "30 2 * * *", "--zone", "Europe/Berlin")
     run("schedules", "pause", "mine")
 
@@ -223,6 +224,6 @@ def test_a_schedule_is_made_changed_paused_and_removed_by_commands(run: Run, tmp
     run("schedules", "resume", "mine")
     run("schedules", "rm", "mine")
     assert items(run("schedules", "--json")) == []
-    run("undo", "--yes")
+    assert "undid the removal of schedule mine" in run("undo", "--yes").stdout
     assert len(items(run("schedules", "--json"))) == 1
     assert "say when" in run("schedules", "add", "other", "--job", "report", fails=2).stderr

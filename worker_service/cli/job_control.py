@@ -158,7 +158,8 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
             output.show(f"undid the {_described(action)}")
         return 0
     if not call.as_json:
-        output.say(f"undid action {action.id}, the {_described(action)}:")
+        done = "undid" if changed.job_ids or changed.asked else "could not undo"
+        output.say(f"{done} action {action.id}, the {_described(action)}:")
     return _show_changed(call, action.opposite or "", changed)
 
 
@@ -170,6 +171,7 @@ def _described(action: Action) -> str:
     if action.batch_id is not None:
         what = f"batch {action.batch_id}" + (f" ({what})" if action.jobs else "")
     name = action.verb.removesuffix("_batch").removesuffix("_schedule").replace("_", " ")
+    name = "removal" if name == "remove" else name
     return f"{name} of {action.subject or what} by {action.actor} at {output.to_the_second(action.at)}"
 
 

@@ -216,7 +216,7 @@ def _show(call: Invocation, one: operations.ScheduleState) -> None:
     if call.printed_json(one):
         return
     coming = "paused" if one.paused_at else f"next {output.to_the_second(one.next_at) or 'never'} UTC"
-    output.show(f"{one.name}: {one.when.lower()} ({one.zone}), {one.what}; {coming}")
+    output.show(f"{one.name}: {one.when[:1].lower()}{one.when[1:]} ({one.zone}), {one.what}; {coming}")
 
 
 def _title_of_run(one: operations.StartedSchedule | operations.ScheduleState) -> str:
