@@ -178,7 +178,7 @@ def verify_format(head: bytes, mime: str, name: str) -> Format:
     if found is None and not claimed:
         nameless = "a text without .txt at the end of its name" if is_text(head) else ""
         what = _refused_by_signature(head) or nameless or _describe(head)
-        raise Permanent("KIND_REFUSED", f"it is {what}, which cannot be read", f"{READABLE} can")
+        raise Permanent("KIND_REFUSED", f"it is {what}, which cannot be read", f"add one of {READABLE}")
     both_images = found is not None and claimed and found.kind is claimed[0].kind is FileKind.IMAGE
     is_packed = found in _PACKED and ZIP in claimed
     if found is not None and (not claimed or found in claimed or both_images or is_packed):

@@ -337,8 +337,8 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Stor
     failed = found["2 jobs ingest"]
     assert failed.detail == "SECRET_ABSENT: there is no credential hook"
     assert failed.fix == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"
-    waits = found["1 job ingest"]
-    assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
+    waits = found["ingest"]
+    assert (waits.level, waits.detail) == (Level.WARNING, "1 job waiting: there is no trained data for deu")
     assert waits.fix == "apt-get install tesseract-ocr-deu; the jobs check again by themselves"
     [gate] = [gate for gate in store.gates.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
     assert gate.detail.endswith("there is no trained data for deu")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib.metadata import version
 from typing import Any
 
 from mcp.server.mcpserver import Image, MCPServer
@@ -151,7 +152,7 @@ class AssistantTools:
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
     """Return a server of the tools. It calls them in threads, unless their session is bound to this one."""
-    server = MCPServer("pagemill", instructions=_INSTRUCTIONS, log_level="WARNING")
+    server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool in [*tools.reading, *([tools.add_document] if may_add else [])]:
         server.tool()(_in_event_loop(_readable_errors(tool)) if is_single_threaded else _readable_errors(tool))
     return server

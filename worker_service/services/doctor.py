@@ -135,8 +135,8 @@ def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
         yield _missing_finding(handler, session.settings.restart_command)
     for waiting in session.overview.jobs_without_handler():
         fix = f"{waiting.newest_remedy or 'install what is missing'}; the jobs check again by themselves"
-        name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
-        yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)
+        detail = f"{counted(waiting.jobs, 'job')} waiting: {waiting.newest_message or ''}"
+        yield Finding(Level.WARNING, waiting.job_type, detail, fix)
 
 
 def _check_scripts(session: Session) -> Iterator[Finding]:

@@ -67,9 +67,13 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     """Enqueue a test message for each address of the rule; None means all rules."""
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:
-        known = ", ".join(rule.name for rule in session.settings.notify) or "none"
-        what = "there is no [[notify]] in the settings" if name is None else f"no [[notify]] is called {name!r}"
-        raise BadInput(f"{what} (there are: {known}): docs/notify.md shows one")
+        known = ", ".join(rule.name for rule in session.settings.notify)
+        what = (
+            f"no [[notify]] is called {name!r}: there are {known}"
+            if known
+            else "there is no [[notify]] in the settings"
+        )
+        raise BadInput(f"{what}; docs/notify.md shows one")
     to = dict.fromkeys(
         address
         for rule in wanted
