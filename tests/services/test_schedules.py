@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import START, ByHand, MovableClock, lay_out, new_worker
+from tests.store.kit import START, ByHand, MovableClock, lay_out
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.selector import Selector
 from worker_service.services import schedules as service
@@ -250,18 +250,6 @@ def test_a_schedule_made_by_a_user_runs_beside_those_of_the_settings(opened: Ope
         service.add_schedule(session, "hourly", REPORT)
     with pytest.raises(Refused):
         service.remove_schedule(session, "hourly")
-
-
-def test_a_schedule_that_returns_is_overdue_only_without_a_daemon(opened: Open) -> None:
-    session = opened("")
-    service.add_schedule(session, "mine", REPORT)
-    service.remove_schedule(session, "mine")
-    undo_action(session, find_undoable(session, None))
-    assert [one.is_waiting for one in list_schedules(session)] == [True]
-
-    session.store.workers.register(new_worker("w"))
-
-    assert [one.is_waiting for one in list_schedules(session)] == [False]
 
 
 def test_a_paused_schedule_starts_nothing_and_makes_up_for_nothing(opened: Open, clock: MovableClock) -> None:

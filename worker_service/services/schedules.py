@@ -36,7 +36,6 @@ from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost_files_forced
 from worker_service.services.notifications import send_due_notifications
-from worker_service.services.overview import Overview
 from worker_service.settings.cron_schedules import (
     LATE,
     Schedule,
@@ -281,10 +280,7 @@ def _is_waiting(session: Session, known: KnownSchedule) -> bool:
     schedule = known.schedule
     seen = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
     due = None if seen is None else next_slot(schedule, seen)
-    if seen is None:
-        # A daemon starts the schedules of the database, and sees one that returned by undo on its next turn.
-        return known.stored is None or not Overview(session).live_workers
-    return due is not None and session.clock() - due > LATE
+    return seen is None or (due is not None and session.clock() - due > LATE)
 
 
 # ── Schedules in the database ───────────────────────────────────────────────────────────────────────────────────────
