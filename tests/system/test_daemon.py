@@ -77,14 +77,16 @@ def test_a_reload_applies_what_can_change_and_names_what_needs_a_restart(system:
 
 def test_a_daemon_ends_with_its_terminal(system: System) -> None:
     ours, theirs = os.openpty()
-    script = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    script = "import fcntl, os, signal, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    # The tests may run under nohup, and a daemon under nohup outlives its terminal.
+    script += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     script += "os.execv(sys.executable, [sys.executable, '-m', 'worker_service'])"
     child = subprocess.Popen(
         [sys.executable, "-c", script], cwd=system.place, env=system.environment(),
         stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(theirs)
-    wait_until(lambda: system.store.overview.workers())
+    system.wait_for(system.enqueue("noop"), Status.COMPLETED)
 
     os.close(ours)
 
