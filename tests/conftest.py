@@ -56,9 +56,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_sessionstart() -> None:
     gc.disable()
-    # A shell starts background commands with SIGINT ignored, and every program that a test interrupts inherits that.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection() -> None:

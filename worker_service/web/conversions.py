@@ -17,18 +17,18 @@ from starlette.requests import ClientDisconnect, Request
 
 from worker_service.base.errors import BadInput, Problem
 from worker_service.base.path_text import written
-from worker_service.jobs.documents import IndexStatus, PageResult
+from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Status
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.services import documents
 from worker_service.services.database import Session
-from worker_service.services.markdown import with_markdown
+from worker_service.services.markdown import page_markdown
+from worker_service.services.page_blocks import StructuredPage, structured_pages
 from worker_service.web.access import settings_of, visitor_of
 from worker_service.web.api.events import EventStreams
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem
 from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
-from worker_service.web.middleware import write_turn_of
+from worker_service.web.middleware import announced_bytes, write_turn_of
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import Words, submit_files
 
@@ -46,12 +46,16 @@ class ServerStopping(HttpProblem, code="stopping", status=503): ...
 
 class Conversion(Struct, frozen=True):
     document: Document
-    pages: Sequence[PageResult]
-    markdown: Sequence[str]
+    pages: Sequence[StructuredPage]
 
     @property
     def text(self) -> str:
-        return "\n\n".join(page.text or "" for page in self.pages)
+        return "\n\n".join(page.text for page in self.pages)
+
+    @property
+    def markdown(self) -> list[str]:
+        """Of each page."""
+        return [page_markdown(page) for page in self.pages]
 
     @property
     def media_type(self) -> str:
@@ -73,28 +77,13 @@ async def new_file(request: Request, size: int = 0) -> AsyncIterator[IncomingFil
 @asynccontextmanager
 async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
     """Receive the body as a file, which is deleted on exit unless it was kept."""
-    announced = request.headers.get("content-length", "")
-    size = int(announced) if announced.isascii() and announced.isdigit() else 0
-    async with new_file(request, size) as incoming:
-        async for piece in _pieces(request, settings_of(request).upload_bytes_max):
-            await run_in_threadpool(incoming.write, piece)
-        yield incoming
-
-
-async def body_in_memory(request: Request, bytes_max: int) -> bytes:
-    return b"".join([piece async for piece in _pieces(request, bytes_max)])
-
-
-async def _pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
-    size = 0
-    try:
+    size_max = settings_of(request).upload_bytes_max
+    async with new_file(request, announced_bytes(request)) as incoming:
         async for piece in request.stream():
-            size += len(piece)
-            if size > bytes_max:
-                raise BodyTooLarge(f"the body is larger than {bytes_max} bytes")
-            yield piece
-    except ClientDisconnect:
-        raise HttpProblem("the connection closed before the file was complete") from None
+            await run_in_threadpool(incoming.write, piece)
+            if incoming.size > size_max:
+                raise BodyTooLarge(f"the file is larger than {size_max} bytes (upload_bytes_max)")
+        yield incoming
 
 
 async def convert(request: Request, name: str, incoming: IncomingFile, words: Words | None = None) -> Conversion:
@@ -116,7 +105,7 @@ async def convert(request: Request, name: str, incoming: IncomingFile, words: Wo
             if streams.is_stopping:
                 raise ServerStopping("the server is stopping", "send the request again: the document is being read")
             if await request.is_disconnected():
-                raise HttpProblem("the client has gone")
+                raise ClientDisconnect
     finally:
         streams.leave(visitor_of(request).name)
 
@@ -138,17 +127,15 @@ def _submit(request: Request, name: str, incoming: IncomingFile, words: Words) -
 
 def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
     with session_of(request) as session:
-        # The job first: it has ended only after its document was written.
         job = session.reading.get(awaited.job_id) if awaited.job_id else None
-        document = next(iter(_documents_of(session, awaited.source_key)), None)
-        if document is not None and document.status is IndexStatus.SUCCESS:
-            _, pages = documents.document_text(session, document.id)
-            markdown = [page.text or "" for page in with_markdown(session, document.id, pages)]
-            return Conversion(document, pages, markdown)
-        if job is not None and job.status not in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+        if job is not None and job.status in (Status.PENDING, Status.RUNNING):
+            # Until it has ended, the document is what was read before, perhaps with other options.
             return None
         if job is not None and job.status is not Status.COMPLETED:
             raise NotConverted(_problem(job.error_code, job.error_message, job.error_remedy))
+        document = next(iter(_documents_of(session, awaited.source_key)), None)
+        if document is not None and document.status is IndexStatus.SUCCESS:
+            return Conversion(document, structured_pages(session, document.id))
         if document is not None and document.status is IndexStatus.FAILED:
             raise NotConverted(_problem(document.error_code, document.error_message, document.error_remedy))
         return None

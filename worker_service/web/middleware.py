@@ -208,11 +208,16 @@ def _parse_form(body: bytes) -> Form:
 # ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def announced_bytes(request: HTTPConnection) -> int:
+    """Return the Content-Length; 0 if there is none, or none that is a number."""
+    announced = request.headers.get("content-length", "")
+    return int(announced) if announced.isascii() and announced.isdigit() else 0
+
+
 class _LimitedBody:
     def __init__(self, request: Request, receive: Receive) -> None:
         self._receive = receive
-        announced = request.headers.get("content-length", "0")
-        self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
+        self._announced = announced_bytes(request)
         self.has_ended = not self._announced and "transfer-encoding" not in request.headers
         self._most, self._pause_seconds, self._seconds = _limits(request)
         self._had = 0

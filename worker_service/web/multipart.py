@@ -15,6 +15,7 @@ from worker_service.base.errors import BadInput
 from worker_service.settings.config import Settings
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, WrongMediaType
 from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
+from worker_service.web.middleware import announced_bytes
 
 _FIELDS_MAX = 100
 _FIELD_BYTES_MAX = 65_536
@@ -39,8 +40,7 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:
         raise WrongMediaType("the upload must be a form (multipart/form-data)", "curl -F file=@report.pdf")
     settings: Settings = request.app.state.settings
-    announced = request.headers.get("content-length", "")
-    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    size = announced_bytes(request)
     form = _Form(settings)
     try:
         await run_in_threadpool(refuse_if_disk_full, settings.workspace, size)

@@ -122,6 +122,18 @@ def test_a_file_that_was_read_is_answered_without_being_read_again(
     assert system.store.library.document(document.id).index_generation == document.index_generation
 
 
+def test_a_file_that_was_read_is_read_again_before_the_answer_if_other_options_are_asked(
+    address: str, token: str, report: bytes, system: System
+) -> None:
+    convert_by_docling(address, token, "again.pdf", report)
+    [before] = system.store.library.documents(DocumentSelector(name="again.pdf"))
+
+    convert_by_docling(address, token, "again.pdf", report, force_ocr="true")
+
+    after = system.store.library.document(before.id)
+    assert (after.current_generation, after.status) == (before.index_generation + 1, "success")
+
+
 def test_a_file_that_cannot_be_read_says_why(address: str, token: str) -> None:
     docling = convert_by_docling(address, token, "broken.pdf", b"%PDF-1.4 broken")
     headers = {"Authorization": f"Bearer {token}", "X-Filename": "broken.pdf"}

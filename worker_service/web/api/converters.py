@@ -19,9 +19,9 @@ from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
 from worker_service.services.exchange_formats import docling_json, opencontracts_export
-from worker_service.services.page_blocks import structured_pages
 from worker_service.settings.config import Settings
-from worker_service.web.conversions import Conversion, NotConverted, body_in_memory, convert, new_file, received_body
+from worker_service.web.api.endpoint import receive_body
+from worker_service.web.conversions import Conversion, NotConverted, convert, new_file, received_body
 from worker_service.web.database_sessions import session_of
 from worker_service.web.incoming_files import IncomingFile
 from worker_service.web.multipart import ReceivedForm, receive_form
@@ -38,11 +38,13 @@ async def open_webui(request: Request) -> Response:
     """Answer `PUT /process` of Open WebUI's external document loader: a list of pages, numbered from 0."""
     async with received_body(request) as incoming:
         made = await convert(request, unquote(request.headers.get("x-filename", _NAMELESS)), incoming)
+    return JSONResponse(await run_in_threadpool(_open_webui_answer, made))
+
+
+def _open_webui_answer(made: Conversion) -> list[dict[str, Any]]:
     metadata = {"source": made.document.name, "document_id": made.document.id, "Content-Type": made.media_type}
     pages = zip(made.pages, made.markdown, strict=True)
-    return JSONResponse(
-        [{"page_content": text, "metadata": {**metadata, "page": page.number - 1}} for page, text in pages]
-    )
+    return [{"page_content": text, "metadata": {**metadata, "page": page.number - 1}} for page, text in pages]
 
 
 async def tika(request: Request) -> Response:
@@ -50,9 +52,12 @@ async def tika(request: Request) -> Response:
     name = unquote(request.headers.get("x-filename", _NAMELESS))
     async with received_body(request) as incoming:
         made = await convert(request, name, incoming)
-    is_markdown = request.url.path.endswith("/md")
+    return JSONResponse(await run_in_threadpool(_tika_answer, made, request.url.path.endswith("/md")))
+
+
+def _tika_answer(made: Conversion, is_markdown: bool) -> dict[str, str]:
     content = {"tk:content": "\n\n".join(made.markdown)} if is_markdown else {"X-TIKA:content": made.text}
-    return JSONResponse({**content, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))})
+    return {**content, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))}
 
 
 # ── OpenContracts ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -70,9 +75,8 @@ async def opencontracts(request: Request) -> Response:
     """Answer `POST /parse/` of OpenContracts' parser: words with boxes, and the parts of each page."""
     async with new_file(request) as incoming:
         async with request.app.state.parse_turns:
-            name, options = await run_in_threadpool(
-                _write_pdf, await body_in_memory(request, PARSE_BYTES_MAX), incoming
-            )
+            body = await receive_body(request, PARSE_BYTES_MAX)
+            name, options = await run_in_threadpool(_write_pdf, body, incoming)
         made = await convert(request, name, incoming, options)
     return JSONResponse(await run_in_threadpool(_opencontracts_answer, request, made))
 
@@ -89,8 +93,7 @@ def _write_pdf(body: bytes, to: IncomingFile) -> tuple[str, Words]:
 
 def _opencontracts_answer(request: Request, made: Conversion) -> dict[str, Any]:
     with session_of(request) as session:
-        pages = structured_pages(session, made.document.id)
-        return opencontracts_export(session, made.document, pages)
+        return opencontracts_export(session, made.document, made.pages)
 
 
 # ── docling-serve ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -107,24 +110,21 @@ async def docling(request: Request) -> Response:
             made = await convert(request, name, incoming, _docling_options(form))
         except NotConverted as error:
             return JSONResponse(_docling_answer(began, {"filename": name}, error))
-    separator = form.first_value("md_page_break_placeholder")
-    markdown = (f"\n\n{separator}\n\n" if separator else "\n\n").join(made.markdown)
-    formats = form.fields.get("to_formats", ["md"])
-    document = {
+    return JSONResponse(_docling_answer(began, await run_in_threadpool(_docling_document, name, form, made)))
+
+
+def _docling_document(name: str, form: ReceivedForm, made: Conversion) -> dict[str, Any]:
+    mark, formats = form.first_value("md_page_break_placeholder"), form.fields.get("to_formats", ["md"])
+    separator = f"\n\n{mark}\n\n" if mark else "\n\n"
+    docling = "".join(docling_json(made.document, made.pages)) if "json" in formats else "null"
+    return {
         "filename": name,
-        "md_content": markdown if "md" in formats else None,
+        "md_content": separator.join(made.markdown) if "md" in formats else None,
         "text_content": made.text if "text" in formats else None,
-        "json_content": await run_in_threadpool(_docling_json, request, made) if "json" in formats else None,
+        "json_content": msgspec.json.decode(docling),
         "html_content": None,
         "doctags_content": None,
     }
-    return JSONResponse(_docling_answer(began, document))
-
-
-def _docling_json(request: Request, made: Conversion) -> Any:
-    with session_of(request) as session:
-        pages = structured_pages(session, made.document.id)
-        return msgspec.json.decode("".join(docling_json(made.document, pages)))
 
 
 def _docling_options(form: ReceivedForm) -> Mapping[str, Sequence[str]]:

@@ -233,7 +233,7 @@ def _read_query(request: Request, kind: type[Struct]) -> Struct:
 
 
 async def _read_body(request: Request, kind: type[Struct]) -> Struct:
-    raw = await _receive(request, request.app.state.settings.payload_bytes_max + _BODY_BYTES_BESIDE_PAYLOAD)
+    raw = await receive_body(request, request.app.state.settings.payload_bytes_max + _BODY_BYTES_BESIDE_PAYLOAD)
     if raw.strip():
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
@@ -241,7 +241,7 @@ async def _read_body(request: Request, kind: type[Struct]) -> Struct:
     return await run_in_threadpool(_decode_body, raw, kind)
 
 
-async def _receive(request: Request, size_max: int) -> bytes:
+async def receive_body(request: Request, size_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
