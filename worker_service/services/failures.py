@@ -35,7 +35,7 @@ class OpenFailure(Struct, frozen=True):
     detail: str
 
 
-class Chosen(TypedDict):
+class FailureSelection(TypedDict):
     job_ids: Sequence[int] | None
     """None: all."""
     code: str | None

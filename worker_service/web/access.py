@@ -35,7 +35,7 @@ from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power as Power
-from worker_service.jobs.tokens import Token
+from worker_service.jobs.tokens import Token, with_lower
 from worker_service.services import tokens
 from worker_service.settings.config import Settings
 from worker_service.web.connections import connection_of
@@ -336,7 +336,7 @@ def _by_trusted_proxy(request: HTTPConnection) -> Visitor | None:
     user = proxy.find_user(name)
     if user is None:
         raise NotAllowed(f"{name[:200]} may not use pagemill", "ask the administrator for an entry in [proxy.users]")
-    powers = frozenset(power for power in Power if list(Power).index(power) <= list(Power).index(Power(user.role)))
+    powers = frozenset(map(Power, with_lower([Power(user.role)]).split()))
     return Visitor(name, powers, user.owner, key_of(request).sign("form", f"{proxy.header} {name}"))
 
 

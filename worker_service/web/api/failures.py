@@ -52,7 +52,7 @@ def retry_failures(call: ApiRequest, body: FailuresBody) -> ChangedJobs:
     return changed_jobs(failures.retry_failures(call.session, call.visitor.owner, **_chosen(body)))
 
 
-def _chosen(body: FailuresBody) -> failures.Chosen:
+def _chosen(body: FailuresBody) -> failures.FailureSelection:
     if body.all == bool(body.jobs):
         raise BadInput("give jobs, or all = true")
     return {"job_ids": body.jobs or None, "code": body.error or None}
