@@ -1,8 +1,4 @@
-"""The `pagemill` command: its verbs by group, and how each verb ends.
-
-A verb's module is imported only when the verb is called, so that `pagemill ls` starts quickly. A verb returns its exit
-code (None is 0). Every error becomes one sentence on stderr, or one JSON object with --json, and its own exit code.
-"""
+"""The `pagemill` command: its verbs by group, each imported only when called, and how a verb ends."""
 
 from __future__ import annotations
 
@@ -106,21 +102,14 @@ EXIT_INTERRUPTED = 130
 
 @cache
 def installed_verbs() -> Mapping[str, EntryPoint]:
-    """Return the verbs of other distributions, by what users type.
-
-    Searching the installed distributions takes longer than most commands, so look here only after our own verbs.
-    """
+    """Return the verbs of other distributions. Looking for them takes longer than most commands."""
     from worker_service.base.entry_points import entry_points
 
     return {point.name: point for point in entry_points(VERBS)}
 
 
 class VerbGroup(click.Group):
-    """A group of verbs that imports a verb's module when the verb is called, and suggests the verb for a typing error.
-
-    With a `prefix`, such as `"documents "`, other distributions may add verbs to it. `hidden` verbs can be called, but
-    are not listed.
-    """
+    """Imports the module of a verb when it is called. With a `prefix`, as `"documents "`, packages may add verbs."""
 
     def __init__(
         self,
@@ -166,7 +155,7 @@ class VerbGroup(click.Group):
 
 
 class DefaultVerbGroup(VerbGroup):
-    """A verb with subcommands: `crawl FOLDER` and `crawl ls`. `is_of_ids`: its own arguments are ids, not words."""
+    """A verb with subcommands. `is_of_ids`: its own arguments are ids, not words."""
 
     def __init__(
         self, name: str, default: click.Command, *others: click.Command, is_of_ids: bool = False, **attributes: Any
@@ -217,10 +206,7 @@ def _load(point: EntryPoint) -> click.Command:
 
 
 def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
-    """Raise a usage error if an argument, or an option that takes a path, is the empty string.
-
-    An unset shell variable gives one, and `Path("")` is the current directory.
-    """
+    """Refuse empty arguments and paths, as of an unset shell variable: `Path("")` is the current directory."""
     if ctx.resilient_parsing or ("" not in args and not any(word.endswith("=") for word in args)):
         return
     given, _, _ = command.make_parser(ctx).parse_args([*args])
@@ -235,8 +221,6 @@ def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequenc
 
 
 class _Pagemill(VerbGroup):
-    """All verbs."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_words(self, ctx, args)
         return super().parse_args(ctx, args)
@@ -312,7 +296,7 @@ def main() -> NoReturn:
 
 
 def _run(verb: Callable[[], Any], *, as_json: bool) -> int:
-    """Run the verb, report its error, and return the exit code. The outermost frame: it catches everything."""
+    """Run the verb, report any error, and return the exit code."""
     try:
         code = verb()
     except PagemillError as error:

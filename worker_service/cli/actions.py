@@ -1,4 +1,4 @@
-"""`pagemill actions`: the follow-up jobs of tags, and those of one document."""
+"""`pagemill actions`: the jobs that follow documents."""
 
 from __future__ import annotations
 

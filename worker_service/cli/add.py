@@ -1,4 +1,4 @@
-"""`pagemill add`: read files, directories, folders of Google Drive and addresses, together as a batch."""
+"""`pagemill add`: read files, directories, folders and addresses as a batch."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
 
 
 def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
-    """Estimate the batch. Each folder is counted by a job, which compares it with what earlier crawls found."""
+    """Each folder is counted by a job, which compares it with earlier crawls."""
     files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
     found = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.reading_settings()))
     addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)

@@ -182,7 +182,6 @@ batch = VerbGroup(
 
 
 def report_batch(call: Invocation, added: BatchAdded) -> None:
-    """Name the batch of a request, and what it waits for."""
     if call.as_json:
         return
     batch = added.batch
@@ -197,7 +196,7 @@ def report_batch(call: Invocation, added: BatchAdded) -> None:
 
 
 def report_replaced(call: Invocation, owner: str, *, by: int | None = None) -> None:
-    """Before a new batch, or the batch `by`, starts, name the batches of the owner that will wait for it."""
+    """Name the batches that will wait for a new batch, or for the batch `by`."""
     if call.as_json:
         return
     for other in operations.batches_to_replace(call.session, owner, by=by):

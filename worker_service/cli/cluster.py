@@ -167,7 +167,6 @@ def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
 
 
 def _try_nodes(settings: Settings) -> Sequence[NodeState]:
-    """Return the state of all nodes once the driver has checked each of them."""
     # Only this verb needs them.
     from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
     from worker_service.runner.messages import Begin

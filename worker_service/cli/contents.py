@@ -88,7 +88,6 @@ def _why_no_text(document: Document) -> str:
 
 
 def _filtering(function: Function) -> Function:
-    """Add the filters of a search to a verb, whose function gets them in a `SearchRequest`."""
 
     @functools.wraps(function)
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Parts of all verbs: the common options, the selectors of jobs, completion, and the question before a change."""
+"""Parts of all verbs: common options, selectors of jobs, completion, and questions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 
 class Invocation:
-    """One call of a verb: the settings, a database session that is opened when first used, and --json."""
+    """One call of a verb."""
 
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
@@ -45,7 +45,7 @@ class Invocation:
         return self._session
 
     def printed_json(self, value: object) -> bool:
-        """Print the value and return True if --json was given; the value is then the whole answer."""
+        """Print the value as the whole answer and return True if --json was given."""
         if self.as_json:
             output.show_json(value)
         return self.as_json
@@ -66,7 +66,7 @@ class Verb(click.Command):
 
 
 def verb(function: Function) -> Verb:
-    """Make a verb of a function, which gets an `Invocation` and the options by name. Its docstring is the help."""
+    """Make a verb of a function, whose docstring is the help."""
 
     @functools.wraps(function)
     def run(as_json: bool, database: str | None, **values: Any) -> Any:
@@ -131,7 +131,7 @@ def _installed_types(call: Invocation, begun: str) -> list[str]:
 
 
 def completions(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:
-    """Return the names. An error gives none, because the user is typing."""
+    """Return the names; none after an error, because the user is typing."""
     try:
         above = ctx.find_root().obj or {}
         call = Invocation(as_json=False, database=ctx.params.get("database") or above.get("database"))
@@ -227,7 +227,6 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 
 
 def selecting(function: Function) -> Function:
-    """Add the selectors of jobs to a verb, whose function gets a `Selector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, **values: Any) -> Any:
@@ -247,7 +246,6 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 
 
 def confirming(function: Function) -> Function:
-    """Add --dry-run and --yes to a verb."""
     return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask.")(function))
 
 
@@ -257,7 +255,7 @@ def read_stdin(bytes_max: int) -> bytes:
 
 
 def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int | None = None) -> None:
-    """Return if the user agrees, otherwise raise `Refused`. `number` has to be typed where a change is final."""
+    """Raise `Refused` unless the user agrees. `number` has to be typed where a change is final."""
     if yes:
         return
     if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):

@@ -61,7 +61,6 @@ excel_option = click.option(
 
 
 def choosing(function: Function) -> Function:
-    """Add the selectors of documents to a verb, whose function gets a `DocumentSelector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
@@ -167,7 +166,6 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
 def show_documents(
     call: Invocation, shown: Sequence[Document], failed: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
-    """Print documents, and jobs that failed before there was a document."""
     if call.printed_json({"items": shown, "not_brought_in": failed, "next": next_id}):
         return
     now = wall_clock()
@@ -316,7 +314,6 @@ def show_document(call: Invocation, document_id: int) -> None:
 
 
 def _facts_of(document: Document) -> dict[str, object]:
-    """Return what users ask about a document, in their words."""
     return {
         "document": document.id,
         "name": document.name,
@@ -359,7 +356,7 @@ def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRea
 
 
 def _engines(page: PageReaders) -> str:
-    """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``. --json has the details in brackets."""
+    """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``."""
     names = [re.sub(r" \(.*\)", "", name) for name in page.readers]
     lines = f"{len(page.second)} of {counted(page.written_lines, 'line')} "
     return "".join(names[:1]) + "".join(f"; {lines}{name}" for name in names[1:])

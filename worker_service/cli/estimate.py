@@ -1,4 +1,4 @@
-"""Estimate how much there is to read and how long that takes, for --dry-run."""
+"""Estimate how much --dry-run would read, and how long."""
 
 from __future__ import annotations
 
@@ -31,13 +31,10 @@ from worker_service.services.batches import PRIORITY
 class ToRead(Struct, frozen=True):
     files: int = 0
     bytes: int = 0
-    """Bytes of all files; for a crawled folder, of those that would be downloaded."""
     known: int = 0
-    """Files that have been read and have not changed."""
     to_read: int = 0
     bytes_to_read: int = 0
     unsized: int = 0
-    """Addresses to read, whose size is unknown until they are downloaded."""
 
     def __add__(self, other: ToRead) -> ToRead:
         return ToRead(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
@@ -63,7 +60,6 @@ def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) ->
 
 
 def count_folder(call: Invocation, crawl: NewJob) -> dict[str, Any]:
-    """Run the dry-run crawl, wait for it, and return the counts in its result."""
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
     report_waiting(call, [enqueued])
     job_id = enqueued.job_id

@@ -1,4 +1,4 @@
-"""`pagemill handlers`: the installed handlers. No database is opened."""
+"""`pagemill handlers`: the installed handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pagemill help`: all commands, which of similar ones does what, and the help of one command."""
+"""`pagemill help`: all commands, or the help of one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ SIMILAR_COMMANDS = {
         ("batch stop", "start nothing more of one batch; batch resume continues it"),
     ),
 }
-"""{question: (command, what it does), …} for commands that users confuse."""
 
 
 @verb

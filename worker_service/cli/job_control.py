@@ -1,8 +1,4 @@
-"""Change jobs: `cancel`, `retry`, `delete`, `priority`, `run-now`, `undo`, `prune`, `pause` and `unpause`.
-
-A change of one job by its id is made at once. A change of several jobs, or a final one, is shown and confirmed first.
-Each change is one action, which `pagemill undo` reverses.
-"""
+"""Change jobs. A change of several jobs, or a final one, is shown and confirmed first."""
 
 from __future__ import annotations
 
@@ -222,7 +218,7 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
 
 
 def _failed_documents(plan: Plan | None, are: str) -> str:
-    """Describe the documents that the change fails, and how to read them again; empty if there are none."""
+    """Describe the documents that the change fails, if any."""
     if plan is None or not plan.failing:
         return ""
     ids = plan.failing
@@ -262,7 +258,7 @@ def _show_changed(
     plan: Plan | None = None,
     unended: Mapping[int, str] | None = None,
 ) -> int:
-    """Print the result. `unended` are the killed jobs whose processes are still there; None if none was awaited."""
+    """Print the result. `unended` are killed jobs whose processes are still there."""
     refused, still = _reasons(changed.refused), _reasons(unended or {})
     if plan is not None and plan.is_single and refused and not changed.job_ids and not changed.asked:
         raise Refused("job {id}: {reason}".format(**refused[0]))

@@ -196,7 +196,6 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
 
 
 def _facts_of(job: Job) -> dict[str, object]:
-    """Return what users ask about a job, in their words."""
     return {
         "job": job.id,
         "type": job.job_type,
@@ -244,7 +243,6 @@ def _describe(job: Job, lost: str) -> str:
 
 
 def _progress_of(found: Why) -> str:
-    """Return how long a running job has reported no progress, and its time limit."""
     parts = []
     if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
         parts.append(f"no progress for {output.length(timedelta(seconds=int(silent)))}")

@@ -1,4 +1,4 @@
-"""`pagemill mcp`: the library for AI assistants, by the Model Context Protocol over stdin and stdout."""
+"""`pagemill mcp`: the library for AI assistants."""
 
 from __future__ import annotations
 

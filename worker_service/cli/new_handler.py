@@ -51,7 +51,6 @@ def new(call: Invocation, name: str) -> None:
 
 
 def _refuse_as_name(name: str) -> None:
-    """Raise `BadInput` if the name cannot be a job type and a module."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
         raise BadInput(f"{name!r} cannot name a handler", "use small letters, digits and _, such as count_words")
     if name in sys.stdlib_module_names or name in ("worker_service", "job_handlers", "tests"):

@@ -1,8 +1,4 @@
-"""Print results: tables for people, one JSON object with --json. Results go to stdout, messages to stderr.
-
-All output goes through here and is sanitised, because a file name, a row or a log line may contain control sequences of
-a terminal. Only text that was `styled` here keeps them. Tables are cut to the width of a terminal, and whole elsewhere.
-"""
+"""Print results to stdout, messages to stderr. All is sanitised: a name may contain control sequences of a terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ def joined(*parts: str) -> Styled:
 
 
 def say(sentence: str) -> None:
-    """Print a message for the user to stderr."""
+    """Print to stderr."""
     click.echo(_sanitised(sentence), err=True)
 
 
@@ -109,7 +105,7 @@ def _json_text(value: object, to: TextIO | None, *, indent: int | None = None) -
 
 
 def draw(lines: Iterable[str]) -> None:
-    """Draw over the last picture. Clearing the screen first would flicker."""
+    """Draw over the last picture: clearing the screen first would flicker."""
     click.echo(_HOME + picture(lines), nl=False)
 
 
@@ -118,7 +114,6 @@ def show_cursor(*, is_shown: bool) -> None:
 
 
 def picture(lines: Iterable[str], *, over: int = 0) -> str:
-    """Return lines that a terminal draws over that many lines of the previous picture."""
     up = f"\x1b[{over}A" if over else ""
     return up + "".join(f"{_sanitised(line)}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END
 
@@ -143,10 +138,7 @@ def table_lines(
     gives_up: Sequence[str] = (),
     whole: Collection[str] = (),
 ) -> list[str]:
-    """Return the lines of a table, cut to `width`, by default that of the terminal. Without a terminal, cut nothing.
-
-    A narrow table leaves out the columns in `gives_up`, the first of them first, and cuts all columns except `whole`.
-    """
+    """Return lines, cut to `width`: first without the columns in `gives_up`, then cutting all except `whole`."""
     if width is None and is_terminal(sys.stdout):
         import shutil  # also imports the compression modules
 
@@ -189,7 +181,7 @@ def _columns_that_fit(
 
 
 def _reduced_widths(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[int]:
-    """Take from the widest column until all fit; from narrow columns, such as states, only if that is not enough."""
+    """Take from the widest column until all fit; from narrow ones last."""
     widths = list(widths)
     spare = sum(widths) + len(_GAP) * (len(widths) - 1) - total
     may_shrink = [i for i, whole in enumerate(is_whole) if not whole]
@@ -237,7 +229,7 @@ def to_the_second(text: str | None) -> str | None:
 
 
 def short_time(text: str, *, now: datetime) -> str:
-    """Return the time of day, or the date of another day; without a terminal, both."""
+    """Return the time of today, else the date; without a terminal, both."""
     if not is_terminal(sys.stdout):
         return text[:19]
     return text[11:19] if text[:10] == as_text(now)[:10] else text[:10]

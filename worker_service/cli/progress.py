@@ -1,4 +1,4 @@
-"""Show the progress of jobs, batches and documents on stderr while the user waits."""
+"""Show the progress on stderr while the user waits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LINE_SECONDS = 10.0
 _FAILED_SHOWN = 20
 _RATE_SECONDS = 30.0
 _SURE_SECONDS = 5.0
-"""No time left is shown earlier, because the rate is too uncertain."""
+"""Earlier, the rate is too uncertain for a time left."""
 _JOBS_SHOWN = 20
 _RUNNING_SHOWN = 3
 _BAR_COLUMNS = 10
@@ -50,7 +50,7 @@ Monotonic = Callable[[], float]
 
 
 class Display:
-    """Draws lines over the previous ones on a terminal; elsewhere prints them at once and then every ten seconds."""
+    """Draws over the previous lines on a terminal; elsewhere prints every ten seconds."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Display:
         self._next_at = monotonic()
 
     def update(self, lines: Callable[[], Sequence[str]], *, is_over: bool) -> None:
-        """Show the lines if it is time. The last picture stays on a terminal; elsewhere stdout has the result."""
+        """Show the lines if it is time."""
         now = self.monotonic()
         if is_over and not self.is_terminal:
             return
@@ -85,7 +85,7 @@ class Display:
 
 
 def _display() -> Display | None:
-    """Return the display on stderr; None if stderr was closed before the start."""
+    """Return None if stderr was closed before the start."""
     return None if sys.stderr is None else Display(sys.stderr)
 
 
@@ -93,7 +93,6 @@ def _display() -> Display | None:
 
 
 def watch_jobs(display: Display | None = None) -> WatchJobs | None:
-    """Return a function that shows a bar for each job on a terminal, and a summary elsewhere."""
     display = display or _display()
     if display is None:
         return None
@@ -185,7 +184,6 @@ def await_reading(
     is_watched: bool = True,
     counts_unchanged: bool = True,
 ) -> int:
-    """Wait until the documents are read, print which could not be read, and return the exit code."""
     watch = watch_reading() if is_watched else None
     done = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch)
     items = [
@@ -224,7 +222,6 @@ def _say_failures(failed: Sequence[UnreadDocument], list_command: str) -> None:
 
 
 def watch_reading(display: Display | None = None) -> WatchDocuments | None:
-    """Return a function that shows the progress of documents, with the page rate of the last half minute."""
     display = display or _display()
     if display is None:
         return None
@@ -246,7 +243,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
 
 
 def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: int = 0) -> str:
-    """Describe the progress; `done_before` pages were done `seconds` ago. Without `pages_left`, omit the time left."""
+    """`done_before` pages were done `seconds` ago. Without `pages_left`, omit the time left."""
     parts = [f"{progress.ended}/{counted(progress.documents, 'document')}"]
     if progress.pages:
         parts.append(f"{progress.pages_done}/{counted(progress.pages, 'page')}")
@@ -261,7 +258,6 @@ def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: i
 
 @contextmanager
 def reporting_interruption() -> Iterator[None]:
-    """Say that the jobs continue when the user presses Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

@@ -184,14 +184,10 @@ class ReadResult(Struct, frozen=True):
     decision: Decision | None
     document_id: int | None = None
     source_key: str = ""
-    """Key of a file; its document is found by it."""
 
 
 def _name_of_batch(paths: Sequence[str], files: Sequence[Path]) -> str | None:
-    """Return the name of the batch that an ingest without --batch starts.
-
-    Return None for a single file, which stays a job, so that a loop over files does not replace its own batches.
-    """
+    """Return None for a single file, so that a loop over files does not replace its own batches."""
     if len(paths) == 1 and files == [absolute(paths[0])]:
         return None
     first = legible(absolute(paths[0]).name)

@@ -1,8 +1,4 @@
-"""`pagemill report`: versions, settings, state of the service, and recent failures, in one archive.
-
-Each file has only the fields listed below. Names and sentences, which may repeat anything, are included on request
-only. A file that cannot be made says why.
-"""
+"""`pagemill report`: an archive for support, of the fields listed below, because others may repeat names."""
 
 from __future__ import annotations
 
@@ -52,8 +48,6 @@ _SECRET = re.compile(r"secret|password|passphrase|token|credential|api_?key", re
 
 
 class _Fields(Struct, frozen=True):
-    """Fields of a value that may be in the report: always, and with names."""
-
     always: str
     with_names: str = ""
 
@@ -126,7 +120,7 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
 def write_report(
     settings: Settings, open_session: Callable[[], Session], target: Path, *, with_names: bool, is_forced: bool
 ) -> list[ReportFile]:
-    """Write the report so that only the caller can read it; return its files."""
+    """Write the report so that only the caller can read it."""
     if os.path.lexists(target) and not is_forced:
         raise Refused(f"{target} exists already", "--force replaces it, -o FILE writes another")
     files = [

@@ -1,4 +1,4 @@
-"""`pagemill run`: the daemon, in the foreground."""
+"""`pagemill run`: the daemon."""
 
 from __future__ import annotations
 

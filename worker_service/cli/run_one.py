@@ -1,4 +1,4 @@
-"""`pagemill run-one`: run one attempt for the author of a handler. No database is opened."""
+"""`pagemill run-one`: run one attempt without a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pagemill schedules`: the schedules of the settings file and of the database."""
+"""`pagemill schedules`: make, change and run schedules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def _name_argument(function: Function) -> Function:
 
 
 def _definition_options(function: Function) -> Function:
-    """Add the options that say what a schedule starts, and when."""
     for option in reversed((
         click.option("--crawl", "folder", metavar="FOLDER", help="Read new and changed files of this folder."),
         click.option("--job", "job_type", metavar="TYPE", help="Add a job of this type."),
@@ -48,7 +47,6 @@ def _definition_options(function: Function) -> Function:
 
 
 def _definition(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the given options over the definition as it was."""
     definition = dict(before)
     for name in ("zone", "priority", "missed", "cron"):
         if given[name] is not None:

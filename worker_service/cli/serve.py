@@ -44,7 +44,7 @@ def _with(settings: Settings, key: str, value: object) -> Settings:
 
 
 def _print_address(call: Invocation, settings: Settings) -> None:
-    """Print the sign-in link on a terminal only: other readers of this line may be a log."""
+    """Print the sign-in link on a terminal only: elsewhere it may land in a log."""
     from worker_service.services import tokens
 
     address = settings.web_address

@@ -144,7 +144,7 @@ def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
 
 
 def _refuse_hidden(python: str | None) -> None:
-    """Raise `Refused` if Python or its packages are in a home directory, which the units cannot see."""
+    """Refuse a Python in a home directory, which the units cannot see."""
     ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)
     for path in [python] if python is not None else ours:
         if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  do not resolve links
@@ -156,7 +156,7 @@ def _refuse_hidden(python: str | None) -> None:
 
 
 def origin() -> str:
-    """Return what pip has to install to get this pagemill."""
+    """Return what pip has to install."""
     with suppress(PackageNotFoundError):
         given = distribution("pagemill").read_text("direct_url.json")
         if given is not None:

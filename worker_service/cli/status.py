@@ -1,4 +1,4 @@
-"""The state of the service: `pagemill` alone, `status`, `workers`, `stats`, `doctor` and `report`."""
+"""The state of the service and of its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of `pagemill service` and `upgrade`: each is printed before the first one is done."""
+"""Steps that change the system, printed before the first is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_service.cli.context import Invocation
 
 
 class StepFailed(PagemillError):
-    """A command failed. Earlier steps stay; repeating all of them is safe."""
+    """Earlier steps stay; repeating all of them is safe."""
 
     code = "step_failed"
 
@@ -26,7 +26,7 @@ class WriteFile(Struct, frozen=True):
     path: Path
     text: str
     is_kept: bool = False
-    """Do not overwrite an existing file, which the administrator may have edited."""
+    """Keep an existing file, which the administrator may have edited."""
     mode: int = 0o644
 
     def __str__(self) -> str:

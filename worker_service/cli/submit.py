@@ -1,4 +1,4 @@
-"""Options and submission, shared by the verbs that submit documents."""
+"""Options and submission of documents."""
 
 from __future__ import annotations
 
@@ -27,18 +27,15 @@ _NAME_CHARACTERS_MAX = 60
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """Options of a submission as a whole, besides the options for reading."""
+    """Options of a submission, except those for reading."""
 
     owner: str = ""
     title: str = ""
-    """Name of the batch."""
     batch: str | None = None
-    """Value of --batch: the name of a new batch, or the number of an unfinished one."""
+    """Name of a new batch, or number of an unfinished one."""
     batch_id: int | None = None
-    """An unfinished batch to which to add."""
     priority: int | None = None
     notify: str = ""
-    """Address to which the end of the batch is reported."""
     then_batch: tuple[str, ...] = ()
     is_waiting: bool = False
     timeout: str | None = None
@@ -81,7 +78,6 @@ _SUBMISSION_OPTIONS = {
 
 
 def submission_options(*names: str) -> Callable[[Function], Function]:
-    """Add options of the submission to a verb, whose function receives them, checked, as `submission`."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -131,7 +127,6 @@ _DEPTH = click.option(
 
 
 def folder_options(pattern_flag: str) -> Callable[[Function], Function]:
-    """Add the options that choose files of a folder."""
     pattern = click.option(
         pattern_flag, "name", metavar="PATTERN", help="In folders, only files with such names: '*report*.pdf'."
     )
@@ -163,10 +158,7 @@ _READ_OPTIONS = (
 
 
 def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
-    """Add the reading options to a verb, whose function receives them, checked, as `options` of this class.
-
-    The verb declares the other options of the class itself.
-    """
+    """Add the reading options to a verb, which declares the other options of the class itself."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -197,7 +189,6 @@ def start_batch(
     asked: Mapping[str, object],
     actions: Sequence[Mapping[str, Any]] = (),
 ) -> BatchAdded:
-    """Submit the jobs as a new batch, and report what happens to the owner's other batches."""
     notify = read_address(call.session, submission.notify, owner=submission.owner)
     report_replaced(call, submission.owner)
     added = batches.add_batch(
@@ -225,10 +216,7 @@ def extend_batch(call: Invocation, number: int, jobs: Sequence[NewJob], submissi
 def submit(
     call: Invocation, jobs: Sequence[NewJob], submission: Submission, *, name: str | None, asked: Mapping[str, object]
 ) -> tuple[Sequence[Enqueued | InBatch], BatchAdded | None]:
-    """Submit jobs as `ingest`, `crawl` and `reindex` do, and report what happens to the owner's other batches.
-
-    Without --batch, `name` starts a batch with this name if any of the jobs is new; None starts no batch.
-    """
+    """Submit jobs. Without --batch, `name` starts a batch if any job is new; None starts no batch."""
     if submission.batch is not None:
         number = _batch_number(submission.batch)
         if number is not None:
@@ -261,7 +249,7 @@ def shorten_name(name: str) -> str:
 
 
 def _batch_number(word: str) -> int | None:
-    """Return the number in `7` or `batch:7`; None if the word is a name."""
+    """Return the number in `7` or `batch:7`; None for a name."""
     if not word.strip():
         raise BadInput("--batch is empty", "give the name of a new batch, or the number of an unfinished one")
     digits = word.removeprefix("batch:")
@@ -279,7 +267,7 @@ def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
 
 
 def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
-    """Say why the first job does not start at once. The wait continues: a daemon may start meanwhile."""
+    """Say why the first job does not start at once."""
     job_id = next((one.job_id for one in jobs if one.job_id), None)
     for gate in () if job_id is None else call.session.gates.explain(job_id):
         if gate.code == "WORKER_DOWN":

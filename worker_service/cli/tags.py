@@ -1,4 +1,4 @@
-"""`pagemill tag`: list, add and remove the tags of documents."""
+"""`pagemill tag`: the tags of documents."""
 
 from __future__ import annotations
 

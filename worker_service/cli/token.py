@@ -1,4 +1,4 @@
-"""`pagemill token`: tokens for programs, and one-time links that sign a browser in."""
+"""`pagemill token`: tokens and sign-in links."""
 
 from __future__ import annotations
 

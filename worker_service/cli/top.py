@@ -1,4 +1,4 @@
-"""`pagemill top`: running work, updated every second."""
+"""`pagemill top`: running work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def top(call: Invocation, once: bool) -> None:
 
 
 def frame(overview: Overview, *, height: int | None = None) -> list[str]:
-    """Return the lines of one picture. With a height, leave out running jobs that do not fit."""
+    """With a height, leave out running jobs that do not fit."""
     above = [_summary(overview), *map(titled_progress, overview.batches), "", *_worker_lines(overview)]
     below = _pending_lines(overview)
     most = len(overview.running_jobs)
@@ -139,7 +139,6 @@ def _draw_until_quit(call: Invocation) -> None:
 
 
 def _is_quit_pressed() -> bool:
-    """Wait until a key is pressed or the next picture is due."""
     if not output.is_terminal(sys.stdin):
         select.select([], [], [], _EVERY_SECONDS)
         return False
@@ -152,7 +151,7 @@ def _is_quit_pressed() -> bool:
 
 @contextmanager
 def _raw_keyboard() -> Iterator[None]:
-    """Read keys without Enter and without echo; restore the terminal at the end."""
+    """Read keys without Enter and without echo."""
     if not output.is_terminal(sys.stdin):
         yield
         return

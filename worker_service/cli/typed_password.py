@@ -1,4 +1,4 @@
-"""The options --password, --password-file and --remember-password: a password that opens locked PDFs."""
+"""Options for the password of locked PDFs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ class TypedPassword(Struct, frozen=True):
     is_kept: bool
 
     def save(self, call: Invocation, documents: Iterable[tuple[str, str, str]]) -> None:
-        """Store the password for these documents: platform, owner and source key of each."""
+        """Store the password for each (platform, owner, source key)."""
         for key in documents:
             passwords.save(call.session.settings.workspace, DocumentPassword(*key, self.text, self.is_kept))
 
     def save_for_files(self, call: Invocation, jobs: Sequence[NewJob]) -> None:
-        """Store the password for the files that these jobs read."""
         if any(job.job_type != "download" or job.platform != "local" for job in jobs):
             raise BadInput(
                 "a password opens files, not what a folder or an address leads to",
@@ -40,10 +39,7 @@ class TypedPassword(Struct, frozen=True):
 
 
 def password_options(function: Function) -> Function:
-    """Add --password and --remember-password to a verb with read options, whose function receives `typed`.
-
-    --password-file takes a file, too. The name of a credential stays in the read options.
-    """
+    """Add --password and --remember-password, and let --password-file take a file as well as a credential."""
 
     @functools.wraps(function)
     def run(call: Invocation, *arguments: Any, password: bool, remember: bool, **values: Any) -> Any:

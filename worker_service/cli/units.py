@@ -1,7 +1,4 @@
-"""The systemd units and other files of the service, and the steps that install or remove them.
-
-The files are those of `systemd/`, which the wheel includes, with the path of this installation's Python.
-"""
+"""The systemd units, made from `systemd/` with the path of this Python, and the steps that install them."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def as_service(python: str, *words: str) -> RunCommand:
-    """Return a pagemill command with the service's settings and user. The group may write its files."""
+    """Return a pagemill command with the service's settings and user."""
     own = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}", f"CONFIGURATION_DIRECTORY={CONFIGURATION}"]
     who = ["setpriv", "--reuid=pagemill", "--regid=pagemill", "--init-groups"]
     script = 'umask 0007 && exec "$0" -m worker_service.cli "$@"'

@@ -1,4 +1,4 @@
-"""`pagemill upgrade`: install another version of pagemill, with a way back."""
+"""`pagemill upgrade`: install another version, with a way back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHECK = 'for n in $(seq 30); do sleep 1; "$@" | grep -q \'"state": *"alive"\' &
 
 
 class UpgradeFailed(PagemillError, code="upgrade_failed", exit_code=1):
-    """The new version did not run. The earlier one runs again, unless the message says otherwise."""
+    """The earlier version runs again, unless the message says otherwise."""
 
 
 @verb
@@ -84,8 +84,6 @@ def _full_path(what: str) -> str:
 
 
 class UpgradePlan:
-    """The steps of an upgrade, and those of the way back."""
-
     def __init__(self, database: Path, *, is_users: bool) -> None:
         self._is_users = is_users
         self._prefix = Path(sys.prefix)
@@ -107,7 +105,7 @@ class UpgradePlan:
         ]
 
     def back(self, *, is_forced: bool = False) -> Sequence[RunCommand]:
-        """Return the steps of the way back; without `is_forced`, only what the failed upgrade made necessary."""
+        """Without `is_forced`, return only what the failed upgrade made necessary."""
         swap = 'rm -rf "$0" && mv "$1" "$0"'
         put_back = [
             RunCommand(["sh", "-c", swap, *self._places]),
@@ -121,7 +119,7 @@ class UpgradePlan:
         return RunCommand(["systemctl", "stop", *UNITS, *self._others])
 
     def _start(self) -> Sequence[RunCommand]:
-        """Install the units of the version that is in place, which starts the daemon, and check that it runs."""
+        """Install the units of the version in place, which starts the daemon, and check it."""
         install = ["service", "install", *["--user"] * self._is_users]
         return [
             RunCommand([sys.executable, "-m", "worker_service.cli", *install]),

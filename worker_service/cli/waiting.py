@@ -1,7 +1,4 @@
-"""Wait until jobs have ended or documents have been read, and report their progress meanwhile.
-
-While the job that adds a document is live, its state counts; after that, the state of the document.
-"""
+"""Wait until jobs have ended or documents have been read."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class JobsProgress(Struct, frozen=True):
     total: int
     by_status: Mapping[Status, int]
     jobs: Sequence[Job]
-    """All jobs if there are few; otherwise the running and the newest failed ones."""
+    """All if there are few, else the running and the newest failed ones."""
 
     @property
     def ended(self) -> int:
@@ -36,7 +33,7 @@ class JobsProgress(Struct, frozen=True):
 
 
 WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
-"""Called repeatedly, at the end with True, with a function that queries the progress of so many jobs."""
+"""Called with a function that queries the progress of so many jobs, and at the end with True."""
 
 
 class WaitResult(Struct, frozen=True):
@@ -44,11 +41,10 @@ class WaitResult(Struct, frozen=True):
     failed: int
     cancelled: int
     gone: int
-    """Jobs whose rows were deleted meanwhile."""
+    """Jobs deleted meanwhile."""
     watching: Sequence[int]
-    """Ids of jobs that check for changes again and again; their end was not awaited."""
+    """Jobs that check again and again; their end was not awaited."""
     going_on: int
-    """Live jobs that the awaited ones created."""
 
     @property
     def is_good(self) -> bool:
@@ -63,10 +59,7 @@ def wait_for_jobs(
     watch: WatchJobs | None = None,
     follows: bool = False,
 ) -> WaitResult:
-    """Wait until every selected job has ended and, with `follows`, every job that one of them created.
-
-    Selectors other than ids and batches select live jobs only. A watching job is awaited until it has checked once.
-    """
+    """Wait for every selected job and, with `follows`, every job that one of them created."""
     if selector.is_empty:
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
     deadline = deadline_after(timeout)
@@ -89,7 +82,6 @@ def wait_for_jobs(
 
 
 def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
-    """Return whether all jobs have ended before the deadline."""
     left = chunks(ids)
 
     def is_awaited() -> bool:
@@ -106,7 +98,6 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
 
 
 def _can_progress(session: Session, ids: Sequence[int]) -> bool:
-    """Return whether one of the jobs can still make progress towards its end."""
     live = jobs.count_jobs(session, ids, LIVE)
     return live > 0 and len(_watching(session, ids)) < live
 
@@ -153,7 +144,7 @@ class AwaitedDocument(Struct, frozen=True):
     document_id: int | None = None
     owner: str = ""
     source_key: str = ""
-    """Source of a file whose document is not known yet."""
+    """Source of a file whose document is unknown."""
 
 
 class UnreadDocument(Struct, frozen=True):
@@ -168,10 +159,10 @@ class DocumentsProgress(Struct, frozen=True):
     pages_done: int
     pages: int
     pages_left: int | None
-    """None if the pages of an unfinished document are not counted yet."""
+    """None while an unfinished document is not counted."""
     failed: Sequence[UnreadDocument] = ()
     found: Sequence[Document | None] = ()
-    """One for each awaited document; None if there is none yet."""
+    """One for each awaited document, if known."""
 
 
 WatchDocuments = Callable[[DocumentsProgress], None]
@@ -184,7 +175,7 @@ def wait_for_documents(
     timeout: str | None = None,
     watch: WatchDocuments | None = None,
 ) -> DocumentsProgress:
-    """Wait until each document, and each one found inside it, has been read or has failed."""
+    """Wait for the documents and those found inside them."""
     deadline, asked = deadline_after(timeout), len(awaited)
     while True:
         progress = _await_known(session, awaited, deadline, watch)
@@ -199,7 +190,6 @@ def wait_for_documents(
 def _await_known(
     session: Session, awaited: Sequence[AwaitedDocument], deadline: float, watch: WatchDocuments | None
 ) -> DocumentsProgress:
-    """Wait for these documents. Return their progress at the end or at the deadline."""
     for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline):
         if watch is not None:
             watch(progress)
@@ -211,7 +201,7 @@ def _await_known(
 def _found_inside(
     session: Session, awaited: Sequence[AwaitedDocument], progress: DocumentsProgress
 ) -> list[AwaitedDocument]:
-    """Return the documents of an archive or mail that are not awaited yet."""
+    """Return the documents of archives and mails that are not awaited yet."""
     # A document that was removed meanwhile is known although it is not found.
     known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
     if not any(one is not None and one.may_hold_others for one in progress.found):
