@@ -1,7 +1,6 @@
 """The tools of AI assistants, by the Model Context Protocol. Their names, parameters and docstrings are what they read.
 
-`search` and `fetch` have the shape that assistants expect of a connector: results with id, title, text and url. Needs
-the package mcp, so it is imported only where a server starts.
+`search` and `fetch` have the shape that assistants expect of a connector. Imported only where a server starts.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ class AssistantTools:
 
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
-    """Return a server of the tools. It calls them in threads, unless their session is bound to this one."""
+    """Return a server that calls the tools in threads, unless their session is bound to this one."""
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool in [*tools.reading, *([tools.add_document] if may_add else [])]:
         server.tool()(_in_event_loop(_readable_errors(tool)) if is_single_threaded else _readable_errors(tool))
@@ -159,7 +158,7 @@ def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: boo
 
 
 def _readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the assistant read what is wrong: the server hides the text of other exceptions."""
+    """Let the assistant read the text of errors: the server hides that of other exceptions."""
 
     @functools.wraps(tool)
     def call(*arguments: Any, **named: Any) -> Any:

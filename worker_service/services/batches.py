@@ -1,4 +1,4 @@
-"""Batches: start, follow, stop and resume them, and wait for their end. The caller makes the jobs."""
+"""Start, follow, stop and resume batches. The caller makes the jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class BatchProgress(Struct, frozen=True):
     jobs_ended: int
     jobs_failed: int
     files: int
-    """Documents, and sources that will become one."""
     files_ended: int
     files_failed: int
     files_cancelled: int
@@ -59,7 +58,7 @@ class BatchProgress(Struct, frozen=True):
     size: int
     """Bytes of the original files in the workspace."""
     name: str = ""
-    """The file that progressed last; empty if none is being read."""
+    """The file that progressed last."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
@@ -240,7 +239,7 @@ class SubmittedBatch(Struct, frozen=True):
 
 
 def prepare_submission(session: Session, jobs: Sequence[NewJob]) -> BatchSubmission:
-    """Look up which jobs would be new: known files, and files that a live job brings in, need none."""
+    """Look up which jobs would be new: known files need none."""
     jobs = with_lost_files_forced(session, jobs)
     return BatchSubmission(jobs, session.store.batches.find_work(jobs))
 
@@ -278,7 +277,7 @@ def _existing(work: LiveWork) -> InBatch:
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
-    """Return the batches that will wait when this owner's batch `by`, or a new one, starts."""
+    """Return the batches that wait once this owner's batch `by`, or a new one, starts."""
     if not owner or _policy(session) is not OwnerPolicy.REPLACE:
         return []
     active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items

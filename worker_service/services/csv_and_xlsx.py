@@ -1,4 +1,4 @@
-"""Exports for spreadsheets: CSV and workbooks in which no cell can become a formula."""
+"""CSV and workbooks in which no cell can become a formula."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ LIST_COLUMNS = (
 
 
 def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> Iterator[str]:
-    """Yield the rows as CSV lines. Cells are untrusted text and are sanitised.
-
-    Excel reads UTF-8 only after a byte order mark, which other programs may take for a part of the first header.
-    """
+    """Yield sanitised CSV lines. Excel reads UTF-8 only after a byte order mark, which other programs misread."""
     if is_for_excel:
         yield "\ufeff"
     for row in chain([headers], rows):
@@ -32,7 +29,6 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
 
 
 def list_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    """Return the cells of a document, or of a job that failed before there was a document."""
     if isinstance(one, Job):
         return (
             None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,

@@ -1,4 +1,4 @@
-"""An open database with the user who acts, and how services page through it and poll it."""
+"""An open database with the user who acts; paging and polling."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ T = TypeVar("T")
 
 
 class Session(Struct, frozen=True):
-    """An open database and the user who acts.
-
-    Surfaces query these parts of the store directly; every change goes through a service.
-    """
+    """Surfaces query these parts of the store directly; every change goes through a service."""
 
     store: Store
     settings: Settings
@@ -70,7 +67,6 @@ class Session(Struct, frozen=True):
         return self.store.gates
 
     def change_counter(self) -> int:
-        """Return a number that changes when another connection commits."""
         return self.store.database.change_counter()
 
     @property
@@ -90,7 +86,6 @@ def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: 
 
 
 def _person() -> str:
-    """Return the user's name; under sudo, that of the user who called it."""
     if person := os.environ.get("SUDO_USER"):
         return person
     with suppress(KeyError):
@@ -102,7 +97,7 @@ def _person() -> str:
 
 
 def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the page and the `before_id` of the next one, or None. `found` has up to `limit + 1` rows."""
+    """Return the page and the `before_id` of the next one. `found` has up to `limit + 1` rows."""
     return found[:limit], found[limit - 1].id if len(found) > limit else None
 
 
@@ -115,10 +110,7 @@ def deadline_after(timeout: str | None) -> float:
 
 
 def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
-    """Yield the result of `query` many times a second until the deadline, at least once.
-
-    `query` runs again only after a commit by another connection.
-    """
+    """Yield the result of `query` at once, and again after commits of other connections, until the deadline."""
     seen: int | None = None
     seconds = 0.0
     while True:

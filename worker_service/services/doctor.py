@@ -1,4 +1,4 @@
-"""`pagemill doctor`: findings about the service and its surroundings, each with its remedy. Read-only."""
+"""Findings about the service and its surroundings, each with its remedy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 _LATELY = timedelta(days=1)
 _CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
-"""Error codes that recur until the user fixes something on this host and restarts the daemon."""
+"""Errors that recur until the user fixes something on this host and restarts the daemon."""
 _DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
 _RESTORE_FILE = "restore it from a copy of the workspace"
 _FILES_MOST = 20
@@ -66,7 +66,6 @@ def examine(session: Session) -> Iterator[Finding]:
 
 
 def _check_service(overview: Overview) -> Iterator[Finding]:
-    """Report what status reports and no other finding does."""
     names = {"READ_ONLY": "database", "STANDSTILL": "queue"}
     for reason in check_health(overview).reasons:
         if reason.code in names:
@@ -183,7 +182,6 @@ def _missing_finding(handler: HandlerFacts, then: str) -> Finding:
 
 
 def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding]:
-    """Report failures of credentials since yesterday, and since the last start of a daemon."""
     last_start = max((worker.started_at for worker in overview.live_workers), default="")
     for error in session.overview.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
@@ -195,7 +193,6 @@ def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding
 
 
 def _check_limits(session: Session) -> Iterator[Finding]:
-    """Report limits that differ from the database; before the first daemon, none are written."""
     overview = session.overview
     for difference in session.settings.limit_differences(overview.limits()) if overview.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"

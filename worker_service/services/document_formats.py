@@ -1,4 +1,4 @@
-"""Formats made from a document's blocks on demand. No file of them is kept."""
+"""Formats made from a document's blocks on demand."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ FORMATS: Mapping[str, DocumentFormat] = {
 
 
 def write_format(session: Session, document: Document, form: str) -> Iterator[str]:
-    """Return the parts of a document in this format. Reading the pages fails at once, not while parts are sent."""
+    """Return the parts. Reading the pages fails at once, not while parts are sent."""
     return FORMATS[form].write(session, document, structured_pages(session, document.id))

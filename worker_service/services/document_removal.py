@@ -13,7 +13,7 @@ from worker_service.services.documents import forget_passwords
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _PAUSE_SECONDS = 0.005
-"""Pause for other writers, which poll for the write lock every millisecond."""
+"""For other writers, which poll for the write lock every millisecond."""
 
 
 def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:

@@ -68,7 +68,6 @@ def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequ
 
 
 def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
-    """Yield the documents, then the jobs that failed before there was one."""
     require_batches(session, selector.batch_ids)
     return _with_origin(session, selector)
 
@@ -116,12 +115,12 @@ def get_page(session: Session, document_id: int, number: int) -> PageResult | No
 
 
 def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
-    """Record a document without reading it. Return its id, also if it is known already."""
+    """Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
 
 
 def has_only_own_text(session: Session, document_id: int) -> bool:
-    """Return whether no page was recognised, so that neither OCR quality nor language can change its text."""
+    """Return whether no page was recognised: neither OCR quality nor language can change its text."""
     pages = session.library.page_summaries(document_id)
     return bool(pages) and all(one.method in ("layer", "rows", "blank") for one in pages)
 

@@ -1,4 +1,4 @@
-"""Enqueue jobs: one from a user's words, or several prepared by a command."""
+"""Enqueue one job from a user's words, or several prepared by a command."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ def enqueue(
     *,
     is_checked: bool = True,
 ) -> Enqueued:
-    """Enqueue the job that `words` describe (see `read_job`).
-
-    With `once_per`, its unique key allows one job per period, even after that job has ended.
-    """
+    """With `once_per`, the unique key allows one job per period, even after that job has ended."""
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
@@ -62,7 +59,7 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Force the download of known files whose copies were deleted by hand. `owner` overrides the jobs' owners."""
+    """Force the download of known files whose copies were deleted by hand."""
     made = [*jobs]
     brought: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for at, job in enumerate(jobs):
@@ -78,7 +75,6 @@ def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: s
 
 
 def check_action_payload(session: Session, action: DeferredAction) -> None:
-    """Check an action's payload with a sample value for each fact."""
     payload = filled(action.payload, FACTS) if action.payload else None
     check_payload(session, NewJob(action.job_type, payload=payload))
 
@@ -106,7 +102,6 @@ def installed_types(settings: Settings) -> list[str]:
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
-    """Return '' if a worker or an installed handler knows the type. A handler may still be installed later."""
     known = session.reading.names("handler", "", most=_TYPES_MOST)
     if job_type in known or job_type in (installed := installed_types(session.settings)):
         return ""
@@ -125,10 +120,7 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Warn of each thing in a payload that the live workers' machines lack: such jobs wait.
-
-    Raise `BadInput` for a word that no worker knows.
-    """
+    """Warn of what the live workers lack, so that jobs wait. Raise `BadInput` for a word that no worker knows."""
     described = _choices(session)
     warnings: list[str] = []
     for key, wanted in asked.items():
@@ -141,7 +133,7 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    """Return such as the languages that the live workers' machines offer, by key."""
+    """Return such as the languages of the live workers' machines, by key."""
     found: dict[str, dict[str, None]] = {}
     for described in _choices(session):
         for key, choices in described.items():

@@ -1,4 +1,4 @@
-"""Formats of other programs: DoclingDocument JSON, OpenContracts with its PAWLs layer, and ALTO 4."""
+"""DoclingDocument JSON, OpenContracts with its PAWLs layer, and ALTO 4."""
 
 from __future__ import annotations
 
@@ -91,7 +91,6 @@ class _DoclingBuilder:
         (self.body if parent["self_ref"] == "#/body" else parent["children"]).append({"$ref": item["self_ref"]})
 
     def _parent(self, block: Block) -> dict[str, Any]:
-        """Return the group of an item; the body of anything else."""
         if block.role is not Role.ITEM:
             return {"self_ref": "#/body"}
         if self._list is None:
@@ -186,7 +185,6 @@ def _pawls_page(page: StructuredPage, words: Sequence[Word]) -> dict[str, Any]:
 
 
 def opencontracts_export(session: Session, document: Document, pages: Sequence[StructuredPage]) -> dict[str, Any]:
-    """Return what OpenContracts takes from a parser: the PAWLs layer, and the blocks as structural annotations."""
     layer: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for page, words in _words_of_pages(session, document, pages):
@@ -218,7 +216,7 @@ def opencontracts_export(session: Session, document: Document, pages: Sequence[S
 
 
 def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    """Yield ALTO 4: pages, blocks, lines and words with their boxes, in 1/1200 of an inch."""
+    """Boxes are in 1/1200 of an inch."""
     yield _ALTO_BEGIN
     for page, words in _words_of_pages(session, document, pages):
         width, height = (round(edge * _ALTO_SCALE) for edge in page.size)
@@ -234,7 +232,7 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
 
 
 def _words_of_blocks(page: StructuredPage, words: Sequence[Word]) -> Iterator[tuple[Block, list[Word]]]:
-    """Yield the blocks with the words whose centre is in them. A word in none is left out."""
+    """Yield the blocks with the words whose centre is in them."""
     left = list(words)
     for block in page.blocks:
         own = [one for one in left if _is_inside(one, block)]

@@ -1,4 +1,4 @@
-"""Copies of published files, and of documents in formats made on demand: one file, or many into a directory."""
+"""Copies of published files, and of documents in formats made on demand."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ class TargetExists(Refused): ...
 
 
 class FileGone(PagemillError):
-    """The file was deleted from the workspace by hand."""
-
     code = "file_gone"
     exit_code = 74
 
@@ -73,7 +71,7 @@ class _Copy(Struct, frozen=True):
 
 
 def find_file(session: Session, document_id: int, kind: str) -> tuple[PublishedFile, str]:
-    """Return the file with its full path, and a file name for a copy."""
+    """Return the file with its full path, and a name for a copy."""
     document = session.library.document(document_id)
     file = _file_of(session, document, kind)
     return _in_workspace(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, kind, file)
@@ -99,7 +97,7 @@ def _in_workspace(session: Session, file: PublishedFile, again: str) -> Publishe
 def export_documents(
     session: Session, selector: DocumentSelector, kind: str, directory: Path, if_exists: IfExists
 ) -> Export:
-    """Copy one file of each document to `directory`. A failed copy does not stop the others."""
+    """Copy one file of each document. A failed copy does not stop the others."""
     if selector.is_empty:
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:
@@ -116,7 +114,6 @@ def export_documents(
 
 
 def make_file(session: Session, document_id: int, kind: str) -> tuple[IO[bytes], str]:
-    """Return an unnamed file with a document in a format made on demand, and a file name for it."""
     document = session.library.document(document_id)
     _require_text(document, kind)
     made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
@@ -125,7 +122,7 @@ def make_file(session: Session, document_id: int, kind: str) -> tuple[IO[bytes],
 
 
 def zip_documents(session: Session, chosen: Iterable[Document], kinds: Sequence[str]) -> Iterator[bytes]:
-    """Yield a zip with the files of each document. What is left out, and why, is in `left-out.txt`."""
+    """Name what is left out, and why, in `left-out.txt`."""
     return zip_pieces(_zip_entries(session, chosen, kinds))
 
 
@@ -174,7 +171,6 @@ def _require_text(document: Document, kind: str) -> None:
 
 
 def export_job_files(session: Session, job_id: int, directory: Path, if_exists: IfExists) -> Export:
-    """Copy the files that a job published, keeping their paths within its own directory."""
     job, files = session.reading.get(job_id), session.library.job_files(job_id)
     if not files:
         raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")

@@ -1,8 +1,4 @@
-"""Meaning of a failure and the user's remedy, in plain words, by error code.
-
-The command line, the API, Home and the page Failures show these sentences. The error of the job itself, which may name
-hosts, paths and commands, is shown under Details.
-"""
+"""The meaning of a failure and its remedy in plain words, by error code."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ from msgspec import Struct
 from worker_service.jobs.job import Job
 
 Helps = Literal["", "retry", "password", "upload"]
-"""The one action that helps: try again, enter a password, upload another file; empty if none does."""
+"""The one action that helps."""
 
 
 class Explanation(Struct, frozen=True):
     happened: str
     advice: str = ""
-    """The user's remedy. Empty: the remedy of the error itself, which names accounts and settings."""
+    """Empty: the remedy of the error itself, which names accounts and settings."""
     helps: Helps = ""
 
 
@@ -163,7 +159,7 @@ def explanation_of(code: str) -> Explanation | None:
 
 
 def explain_failure(job: Job) -> Explanation:
-    """Return the explanation of a failed job. A code of a third party's handler is explained by its own message."""
+    """Explain the code of a third party's handler by its own message."""
     known = explanation_of(job.error_code or "")
     if known is None:
         known = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), "", _what_helps(job))

@@ -1,4 +1,4 @@
-"""Failures that need attention: list, dismiss and retry them, each in plain words."""
+"""List, dismiss and retry failures that need attention."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from worker_service.services.jobs import each_job
 
 
 class OpenFailure(Struct, frozen=True):
-    """A document, source or other job that failed, and that nobody has retried or dismissed since."""
+    """A document, source or other job that failed and was neither retried nor dismissed since."""
 
     id: int
     job_id: int
-    """Identifies the failure for `dismiss` and `retry`."""
     document_id: int | None
     owner: str
     name: str
@@ -62,7 +61,7 @@ def list_failures(
     limit: int = 50,
     before_id: int | None = None,
 ) -> FailurePage:
-    """Return what needs attention, newest first. `owner` is None for a user who may see all owners' data."""
+    """`owner` is None for a user who may see all owners' data."""
     rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
     found = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
@@ -70,7 +69,6 @@ def list_failures(
 
 
 def count_failures(session: Session, owner: str | None) -> Sequence[FailureReason]:
-    """Return the number of failures that need attention by reason, most frequent first."""
     counts = session.reading.count_failures(owner)
     return [FailureReason(code, _happened(code), count) for code, count in counts.items()]
 
@@ -78,7 +76,6 @@ def count_failures(session: Session, owner: str | None) -> Sequence[FailureReaso
 def dismiss_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
-    """Dismiss the failures of these jobs; without ids all, or all with an error code. A new failure appears again."""
     return session.store.steering.dismiss(select_failures(session, owner, job_ids, code), actor=session.actor)
 
 
@@ -94,7 +91,6 @@ def retry_failures(
 def select_failures(
     session: Session, owner: str | None, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Sequence[int]:
-    """Raise `JobNotFound` if a job has no failure that needs attention, or belongs to another owner."""
     chosen = session.reading.failing_jobs(owner=owner, code=code, ids=job_ids)
     for missing in sorted({*(job_ids or ())} - {*chosen}):
         raise JobNotFound(f"job {missing} has no failure that needs attention", "`pagemill failures` lists them")

@@ -49,7 +49,7 @@ class NewEvents(Struct, frozen=True):
     is_all: bool
     """False if there are more events already."""
     is_lost: bool = False
-    """The events since the cursor are unknown: it belongs to deleted rows or to another copy of the database."""
+    """The cursor belongs to deleted rows or to another copy of the database."""
 
 
 def parse_cursor(text: str) -> EventCursor:
@@ -64,7 +64,6 @@ def newest_cursor(session: Session) -> EventCursor:
 
 
 def events_after(session: Session, cursor: EventCursor, *, owner: str | None = None, most: int = 1000) -> NewEvents:
-    """Return the events after a cursor, oldest first; with `owner`, only that owner's."""
     newest = newest_cursor(session)
     moves = session.store.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
     notices = [one for one in session.store.notices.after(cursor.notice_id, most=most) if one.id <= newest.notice_id]

@@ -1,7 +1,4 @@
-"""Installed handlers: what they declare, a single attempt, and the online check of credentials.
-
-Opens no database. Only child processes import handlers, so a fork server is started and asked.
-"""
+"""What installed handlers declare, single attempts and the check of credentials, without a database."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from worker_service.services.parse_job import read_payload
 from worker_service.settings.config import Settings
 
 DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
-"""A handler that returns whose account each Google credential is, as a list of findings."""
+"""A handler that returns whose account each Google credential is."""
 
 
 class HandlerAbsent(PagemillError):
@@ -50,10 +47,7 @@ def run_one_job(
     platform: str = "local",
     directory: Path | None = None,
 ) -> Iterator[AttemptEvent]:
-    """Run one attempt in a child process and yield its events, the outcome last.
-
-    Without a `directory`, its files are deleted when the caller stops iterating.
-    """
+    """Yield the events of one attempt, the outcome last. Without a `directory`, its files are deleted at the end."""
     settings.hand_to_handlers()
     text = read_payload(payload, (), settings.payload_bytes_max, stdin)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Health of the service in one word, for monitoring. Read-only."""
+"""Health of the service in one word, for monitoring."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class StoredResponse(Struct, frozen=True):
 
 
 def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
-    """Run `grant` once per key, unless it raises an error; `wish` is a digest of the request."""
+    """Run `grant` once per key, unless it raises; `wish` is a digest of the request."""
     keys = session.store.idempotency_keys
     if (earlier := keys.find(key)) is None:
         try:

@@ -1,4 +1,4 @@
-"""Why a job waits, fails or does not progress, and what the user can do about it. Read-only."""
+"""Why a job waits, fails or does not progress, and what helps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from worker_service.settings.config import Settings
 _LIVE_JOBS_MOST = 100
 
 _OPEN_ALONE = set("NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AHEAD_IN_QUEUE BATCH_WAITING".split())
-"""Gates that open without help."""
 
 _START_NOW = "to start it now: pagemill run-now {id}"
 NEXT_MOVES = {
@@ -55,11 +54,9 @@ class Why(Struct, frozen=True):
     job: Job
     gates: Sequence[NextMove]
     worker_state: str
-    """State of the worker that runs the job; empty if none does."""
     helps: str
-    """Advice for a job that failed, was cancelled or makes no progress."""
     silent_seconds: float | None = None
-    """Running jobs: time since the last progress, log line, or start."""
+    """Time since the last progress, log line, or start."""
     limit_seconds: int | None = None
 
 
@@ -85,7 +82,6 @@ def _silent_seconds(session: Session, job: Job) -> float | None:
 
 
 def stops_at(session: Session, job: Job) -> str | None:
-    """Return when the time limit ends a running attempt."""
     limit = session.reading.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None
@@ -93,7 +89,6 @@ def stops_at(session: Session, job: Job) -> str | None:
 
 
 def newest_with_a_problem(session: Session) -> int | None:
-    """Return the newest job that failed, lost its worker, was snoozed, or needs help to start."""
     overview = Overview(session)
     failed = session.reading.list(Selector(statuses=(Status.FAILED,)), most=1)
     live = session.reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_MOST)

@@ -1,4 +1,4 @@
-"""Change jobs. A bulk change is planned, so that the user can confirm it, and is then one action in one transaction."""
+"""Change jobs. A bulk change is planned for confirmation, and is then one action in one transaction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class Plan(Struct, frozen=True):
     failing: Sequence[int]
     """Documents being read that the change will make fail."""
     error_code: str
-    """Empty if the verb makes no document fail."""
     priority: int | None = None
     is_partial: bool = False
     """The time limit ended the counting: there may be more."""
@@ -83,10 +82,7 @@ def make_plan(
     priority: int | None = None,
     seconds: float | None = None,
 ) -> Plan:
-    """Raise an error for an unknown id or an empty selector.
-
-    `seconds` limits the counting; the change applies to all selected jobs, counted or not.
-    """
+    """`seconds` limits the counting; the change applies to all selected jobs, counted or not."""
     if verb == "priority":
         priority = read_priority(priority)
     chosen = _chosen_jobs(session, verb, selector)
@@ -117,12 +113,11 @@ def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> 
 
 
 def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """Let pending jobs start now; return the ones that had a scheduled time."""
+    """Return the ones that had a scheduled time."""
     return session.store.steering.bring_forward(ids)
 
 
 def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """Bring jobs forward. Raise an error unless all exist and are pending."""
     require_jobs(session, ids)
     for job in each_job(session, ids):
         if job.status is not Status.PENDING:
@@ -132,7 +127,7 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
-    """Wait; return the jobs that have not ended, each with a possible reason."""
+    """Return the jobs that have not ended, each with a possible reason."""
     for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
         if not left:
             return {}
@@ -176,7 +171,7 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 
 
 def apply_owner_policy(session: Session, changed: Changed) -> Changed:
-    """Apply the owner policy: a retry restarts a batch that had ended."""
+    """Restart a batch that had ended, after a retry."""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)
@@ -203,10 +198,7 @@ def unpause(session: Session, scope: str, name: str) -> None:
 
 
 def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str:
-    """Change how many documents a worker reads at once, until it restarts. Return the worker's id.
-
-    Without an id, there must be one live worker.
-    """
+    """Without an id, there must be one live worker. The change lasts until it restarts."""
     if not 1 <= slots <= SLOTS_MOST:
         raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
     alive = [one.id for one in Overview(session).live_workers]

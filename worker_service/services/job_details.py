@@ -1,4 +1,4 @@
-"""Everything about one job: its row, attempts, events, dependencies, files and log."""
+"""Everything about one job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _LOG_LINES_SHOWN = 10
 class Needed(NamedTuple):
     id: int
     status: str
-    """A job status, or 'gone'."""
 
 
 class JobDetails(Struct, frozen=True):

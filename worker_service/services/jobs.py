@@ -1,4 +1,4 @@
-"""List jobs, and describe their state and progress. Read-only."""
+"""List jobs, and describe their state and progress."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_jobs(
     before_id: int | None = None,
     seconds: float,
 ) -> FoundJobs:
-    """List jobs for at most about `seconds`, for selectors that no index supports."""
+    """Search for about `seconds`, for selectors that no index supports."""
     reading, most = session.reading, limit + 1
     found, above = list[Job](), 1
     for above, below in id_ranges(session, seconds, before_id=before_id):
@@ -74,7 +74,6 @@ def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
 
 
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
-    """Raise `JobNotFound` unless all jobs exist, with `owner` as their owner."""
     for chunk in chunks(ids):
         found = set(session.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):

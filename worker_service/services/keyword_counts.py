@@ -1,4 +1,4 @@
-"""Keyword counts: how often terms occur in documents and on their pages."""
+"""How often terms occur in documents and on their pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class KeywordPart(Struct, frozen=True):
 
 
 def parse_terms(text: str) -> list[str]:
-    """Return the terms of a text with one term per line; # starts a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line))
 
@@ -54,7 +53,7 @@ def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequenc
 def count_keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
 ) -> Iterator[KeywordPart]:
-    """Count the terms in all selected documents, in parts that fit in memory; there is at least one part."""
+    """Yield at least one part, each of which fits in memory."""
     if not terms:
         raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Create the database. Return False if a sound one exists."""
+    """Return False if a sound one exists."""
     return opening.initialise(
         settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
     )
 
 
 def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
-    """Return the steps that were taken or, with `dry_run`, would be."""
     from worker_service.store import migrations
 
     return migrations.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
@@ -49,10 +48,7 @@ def backup(
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
-    """Write a consistent copy; overwrite no file.
-
-    In a directory, the copy is named by the time, and only the newest `keep` copies stay.
-    """
+    """Overwrite no file. In a directory, the copy is named by the time, and only the newest `keep` copies stay."""
     from worker_service.store.backup import back_up
 
     path, older = target, list[Path]()
@@ -79,7 +75,6 @@ def rebuild_search(session: Session) -> int:
 
 
 def versions(settings: Settings) -> dict[str, object]:
-    """Return the versions of the library, of the database's tables (None if unreadable) and of ours."""
     schema: int | None = None
     with suppress(PagemillError):
         schema = opening.schema_version(settings.database)

@@ -1,4 +1,4 @@
-"""Markdown of a document, from its blocks. Running heads, feet and page numbers are left out."""
+"""Markdown of a document, without running heads, feet and page numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def with_markdown(session: Session, document_id: int, results: Sequence[PageResu
 
 
 def page_markdown(page: StructuredPage) -> str:
-    """Return the Markdown of one page. Blocks are separated by an empty line, items of a list by a line feed."""
     shown = [one for one in page.blocks if one.role not in RUNNING and page.text_of(one).strip()]
     made: list[str] = []
     for role, some in groupby(_joined(page, shown), lambda one: one[0].role):
@@ -56,7 +55,7 @@ def page_markdown(page: StructuredPage) -> str:
 
 
 def _linked_text(page: StructuredPage, block: Block) -> str:
-    """Return the text of a block with its links between marks, which lines that are joined and signs leave alone."""
+    """Return the text with links between marks, which later steps leave alone."""
     text = page.text_of(block)
     for number, link in reversed([*enumerate(page.links)]):
         begin, end = link.begin - block.begin, link.end - block.begin
@@ -82,7 +81,7 @@ def _joint(found: re.Match[str]) -> str:
 
 
 def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, str]]:
-    """Return the blocks with their text, and each paragraph whole that goes on in the next column."""
+    """Return the blocks with their text, each paragraph whole that goes on in the next column."""
     made: list[tuple[Block, str]] = []
     for block in blocks:
         text = _linked_text(page, block) if page.links else page.text_of(block)

@@ -51,7 +51,6 @@ class RuleState(Struct, frozen=True):
 
 
 def send_due_notifications(session: Session) -> int:
-    """Enqueue the messages that are due; return how many."""
     _note_lasting_conditions(session)
     return sum(_send_rule(session, rule) for rule in session.settings.notify) + _send_ends_of_batches(session)
 
@@ -64,7 +63,6 @@ def list_rules(session: Session) -> Sequence[RuleState]:
 
 
 def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
-    """Enqueue a test message for each address of the rule; None means all rules."""
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:
         known = ", ".join(rule.name for rule in session.settings.notify)
@@ -97,7 +95,7 @@ _FILES_MOST = 20
 
 
 def read_address(session: Session, word: str, *, owner: str) -> str:
-    """Return the address of `me`, `ann@example.com`, `mailto:…`, `https://…` or `apprise:NAME`; '' for ''."""
+    """Return the address of `me`, `ann@example.com`, `mailto:…`, `https://…` or `apprise:NAME`."""
     if word == ME:
         if address := session.settings.addresses.get(owner):
             return address
@@ -109,10 +107,7 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
 
 
 def is_for_everybody(session: Session, address: str, *, owner: str) -> bool:
-    """Return whether every user may have a message sent there: to the owner's address, or as `notify_allow` says.
-
-    Otherwise a user of the page could have the service write to any address, in its name.
-    """
+    """Return whether messages may go there: otherwise users could have the service write to any address."""
     # Without the characters that end the host of an address, or begin a second address.
     allowed = (re.escape(one).replace(r"\*", r"[^/@?#\\%:,;\s]*") for one in session.settings.notify_allow)
     return address in ("", session.settings.addresses.get(owner)) or any(re.fullmatch(one, address) for one in allowed)

@@ -1,4 +1,4 @@
-"""State of the service, of which the command line, the API and the pages show parts."""
+"""State of the service, of which all surfaces show parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from worker_service.store.errors import read_only_error
 
 _JOBS_MOST = 500
 _BEATS_MOST = 3
-"""Missed heartbeats after which no worker counts as healthy; it is dead much later."""
+"""Missed heartbeats after which no worker counts as healthy."""
 
 
 class CheckedWorker(WorkerState, frozen=True):
@@ -46,7 +46,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """State of the service at one moment. Each part is queried when it is first used."""
+    """Each part is queried when it is first used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -81,12 +81,10 @@ class Overview:
 
     @property
     def dead_ids(self) -> list[str]:
-        """The ids of dead workers, whose rows may still show recent heartbeats."""
         return [one.id for one in self.workers if one.state in ("dead", "dying")]
 
     @property
     def is_healthy(self) -> bool:
-        """A worker is alive and its last heartbeats are recent."""
         oldest = self.at - timedelta(seconds=_BEATS_MOST * self._session.settings.heartbeat_interval_seconds)
         return any(from_text(one.heartbeat_at) >= oldest for one in self.live_workers)
 
@@ -105,7 +103,7 @@ class Overview:
 
     @cached_property
     def standstill(self) -> Sequence[Gate]:
-        """The gates that keep every pending job from starting; empty if some job can start."""
+        """The gates that keep every pending job from starting."""
         return self._session.gates.standstill(dead=self.dead_ids)
 
     @cached_property
@@ -114,7 +112,6 @@ class Overview:
 
     @cached_property
     def pending_types(self) -> Sequence[LiveCounts]:
-        """Types with pending or held jobs; most pending jobs first."""
         types = [one for one in self._session.overview.live_by_type() if one.pending or one.held]
         return sorted(types, key=lambda one: (-one.pending, one.job_type))
 
@@ -173,7 +170,7 @@ class Statistics(Struct, frozen=True):
     pending_by_platform: Sequence[PlatformCount]
     by_owner: Sequence[OwnerSize]
     files: int
-    """All published files; a file shared by two owners counts once."""
+    """A file shared by two owners counts once."""
     size: int
 
 
@@ -184,7 +181,6 @@ def statistics(session: Session) -> Statistics:
 
 
 def recent_errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
-    """Return the failures since then (1d: a day ago) by code and type, most frequent first."""
     return session.overview.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 
 

@@ -1,4 +1,4 @@
-"""The blocks of a document, from its stored pages: the one truth behind Markdown, passages and other formats."""
+"""The blocks of a document from its stored pages, behind Markdown, passages and other formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
 class StoredLayout(Struct, frozen=True):
-    """The part of a page's layout that formats need. `job_handlers.reading.layout` describes the whole."""
+    """The part of `job_handlers.reading.layout` that formats need."""
 
     size: tuple[float, float] = (0.0, 0.0)
     blocks: Sequence[Block] = ()
@@ -39,12 +39,12 @@ class StructuredPage(Struct, frozen=True):
     text: str
     blocks: Sequence[Block]
     tables: Mapping[int, Rows]
-    """Rows of a table by the beginning of its text."""
+    """By the beginning of the table's text."""
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     """Words of a recognised page, undecoded."""
     links: Sequence[TextLink] = ()
     spans: Mapping[int, Sequence[Span]] = {}
-    """Cells of a table that cover several, by the beginning of its text."""
+    """By the beginning of the table's text."""
 
     def text_of(self, block: Block) -> str:
         return self.text[block.begin : block.end]

@@ -40,7 +40,6 @@ _SWEPT_FRACTION = 0.75
 _PAGES_PER_SWEEP = 50
 _IDLE_SECONDS = 60.0
 _QUEUE_MAX = 4
-"""Longest queue: the web server has few threads, which also serve other requests."""
 _WAIT_SECONDS = 45.0
 _CLOSE_SECONDS = 2.0
 
@@ -67,7 +66,7 @@ class PlacedWord(Struct, frozen=True):
 class PageImage(Struct, frozen=True):
     path: Path
     words: Sequence[PlacedWord]
-    """Words of the page's text layer in points; empty for a scan."""
+    """Text layer in points; empty for a scan."""
     size: tuple[float, float]
 
 
@@ -90,7 +89,7 @@ def page_image(
     *,
     wait_seconds: float = _WAIT_SECONDS,
 ) -> PageImage:
-    """Return the image of a page, rendering it if it is not cached. `width` is rounded to one of `WIDTHS`."""
+    """`width` is rounded to one of `WIDTHS`."""
     document = session.store.library.document(document_id)
     workspace = session.settings.workspace
     file = _file_to_render(workspace, document, session.store.library.files(document_id))
@@ -117,7 +116,7 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 
 
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
-    """Raise `PageLocked` if the password stored for this document does not open its file, as far as it can be tried."""
+    """Raise `PageLocked` if the stored password does not open the file, as far as it can be tried."""
     delete_images(session.settings.workspace, [document.id])
     try:
         page_image(session, renderer, document.id, 1)
@@ -137,7 +136,7 @@ def delete_images(workspace: Path, document_ids: Sequence[int]) -> None:
 
 
 def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
-    """Delete the images of removed documents, and the least recently viewed ones if the cache is over its limit."""
+    """Delete the images of removed documents, then the least recently viewed ones."""
     place = _cache_directory(session.settings.workspace)
     ids = [int(folder.name) for folder in place.iterdir() if folder.name.isdigit()] if place.is_dir() else []
     there = {one.id for one in session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else ()
@@ -161,7 +160,7 @@ def _cache_directory(workspace: Path) -> Path:
 
 
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """Return the original, or the PDF made when it was read if the original is newer than the current text."""
+    """Return the original, or the PDF made when it was read if the original is newer."""
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
     if not document.has_pages_to_see:
@@ -176,7 +175,7 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _refuse_locked(workspace: Path, document: Document) -> None:
-    """Raise `NoPageImage` if the file needs a password that this process has not: credentials are per service."""
+    """Raise `NoPageImage` if the password is a credential, which this process has not."""
     if passwords.is_stored(workspace, document):
         return
     name = _password_credential(document.settings)
@@ -190,7 +189,7 @@ def _refuse_locked(workspace: Path, document: Document) -> None:
 
 
 def _password_credential(settings: str) -> str | None:
-    """Return the name of the credential that opens a document with these reading settings; None if it needs none."""
+    """Return the name of the credential that opens a document with these reading settings."""
     try:
         name = json.loads(settings or "{}").get("password_file")
     except (ValueError, AttributeError):
@@ -234,7 +233,6 @@ class PageRenderer:
         return self._thread is not None
 
     def render(self, request: _RenderRequest, wait_seconds: float) -> None:
-        """Queue the request and wait until the image exists."""
         with self._lock:
             try:
                 self._requests.put_nowait(request)

@@ -1,4 +1,4 @@
-"""Stored layouts of pages: the tables on a page, and how the page was recognised. No page is read again."""
+"""Tables on stored pages, and how pages were recognised."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ def _layouts(session: Session, document_id: int, first: int, last: int) -> Itera
 
 Rows = Sequence[Sequence[str]]
 Span = Sequence[int]
-"""Row, column, rows and columns of a cell that covers several. Those of web pages, mails and books are known."""
+"""Row, column, rows and columns of a cell that covers several."""
 
 
 class TableOnPage(Struct, frozen=True):
     page: int
     number: int
-    """Position among the tables of its page, from 1."""
     box: Sequence[float]
     """x0, y0, x1, y1 in points from the top left; empty if the text has no positions."""
     rows: Rows
     begin: int = 0
     end: int = 0
-    """Range of its rows in the page's text."""
     spans: Sequence[Span] = ()
 
     @property
@@ -46,7 +44,6 @@ class TableOnPage(Struct, frozen=True):
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
-    """Yield the tables of the pages, such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
     for page in _layouts(session, document_id, first, newest if last is None else min(last, newest)):
@@ -115,7 +112,6 @@ class PageReaders(Struct, frozen=True):
 
 
 def page_readers(session: Session, document_id: int, pages: int) -> Mapping[int, PageReaders]:
-    """Return only pages whose layout records it."""
     decode = msgspec.json.Decoder(PageReaders).decode
     return {
         page.number: decode(page.layout)

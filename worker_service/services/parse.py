@@ -1,4 +1,4 @@
-"""Parse selectors, times and numbers as users write them. Errors say what to write instead."""
+"""Parse selectors, times and numbers as users write them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """Parse `ids` such as 42, batch:7 or document:3; `chosen` has the fields of `CHOSEN_BY`, as written."""
+    """`ids` are such as 42, batch:7 or document:3; `chosen` has the fields of `CHOSEN_BY`, as written."""
     named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
     for field, number in map(read_job_reference, ids):
         named[field][number] = None
@@ -102,7 +102,6 @@ def read_job_reference(word: int | str) -> tuple[str, int]:
 def read_document_selector(
     *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **chosen: Any
 ) -> DocumentSelector:
-    """Parse a selector of documents. `chosen` has its other fields, as written."""
     from worker_service.jobs.library import DocumentSelector
 
     if chosen.get("tags"):
@@ -181,7 +180,6 @@ def check_filled(label: str, word: str) -> str:
 
 
 def _split(words: Sequence[str]) -> list[str]:
-    """Split at commas: `--status failed,cancelled` is `--status failed --status cancelled`."""
     return [part.strip() for word in words for part in check_text("a selector", word).split(",") if part.strip()]
 
 

@@ -1,4 +1,4 @@
-"""Parse a job as users write it. Errors say what to write instead."""
+"""Parse a job as users write it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ _LARGEST = 2**31 - 1
 
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """Return the job that `words` describe: values as written, by column name; None means not given.
-
-    `assignments` change the payload, and `timeout` gives `timeout_seconds`.
-    """
+    """`words` has values as written, by column name; `assignments` change the payload."""
     given = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", given["job_type"]))
     # If there is a default, ignore an empty word: a variable in a crontab line may be empty.

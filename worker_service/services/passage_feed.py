@@ -48,7 +48,6 @@ class PassageChanges(Struct, frozen=True):
 
 
 def changed_passages(session: Session, since: str | None, *, owner: str | None, most: int) -> PassageChanges:
-    """Return the documents that were published or removed after the cursor, the earliest first."""
     edition = _edition(session)
     after = _position(since, edition)
     changes = session.library.document_changes(after, owner=owner, most=most)

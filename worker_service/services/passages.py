@@ -1,4 +1,4 @@
-"""Passages of a document: stretches of bounded length below one heading, with where they are. For search and RAG."""
+"""Passages of a document: stretches of bounded length below one heading."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Passage(Struct, frozen=True):
     pages: Sequence[int]
     boxes: Sequence[Box]
     headings: Sequence[str]
-    """The headings above it, the highest first."""
     tokens: int
     """An estimate: pieces of words of up to six letters, and signs."""
     digest: str
@@ -41,7 +40,7 @@ class Passage(Struct, frozen=True):
 class PassageLimits(Struct, frozen=True):
     tokens: int
     overlap: int = 0
-    """Tokens at most that a passage repeats of the one before it below the same heading."""
+    """Most tokens that a passage repeats of the one before it below the same heading."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> PassageLimits:
@@ -80,7 +79,6 @@ def passage_lines(document: Document, pages: Sequence[StructuredPage], limits: P
 
 
 def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[tuple[list[str], list[_Unit]]]:
-    """Yield the units below each heading, with the path of headings that leads to it."""
     path: list[tuple[int, str]] = []
     units: list[_Unit] = []
     for page in pages:
@@ -112,7 +110,7 @@ def _units(page: StructuredPage, block: Block, most: int) -> Iterator[_Unit]:
 
 
 def _tables(rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
-    """Yield the rows in tables of bounded length, each below the head of the whole table."""
+    """Yield tables of bounded length, each below the head of the whole table."""
     head, open_rows = rows[0], list[Sequence[str]]()
     length = least = count_tokens(" | ".join(head))
     for row in rows[1:]:
@@ -157,7 +155,6 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
 
 
 def _tail(units: Sequence[_Unit], most: int) -> list[_Unit]:
-    """Return the last sentences of a passage, of `most` tokens together."""
     last, kept = units[-1], list[str]()
     for sentence in reversed(_SENTENCE.split(last.text)):
         if count_tokens(" ".join([sentence, *kept])) > most:

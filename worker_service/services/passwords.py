@@ -54,7 +54,7 @@ def check(password: str) -> str:
 
 
 def save(workspace: Path, typed: DocumentPassword) -> None:
-    """Write the password, which replaces an earlier one. The group gets access only where it shares the workspace."""
+    """Give the group access only where it shares the workspace."""
     target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
     seen = workspace.stat()
@@ -86,7 +86,6 @@ def forget(workspace: Path, document: Document) -> None:
 
 
 def forget_unneeded(store: Store, workspace: Path) -> int:
-    """Delete the passwords that are not kept and that no job needs; return how many."""
     folder, forgotten = workspace / "passwords", 0
     for path in folder.iterdir() if folder.is_dir() else ():
         try:

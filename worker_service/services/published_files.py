@@ -21,10 +21,7 @@ class FileFault(NamedTuple):
 
 
 def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Compare each published file with its row: existence and size and, with `with_digests`, all of its bytes.
-
-    Raise `PermissionError` if the caller may not read the workspace.
-    """
+    """Compare existence, size and, with `with_digests`, all bytes with the rows."""
     last = 0
     while rows := store.removal.published_files(after=last, most=_ROWS_AT_ONCE):
         for row in rows:

@@ -1,7 +1,4 @@
-"""Progress of documents and batches that are being read, in the same words wherever it is shown.
-
-A sentence has one unit, and no time left unless it is known.
-"""
+"""Progress of reading, in the same words wherever it is shown."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ class ReadingProgress(Struct, frozen=True):
 
 
 def reading_progress(session: Session, documents: Sequence[Document]) -> Mapping[int, ReadingProgress]:
-    """Return the progress of each document that is being read, by its id."""
     now = session.clock()
     recent = session.library.pages_read([one.id for one in documents], since=as_text(now - _RECENT), now=as_text(now))
     return {one.id: _document_progress(one, *recent[one.id]) for one in documents if one.id in recent}
@@ -48,7 +44,7 @@ def _document_progress(document: Document, read: int, lately: int, seconds: floa
 
 
 def batch_progress(found: BatchDetails) -> ReadingProgress:
-    """Return the progress of a batch in files, of a single file in pages, and in jobs if it has no files."""
+    """Return the progress in files, of a single file in pages, and in jobs if there are no files."""
     now, batch = found.progress, found.batch
     done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
     unit = "file" if now.files else "job"

@@ -28,7 +28,6 @@ class RestorePlan(Struct, frozen=True):
     backup: Backup
     database: Path
     replaces: bool
-    """True if a database exists. It is kept under another name."""
 
     @property
     def jobs(self) -> int:
@@ -45,7 +44,6 @@ class RestoreDone(Struct, frozen=True):
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:
-    """Inspect the backup. Raise an error if restoring is not allowed; change nothing."""
     refuse_network_file_system(settings.database)
     _refuse_beside_a_daemon(settings.database)
     return RestorePlan(check_backup(file), settings.database, settings.database.exists())

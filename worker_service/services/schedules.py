@@ -1,8 +1,4 @@
-"""List, make and run schedules. Several ticks may run at once, for instance from cron, a timer and the daemon.
-
-Schedules come from the settings file, which only its editor changes, and from the database, where users make them.
-A watched folder is a schedule in the database that crawls the folder every few minutes.
-"""
+"""List, make and run schedules of the settings file and of the database. Several ticks may run at once."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
 class KnownSchedule(Struct, frozen=True):
     schedule: Schedule
     stored: StoredSchedule | None = None
-    """Its row; None if the settings file defines it."""
+    """None if the settings file defines it."""
     fault: str = ""
 
 
@@ -87,7 +83,7 @@ class ScheduleState(Struct, frozen=True):
     trouble: str | None
     paused_at: str | None
     definition: Mapping[str, Any] | None
-    """Its fields in the database; None if the settings file defines it, where alone it can be changed."""
+    """None if the settings file defines it, where alone it can be changed."""
 
 
 class StartedSchedule(Struct, frozen=True):
@@ -127,7 +123,6 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
 
 
 def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
-    """Return the schedules of the settings file, then the ones of the database."""
     own = session.settings.schedule
     names = {one.name for one in own}
     stored = [_read_stored(session, one) for one in session.store.schedules.stored() if one.name not in names]
@@ -140,7 +135,7 @@ def overdue_schedules(session: Session) -> list[str]:
 
 
 def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
-    """Enqueue what is due, and send due notifications. The next tick retries a schedule that fails."""
+    """Enqueue what is due. The next tick retries a schedule that fails."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
@@ -225,7 +220,6 @@ def _start_due_slots(
 
 
 def _find_schedule(session: Session, name: str, owner: str | None = None) -> KnownSchedule:
-    """Raise `BadInput` if there is none, or if it belongs to another owner than `owner`."""
     known = {one.schedule.name: one for one in known_schedules(session) if owner is None or one.schedule.owner == owner}
     if name in known:
         return known[name]
@@ -307,7 +301,7 @@ def pause_schedule(session: Session, name: str, *, owner: str | None = None) -> 
 
 
 def resume_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
-    """Run a paused schedule again. What it would have run meanwhile is not made up for."""
+    """Run it again, without making up for what was missed."""
     stored = _changeable(session, name, owner)
     if stored.paused_at is not None:
         schedule = _parse(session, stored).schedule
@@ -328,10 +322,7 @@ def watch_folder(
     every: str | None = None,
     name: str | None = None,
 ) -> tuple[ScheduleState, StartedSchedule]:
-    """Read a folder now and whenever files in it change: add a schedule that crawls it, and start its first run.
-
-    `options` are those of `pagemill crawl`. A second request for the folder and owner changes the first one's schedule.
-    """
+    """Crawl a folder now and every few minutes. A second request for it changes the first one's schedule."""
     table = {"folder": folder, **(options or {})}
     every = every or (WATCH_ADDRESS if "://" in folder else WATCH_DIRECTORY)
     definition = {"cron": cron_every(every), "crawl": table}
@@ -387,7 +378,7 @@ def definition_as_json(definition: Mapping[str, Any]) -> str:
 
 
 def _read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
-    """Return the schedule, or one that starts nothing if its row was changed by hand and cannot be read."""
+    """Return a schedule that starts nothing for a row that was changed by hand and cannot be read."""
     try:
         return _parse(session, stored)
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""Search documents by words and, if it is set up, by meaning: the same request and answer for all surfaces."""
+"""Search documents by words and, if it is set up, by meaning."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _embedder_named(name: str, settings: Settings) -> Embedder | None:
 
 
 def _meaning(session: Session, text: str) -> Meaning | None:
-    """Return the vector of a query; None if no model has vectors of all documents, or it does not answer."""
+    """Return None if no model has vectors of all documents, or it does not answer."""
     name = None if session.settings.embeddings == "off" else session.store.embeddings.model()
     embedder = name and _embedder_named(name, session.settings)
     if not name or not embedder:

@@ -1,4 +1,4 @@
-"""Conversion of values to JSON, shared by the command line and the HTTP API."""
+"""Conversion of values to JSON."""
 
 from __future__ import annotations
 

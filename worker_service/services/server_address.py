@@ -20,7 +20,7 @@ _ADDRESS = re.compile(r"https?://[!-~]{1,300}")
 
 @contextmanager
 def published_address(settings: Settings) -> Iterator[None]:
-    """Publish the address while the server runs. If several servers run, the first one's is published."""
+    """If several servers run, the first one's is published."""
     path = _beside(settings.database)
     with ExitStack() as held:
         # If this fails, the address from the settings is used.

@@ -1,4 +1,4 @@
-"""Tokens, one-time links and browser sessions. The database stores only the digest of a secret."""
+"""Tokens, one-time links and browser sessions. Only the digest of a secret is stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CreatedToken(Struct, frozen=True):
     id: int
     name: str
     word: str
-    """The secret text that the client sends. It is not stored."""
+    """The secret, which is not stored."""
     until: str | None
 
 
@@ -73,10 +73,7 @@ def create_link(
 
 
 def begin_session(session: Session, word: str) -> CreatedToken | None:
-    """Sign a browser in by a token or a link, and use the link up.
-
-    A wrong word costs no write, so that guessing cannot hold up the database.
-    """
+    """Sign in by a token or a link, and use the link up. A wrong word costs no write: guessing holds up nobody."""
     by = _find(session, word, TokenKind.TOKEN, TokenKind.LINK)
     if by is None:
         return None
@@ -110,7 +107,7 @@ def list_tokens(session: Session) -> Sequence[Token]:
 
 
 def remove_tokens(session: Session, words: Sequence[str]) -> int:
-    """Remove by name or id, with the sessions that they began. Return how many."""
+    """Remove by name or id, with the sessions that they began."""
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}

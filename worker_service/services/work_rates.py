@@ -38,7 +38,6 @@ class Hour(Struct, frozen=True):
 
 
 def work_rates(session: Session, *, hours: int = 24) -> Sequence[WorkRate]:
-    """Return the rates of the types that ended jobs in this time, the most busy first."""
     starts = _starts(session, hours)
     by_type: dict[str, list[HourOfWork]] = {}
     for one in session.overview.hours_of_work(starts[0]):

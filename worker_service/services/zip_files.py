@@ -1,4 +1,4 @@
-"""A zip archive of many files, made while it is sent, so that it is never whole in memory or on disk."""
+"""A zip archive made while it is sent, so that it is never whole in memory or on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class _Pieces:
 
 
 def zip_pieces(entries: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[bytes]:
-    """Yield an archive of the entries, each a name and the pieces of its content."""
     written = _Pieces()
     with zipfile.ZipFile(written, "w") as archive:  # type: ignore[call-overload]  # write and flush are enough
         for name, content in entries:
