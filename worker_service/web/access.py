@@ -1,13 +1,6 @@
-"""Authentication: every request has a visitor, or goes no further.
+"""Find the visitor of each request: by token, browser session, trusted proxy or Unix socket.
 
-A visitor signs in with a token, with the cookie of a browser's session (from a one-time link or a token), by a proxy
-that the settings trust, or, for programs on the same machine, by connecting to the Unix socket as root or as the
-server's own user. Over TCP a token or a session is always required, because a local address does not identify the
-user.
-
-Requests that only read need the scope `read`, all others `operate`; an endpoint that needs `admin` calls `must`. A
-visitor of one owner sees only that owner's jobs, batches and documents: lists apply `limit_selector`, single rows
-`may_see`.
+A visitor of one owner sees only that owner's data: lists apply `limit_selector`, single rows `may_see`.
 """
 
 from __future__ import annotations
@@ -47,7 +40,6 @@ S = TypeVar("S", Selector, DocumentSelector)
 
 SIGN_IN = "/session"
 CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", "/parse/")
-"""Paths of endpoints made for other programs, which send a token in ways of their own."""
 ASSISTANT = "/mcp"
 """A path whose POST reads; its tools check what else the visitor may do."""
 OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
@@ -55,13 +47,12 @@ OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
 SAFE = ("GET", "HEAD", "OPTIONS")
 
 FAILURES_MAX = 10
-"""Unknown tokens accepted from one address per minute before it gets 429."""
+"""Unknown tokens per address and minute before it gets 429."""
 _WINDOW_SECONDS = 60.0
 _ADDRESSES_MAX = 4096
 REQUESTS_MAX = 200
-"""Authenticated requests open at a time, event streams included."""
 REQUESTS_PER_VISITOR_MAX = 64
-"""Requests one visitor may have open, so that others are always served. Includes at most 40 event streams."""
+"""At most 40 of them may be event streams."""
 
 # Sent by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
 _NOT_FROM_A_PROGRAM = (
@@ -86,9 +77,9 @@ class Visitor(Struct, frozen=True):
     name: str
     powers: frozenset[Power]
     owner: str | None = None
-    """The only owner whose data this visitor sees; None for all owners."""
+    """None: all owners."""
     csrf: str = ""
-    """CSRF token that forms must carry; empty if the visitor is not a browser session."""
+    """Token that forms must carry; empty if the visitor is no browser session."""
     has_session: bool = False
 
     def has_csrf_token(self, csrf: str) -> bool:
@@ -102,7 +93,6 @@ class Visitor(Struct, frozen=True):
             raise NotAllowed(f"this needs the scope {power}, which {self.name} does not have")
 
     def must_see_all_owners(self) -> None:
-        """Raise `NotAllowed` for a visitor of one owner. For workers, settings and pauses, which have no owner."""
         if self.owner is not None:
             raise NotAllowed(self.limit_in_words)
 
@@ -111,7 +101,7 @@ class Visitor(Struct, frozen=True):
         return f"{self.name} only has access to the jobs and documents of {self.owner}"
 
     def may_see(self, owner: str | None) -> bool:
-        """Return whether the visitor may see data of `owner`. If not, answer as for an unknown id."""
+        """If not, the caller answers as for an unknown id."""
         return self.owner is None or owner == self.owner
 
     def limit_selector(self, selector: S) -> S:
@@ -142,8 +132,6 @@ def needs_no_sign_in(path: str) -> bool:
 
 
 class AuthenticationMiddleware:
-    """Refuses requests without a visitor, and limits how many requests of visitors are answered at a time."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._requests: Counter[tuple[str, str | None]] = Counter()
@@ -207,11 +195,9 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 
 
 def _sent_token(request: HTTPConnection) -> str | None:
-    """Return the token of the request; None if it sends none, and an empty word if it sends something else.
+    """Return the token of the request: None if it sends none, "" if it sends something else.
 
-    Clients of other converters cannot always send a Bearer token: some send X-Api-Key, and some only the password of
-    a URL such as http://pagemill:TOKEN@host. A browser would send that password with requests of other sites, too, so
-    only these endpoints accept it.
+    Only `CONVERTERS` accept the password of a URL, which a browser would send for other sites' requests, too.
     """
     kind, _, word = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
@@ -240,9 +226,9 @@ def _by_token(request: HTTPConnection, word: str) -> Visitor:
 
 
 def note_failure(request: HTTPConnection) -> None:
-    """Count an unknown token and raise `TooManySignInFailures` after too many from one address.
+    """Count an unknown token.
 
-    Valid tokens are not affected, so a guesser cannot lock out visitors behind the same address.
+    Valid tokens are never refused, so a guesser cannot lock out others of the same address.
     """
     failures: SignInFailures = request.app.state.failures
     address = request.client.host if request.client else ""
@@ -255,14 +241,14 @@ def note_failure(request: HTTPConnection) -> None:
 
 
 class SignInFailures:
-    """Failed sign-ins per client address, counted anew every minute."""
+    """Failed sign-ins per address in the current minute."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._ends_at = 0.0
 
     def note(self, address: str) -> tuple[int, float]:
-        """Count a failure. Return the number in this minute, and the seconds until the next."""
+        """Count a failure. Return their number, and the seconds until the next minute."""
         now = time.monotonic()
         if now >= self._ends_at or len(self._counts) > _ADDRESSES_MAX:
             self._counts.clear()
@@ -287,7 +273,7 @@ class TokenUses:
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """Return a cookie name unique to this instance, because browsers do not separate cookies by port."""
+    """Return a name unique to this instance: browsers do not separate cookies by port."""
     name = f"pagemill-{key_of(request).sign('name', '')[:8]}"
     return f"__Host-{name}" if is_secure(request) else name
 
@@ -323,10 +309,7 @@ def _use_token(request: HTTPConnection, find: Callable[[Any, str], Token | None]
 
 
 def _by_trusted_proxy(request: HTTPConnection) -> Visitor | None:
-    """Return the user whom the header of a trusted proxy names. The browser is signed in there, so forms need a token.
-
-    Two headers mean that the proxy passed on one from the client, which may name anybody.
-    """
+    """Return the user whom a trusted proxy names. Two headers mean that one is the client's, which may name anybody."""
     proxy = settings_of(request).proxy
     if proxy is None or _peer_of(request) not in proxy.address:
         return None
@@ -349,7 +332,7 @@ def _peer_of(request: HTTPConnection) -> str:
 
 
 def _by_unix_socket(request: HTTPConnection) -> Visitor | None:
-    """Let in root and the server's own user, who can open the database anyway, but no proxy and no browser."""
+    """Return an admin for root and the server's own user, but for no proxy and no browser."""
     user_id = connection_of(request).user_id
     if user_id not in (0, os.geteuid()):
         return None

@@ -66,12 +66,12 @@ THREADS = 8
 """Threads that answer requests; each uses one database session at a time."""
 
 _RENDERING_THREADS = 3
-"""Threads for requests that wait for a page image or a workbook, outside `THREADS`."""
+"""Requests that draw a page image or a workbook, outside `THREADS`."""
 
 _TOKEN_USES_SECONDS = 60.0
 
 _SWEEP_SECONDS = 600.0
-"""Interval at which unused uploads are removed. Each sweep reads all documents."""
+"""Each sweep of unused uploads reads all documents."""
 
 # Each module ends with its routes.
 MODULES = (
@@ -98,7 +98,6 @@ MODULES = (
 
 
 def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:
-    """Return the application. Calls `on_ready` once it can answer requests."""
     made = Starlette(
         routes=[*converters.routes(settings), *routes()],
         middleware=[
@@ -137,7 +136,7 @@ def _assistant(made: Starlette, settings: Settings) -> AbstractAsyncContextManag
 
 
 def _cross_origin(settings: Settings) -> Sequence[Middleware]:
-    """Allow pages of `web_origins` to read responses to requests with a token. Cookies do not work for them."""
+    """Allow pages of `web_origins` to read responses to requests with a token; cookies do not work."""
     if not settings.web_origins:
         return ()
     return [
@@ -165,7 +164,6 @@ async def _healthz(_: Request) -> PlainTextResponse:
 
 
 def _readyz(request: Request) -> PlainTextResponse:
-    """Answer once the database can be opened at this version's schema. Needs no token."""
     with request.app.state.sessions.borrow("web"):
         return PlainTextResponse("ready\n")
 

@@ -16,7 +16,7 @@ _COMPUTE_TIMES = 10
 
 
 class CachedValue(Generic[T]):
-    """Kept for a second, or for ten times as long as its computation took if that is longer."""
+    """Kept for a second, or for ten times as long as its computation took."""
 
     def __init__(self, compute: Callable[[Session], T]) -> None:
         self._compute = compute

@@ -1,8 +1,7 @@
-"""Client connections: how many may be open, and how long each may take.
+"""Limits the number and duration of client connections.
 
-Every connection starts anonymous. It is admitted for the length of one authenticated request (see `access`), and
-anonymous again afterwards. When too many are anonymous, the oldest one of the busiest address is closed, so new clients
-always get through and a flood without a token cannot shut out visitors who have one.
+A connection is admitted during an authenticated request and anonymous otherwise; too many anonymous ones evict the
+oldest of the busiest address.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ANONYMOUS_MAX = 400
-"""Maximum of anonymous connections. Together with `access.REQUESTS_MAX` below the usual limit of 1,024 open files."""
+"""With `access.REQUESTS_MAX`, below the usual limit of 1,024 open files."""
 REQUEST_SECONDS = 10.0
-"""Time to send the headers of a request, from the start of the connection or the end of the previous response."""
+"""Time to send a request's headers."""
 
 
 class Connections:
-    """The anonymous connections by client address, the oldest first."""
-
     def __init__(self) -> None:
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._count = 0
@@ -49,10 +46,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Wraps uvicorn's protocol, and tells the application who is connected.
-
-    uvicorn limits the number of requests, but not the number of connections or the time to send a request's headers.
-    """
+    """Wraps uvicorn's protocol, which limits neither connections nor the time to send headers."""
 
     def __init__(self, connections: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
         # uvicorn hands `app_state` to the application as the state of each request.
@@ -64,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._is_lost = False
         self.address = ""
         self.user_id: int | None = None
-        """The user of the process that connected through a Unix socket; None over TCP."""
+        """The user at the other end of a Unix socket; None over TCP."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -97,7 +91,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Suspend the request deadline while a request is answered. Pipelined requests overlap briefly."""
+        """Suspend the deadline during an answer. Pipelined requests overlap briefly."""
         self._requests += 1
         self._stop_deadline()
         try:
@@ -109,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Exempt the connection from eviction while an authenticated request is answered."""
+        """Exempt the connection from eviction."""
         self._admitted += 1
         self._connections.discard(self)
         try:

@@ -1,8 +1,4 @@
-"""Convert a file within one request: submit it as an upload does, and wait until it has been read.
-
-The request waits in memory, but the job is durable: a client that asks again for the same file is answered from what
-was read meanwhile.
-"""
+"""Convert a file within one request: submit it as an upload does, and wait until it is read."""
 
 from __future__ import annotations
 
@@ -54,7 +50,6 @@ class Conversion(Struct, frozen=True):
 
     @property
     def markdown(self) -> list[str]:
-        """Of each page."""
         return [page_markdown(page) for page in self.pages]
 
     @property
@@ -64,7 +59,7 @@ class Conversion(Struct, frozen=True):
 
 @asynccontextmanager
 async def new_file(request: Request, size: int = 0) -> AsyncIterator[IncomingFile]:
-    """Yield an empty file, which is deleted on exit unless it was kept. `size`: the expected bytes."""
+    """Yield an empty file, deleted on exit unless it was kept."""
     workspace = settings_of(request).workspace
     await run_in_threadpool(refuse_if_disk_full, workspace, size)
     incoming = await run_in_threadpool(IncomingFile, workspace)
@@ -76,7 +71,6 @@ async def new_file(request: Request, size: int = 0) -> AsyncIterator[IncomingFil
 
 @asynccontextmanager
 async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
-    """Receive the body as a file, which is deleted on exit unless it was kept."""
     size_max = settings_of(request).upload_bytes_max
     async with new_file(request, announced_bytes(request)) as incoming:
         async for piece in request.stream():

@@ -1,8 +1,4 @@
-"""Pool of database sessions: `with session_of(request) as session`.
-
-One thread uses a session at a time. Idle sessions are reused last in, first out, so there are never more of them than
-threads that answer.
-"""
+"""Pool of database sessions, each used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ class SessionPool:
 
 @contextmanager
 def session_of(request: HTTPConnection) -> Iterator[Session]:
-    """Open a session for the visitor. Blocks, so call it only from a handler that runs in a thread."""
+    """Open a session for the visitor. Blocks, so call it only in a thread."""
     sessions = cast(SessionPool, request.app.state.sessions)
     with sessions.borrow(visitor_of(request).name) as session:
         yield session

@@ -1,7 +1,4 @@
-"""Detects whether the database has changed: one version for all requests, read in microseconds.
-
-The change counter is comparable only on one connection, so one that never writes is reserved for it.
-"""
+"""Detects in microseconds whether the database has changed, on a connection that never writes."""
 
 from __future__ import annotations
 

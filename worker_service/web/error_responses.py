@@ -1,8 +1,4 @@
-"""Error responses: RFC 9457 problems for programs, a page for browsers.
-
-Expected errors are `PagemillError`s, as on the command line; this module gives each its HTTP status. Unexpected
-exceptions are logged, and the response reveals nothing about them.
-"""
+"""Error responses: RFC 9457 problems for programs, a page for browsers."""
 
 from __future__ import annotations
 

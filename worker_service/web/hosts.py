@@ -1,4 +1,4 @@
-"""Host header validation and the site's own origin."""
+"""Checks of the Host header; the site's own origin."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE
 
 
 def is_ours(host: str, request: HTTPConnection) -> bool:
-    """Return whether the Host is an IP address or localhost, on any port, or the host of one of `web_urls`.
-
-    Other names are refused, because their owners could point them at this machine. Tunnels change the port.
-    """
+    """Return whether the Host is an IP address, localhost or one of `web_urls`: others may be DNS rebinding."""
     found = _HOST.fullmatch(host)
     if found is None:
         return False
@@ -31,7 +28,7 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """Return the origin as the browser sends it: the scheme of a matching `web_urls` entry, otherwise http."""
+    """Return the origin as the browser sends it."""
     host = request.headers.get("host", "").lower()
     return _urls(request).get(host, f"http://{host}")
 

@@ -22,9 +22,9 @@ from worker_service.web.connections import Connection, Connections
 IDLE_SECONDS = 5
 _GRACE_SECONDS = 3
 STUCK_SECONDS = 60
-"""A client that reads nothing of a response for this long is disconnected, by the kernel."""
+"""The kernel disconnects a client that reads nothing for this long."""
 _BACKLOG = 128
-"""asyncio accepts this many at a time: fewer than `ANONYMOUS_MAX`, so that one burst does not evict itself."""
+"""Below `ANONYMOUS_MAX`, so that one burst does not evict itself."""
 
 
 class CannotListen(PagemillError, code="cannot_listen", exit_code=78): ...
@@ -91,7 +91,6 @@ def open_socket(listen: Listen) -> socket.socket:
 
 
 def _open_unix_socket(path: Path) -> socket.socket:
-    """Listen on a Unix socket. The umask decides who may connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_over(path)

@@ -1,6 +1,6 @@
-"""Uploaded files: kept in the workspace until the document made from them is published, then removed.
+"""Uploaded files, kept until the document made of them is published.
 
-A file's directory is derived from its owner and content, so that the same file uploaded again is the same document.
+Owner and content make the path, so the same file uploaded again is the same document.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FAILED_MAX = 10_000
 
 
 class IncomingFile:
-    """An upload in progress, streamed to disk. Closed without `keep`, it is deleted."""
+    """An upload in progress; closed without `keep`, it is deleted."""
 
     def __init__(self, workspace: Path) -> None:
         self._place = place_of(workspace)
@@ -56,7 +56,7 @@ class IncomingFile:
         return self._digest.hexdigest()
 
     def keep(self, name: str, owner: str) -> Path:
-        """Move the complete file to its place, safe from a power cut, under a sanitised form of its name."""
+        """Move the complete file to its place, safe from a power cut."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -1,9 +1,4 @@
-"""Refuses bad requests before anything else sees them, and adds the headers that every response carries.
-
-`EdgeMiddleware` is the outermost. It refuses an unknown Host (a foreign name may point at this machine) and bodies that
-are too large, too slow or of unclear length, and turns exceptions of the inner frames into responses. Its headers
-forbid a browser to run anything that is not one of our static files. `access` finds the visitor.
-"""
+"""Outermost checks and headers: Host, body, origin, CSRF, Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -24,17 +19,17 @@ from worker_service.web.error_responses import BodyTooLarge, HttpProblem, intern
 from worker_service.web.hosts import is_ours, origin_of
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
-"""Largest body of a request that uploads no file, unless `payload_bytes_max` needs more."""
+"""Unless `payload_bytes_max` needs more."""
 FIELDS_MAX = 20_000
 CHANGES_AT_ONCE = 4
-"""Requests that may wait for the write lock at a time, so that threads are left for reading."""
+"""Further requests wait, so that threads are left for reading."""
 PAUSE_SECONDS = 30.0
 BODY_SECONDS = 60.0
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
-"""Limits for a body from a client that is not signed in: the sign-in form."""
+"""Time limits for a client that is not signed in."""
 LEFT_OVER_SECONDS = 2.0
-"""Time spent reading the rest of a refused body before the connection is closed."""
+"""Time to read the rest of a refused body."""
 
 UPLOADS = ("/api/uploads", "/upload", *CONVERTERS)
 
@@ -57,11 +52,11 @@ _HEADERS = {
 
 
 class HostRefused(HttpProblem, code="host_refused", status=421):
-    """The Host header names another site, whose DNS may point at this machine (DNS rebinding)."""
+    """DNS rebinding: the name of another site points at this machine."""
 
 
 class OriginRefused(HttpProblem, code="origin_refused", status=403):
-    """A page of another origin sent the request (CSRF)."""
+    """CSRF: a page of another origin sent the request."""
 
 
 class FormOutdated(HttpProblem, code="form_outdated", status=403): ...
@@ -71,12 +66,10 @@ class BodyTooSlow(HttpProblem, code="body_too_slow", status=408): ...
 
 
 class AmbiguousLength(HttpProblem, code="ambiguous_length", status=400, headers={"Connection": "close"}):
-    """A proxy in front may disagree with us about where the request ends (RFC 9112, section 6.1)."""
+    """A proxy may see another end of the request (RFC 9112, section 6.1)."""
 
 
 class EdgeMiddleware:
-    """Outermost middleware: checks the Host, limits the body, adds headers and catches every exception."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -106,11 +99,7 @@ class EdgeMiddleware:
 
 
 class CsrfMiddleware:
-    """Refuses cross-site changes and reads the body before the handler runs.
-
-    Handlers in threads cannot await the body, so they get its form with `form_of(request)`. A handler starts once the
-    body is complete, so a slow client holds no database session. At most `CHANGES_AT_ONCE` changes run at a time.
-    """
+    """Refuses cross-site changes; reads the body before the handler starts, so a slow client holds no session."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -141,12 +130,11 @@ class CsrfMiddleware:
 
 
 def write_turn_of(request: Request) -> asyncio.Semaphore:
-    """Return the semaphore to hold while waiting for the write lock, but not while a file is being received."""
+    """Return the semaphore to hold while waiting for the write lock, but not while receiving a file."""
     return cast(asyncio.Semaphore, request.app.state.turns)
 
 
 def form_of(request: Request) -> Form:
-    """Return the fields of the request's form; empty if the body is no form."""
     return cast(Form, request.state.form)
 
 
@@ -168,7 +156,7 @@ def refuse_ambiguous_length(request: HTTPConnection) -> None:
 
 
 def refuse_other_origin(request: HTTPConnection) -> None:
-    """Refuse a page of another origin, unless it is one of `web_origins` and brings a token of its own."""
+    """Refuse other origins, except `web_origins` with a token."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     if origin in settings_of(request).web_origins and "authorization" in request.headers:
         return
@@ -179,10 +167,9 @@ def refuse_other_origin(request: HTTPConnection) -> None:
 
 
 def refuse_without_csrf_token(request: Request) -> None:
-    """Raise `FormOutdated` if a browser session does not send its CSRF token.
+    """Raise `FormOutdated` if a browser session sends no CSRF token.
 
-    The token is a form field, the header X-CSRF-Token, or `?csrf=` in the URL of a form with files, whose fields are
-    read later.
+    A form with files sends it as `?csrf=`, because its fields are read later.
     """
     if needs_no_sign_in(request.url.path):
         return
@@ -209,7 +196,6 @@ def _parse_form(body: bytes) -> Form:
 
 
 def announced_bytes(request: HTTPConnection) -> int:
-    """Return the Content-Length; 0 if there is none, or none that is a number."""
     announced = request.headers.get("content-length", "")
     return int(announced) if announced.isascii() and announced.isdigit() else 0
 
@@ -248,7 +234,7 @@ class _LimitedBody:
             raise BodyTooLarge(f"the request is larger than the limit of {self._most} bytes")
 
     async def drain(self) -> None:
-        """Read and drop the rest, because a client that is still sending would miss the response."""
+        """Drop the rest: a client that is still sending would miss the response."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEFT_OVER_SECONDS):
                 while (await self._receive()).get("more_body", False):
@@ -256,7 +242,7 @@ class _LimitedBody:
 
 
 def _limits(request: Request) -> tuple[int, float, float]:
-    """Return the bytes of a body, the seconds between two parts of it, and the seconds for all of it."""
+    """Return the limits: bytes, seconds between two parts, seconds in total."""
     settings, path = settings_of(request), request.url.path
     if needs_no_sign_in(path):
         return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
@@ -267,7 +253,6 @@ def _limits(request: Request) -> tuple[int, float, float]:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields the buffered body first, then continues with the original."""
     rest = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:
@@ -280,7 +265,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 class _SafeResponse:
-    """Adds the security headers and `Cache-Control: no-store`, unless the response sets its own."""
+    """Adds the security headers, and `no-store` unless the response says otherwise."""
 
     def __init__(self, body: _LimitedBody, send: Send) -> None:
         self._body = body

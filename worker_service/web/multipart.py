@@ -1,4 +1,4 @@
-"""Streaming parser for forms with files: each file goes straight to the disk, never into memory."""
+"""Streams forms with files to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URL parameters, declared as Structs: one reader for the API and the pages."""
+"""URL parameters, declared as Structs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
 Given: TypeAlias = T | UnsetType
-"""A field that is left out of the JSON if its value is UNSET."""
+"""Left out of the JSON if UNSET."""
 
 NUMBER_MAX = 2**53
 
@@ -32,7 +32,7 @@ OwnersParameter = Annotated[tuple[str, ...], about("Only what belongs to this ow
 DryRunParameter = Annotated[bool, about("Only return what would be done.")]
 
 _BOOLEANS = {"": "true", "yes": "true", "no": "false"}
-"""Spellings that msgspec does not know; it knows true, false, 1 and 0."""
+"""Spellings besides msgspec's own: true, false, 1 and 0."""
 
 
 class NoParameters(Struct, frozen=True):
@@ -45,7 +45,7 @@ class PageQuery(Struct, frozen=True, kw_only=True):
 
 
 def read_parameters(pairs: Iterable[tuple[str, str]], kind: type[S]) -> S:
-    """Return the parameters as a `kind`, whose tuple fields may be repeated. All names must be known to `kind`."""
+    """Return the parameters, all of which `kind` must know. Its tuple fields may be repeated."""
     known = {field.name: field for field in fields(kind)}
     values: dict[str, list[str]] = {}
     for name, text in pairs:
@@ -70,7 +70,7 @@ def _convert(field: FieldInfo, texts: Sequence[str]) -> object:
 
 
 def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
-    """Return the parameters that `kind` knows. Ignores others and empty ones, which forms send for empty fields."""
+    """Return the parameters that `kind` knows, without the empty ones that forms send."""
     known = {field.name for field in fields(kind)}
     return read_parameters(
         [(name, text) for name, text in pairs if name in known and isinstance(text, str) and text], kind
@@ -82,7 +82,7 @@ def _is_tuple(kind: Any) -> bool:
 
 
 class IdConvertor(Convertor[int]):
-    """`{job_id:id}` in a path: a number from 1 that the database can hold."""
+    """`{job_id:id}` in a path: 1 to the database's largest integer."""
 
     regex = "[1-9][0-9]{0,14}"
 

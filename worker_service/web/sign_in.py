@@ -1,7 +1,6 @@
-"""Sign-in and sign-out of browsers: by a one-time link or a token, then by cookie.
+"""Sign-in and sign-out of browsers.
 
-A link shows a page with one button. Opening the link does not use it up, because programs that preview or scan messages
-open links, too.
+A link only shows a button, because programs that preview messages open links, too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _NOT_A_LINK = "This link was already used or has expired. Run `pagemill token li
 
 
 def show_sign_in(request: Request) -> Response:
-    """Show the page that asks for a token, or for one click if the visitor followed a link."""
     word = request.query_params.get("link")
     if word is None:
         return _sign_in_page(request)

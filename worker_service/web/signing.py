@@ -1,4 +1,4 @@
-"""The secret key that signs cookies and forms, in a file beside the database that only its user may read."""
+"""The secret key that signs cookies and forms, in a file beside the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SigningKey:
 
 
 def load_signing_key(database: Path) -> SigningKey:
-    """Read this user's key, or create it. Each user of a shared database has a separate key file."""
+    """Each user of a shared database has a key file."""
     path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
     try:
         _make(path)
@@ -41,7 +41,7 @@ def load_signing_key(database: Path) -> SigningKey:
 
 
 def _make(path: Path) -> None:
-    """Create the key file atomically. Raise `FileExistsError` if another process was faster."""
+    """Raise `FileExistsError` if another process was faster."""
     with atomic_write(path, mode=0o600, is_new=True, is_synced=True) as file:
         file.write(secrets.token_bytes(_BYTES))
 

@@ -1,4 +1,4 @@
-"""Responses of any size, streamed so that none is held in memory."""
+"""Responses of any size, streamed."""
 
 from __future__ import annotations
 

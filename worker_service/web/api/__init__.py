@@ -1,1 +1,1 @@
-"""The JSON API under /api. `openapi` collects the endpoints of all modules."""
+"""The JSON API under /api."""

@@ -1,7 +1,4 @@
-"""`POST /mcp`: the tools of AI assistants, by the Model Context Protocol over HTTP, with the rights of each visitor.
-
-Stateless: each request has a token and stands alone. Imported only if `web_endpoints` has `mcp`.
-"""
+"""`POST /mcp`: the tools of AI assistants, stateless, with the rights of each visitor."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ _visitor: ContextVar[Visitor] = ContextVar("visitor")
 
 
 class AssistantEndpoint:
-    """An ASGI application for the route."""
-
     def __init__(self, app: Starlette) -> None:
         self._app = app
         tools = AssistantTools(app.state.settings, app.state.renderer, self._caller, _add)

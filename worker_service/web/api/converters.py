@@ -1,7 +1,4 @@
-"""Endpoints of other document converters, so that programs made for those can use pagemill instead.
-
-The setting `web_endpoints` names the ones that are served. Each answers as its original does: see docs/converters.md.
-"""
+"""Endpoints of other document converters, if `web_endpoints` names them. See docs/converters.md."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ def _tika_answer(made: Conversion, is_markdown: bool) -> dict[str, str]:
 
 
 class ParseRequest(Struct, frozen=True):
-    """The fields that are used; others are ignored, as different versions of OpenContracts send different ones."""
+    """The fields that are used; others are ignored."""
 
     filename: str
     pdf_base64: bytes

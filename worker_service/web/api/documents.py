@@ -80,8 +80,6 @@ class PasswordBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReadRequest(Struct, frozen=True):
-    """A job that reads a file."""
-
     id: Annotated[int | None, about("Job id; null: there is nothing to do.")]
     existing: bool
     document_id: int | None

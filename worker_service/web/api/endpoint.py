@@ -1,11 +1,7 @@
-"""API endpoints: each is declared once, for the router, the request parser and the OpenAPI file.
+"""Declares API endpoints from the annotations of their functions, for router, parser and OpenAPI file.
 
-The annotations of an endpoint's function declare what it takes and returns: `query` is a Struct of URL parameters,
-`body` a Struct of JSON fields, and the return type is the response, serialised as for `--json`. The function runs in a
-thread with its own session. Unknown parameters and fields are refused by name.
-
-A response to GET carries an ETag of two parts: the version of the database and a digest of the response. If the first
-part still matches, the response is 304 without a query.
+An ETag has two parts: the database's version and a digest of the response; if the first still matches, 304 needs no
+query.
 """
 
 from __future__ import annotations
@@ -74,14 +70,13 @@ class Endpoint(Struct, frozen=True):
     query: type[Struct]
     body: type[Struct] | None
     answer: Any
-    """Type of the response value; None if the function returns a Starlette response."""
     statuses: Sequence[int]
     refusals: Sequence[int]
     headers: Mapping[str, str]
     media: str
     body_media: str
     is_time_dependent: bool
-    """The response also depends on the clock or on processes, so an unchanged database does not mean 304."""
+    """The response also depends on the clock or on processes."""
     needs_all_owners: bool
 
     @property
@@ -153,10 +148,9 @@ def endpoint(
     needs_all_owners: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> Callable[[Run], Endpoint]:
-    """Declare an endpoint, which the docstring of its function describes in the OpenAPI file.
+    """Declare an endpoint, whose docstring describes it in the OpenAPI file.
 
-    `answer` and `body` are for functions whose annotations cannot say them. A coroutine function streams the request
-    or the response, and gets no thread or session.
+    A coroutine function gets no thread or session.
     """
     headers = headers or {}
     if method == "POST":
@@ -181,10 +175,7 @@ def endpoint(
 
 
 def respond_once(request: Request, session: Session, identity: object, grant: Callable[[], StoredResponse]) -> Response:
-    """Call `grant`, or return its stored response if the same Idempotency-Key was used before.
-
-    `identity` is everything that distinguishes this request from others with the same key.
-    """
+    """Call `grant`, or return its stored response to the same Idempotency-Key and `identity`."""
     key = request.headers.get(IDEMPOTENCY)
     if key is None:
         response = grant()
@@ -206,7 +197,7 @@ def stored(answer: Any) -> StoredResponse:
 
 
 def _known_etag(request: Request) -> tuple[str, str]:
-    """Return the two parts of the ETag in If-None-Match; empty if it is not one of ours."""
+    """Return the two parts of If-None-Match; empty if it is not one of ours."""
     state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
     return state, content
 

@@ -1,10 +1,4 @@
-"""Server-sent events. Each stream reads the database from its own cursor whenever the shared version has changed.
-
-`job` is a change of a job's status, `notice` an event users may be notified of, `progress` a running job's progress.
-`job` and `notice` carry an id; a client that reconnects with it (Last-Event-ID) receives what it missed. `reset` means
-that too much was missed or is no longer stored, so the client must fetch its data again. `end` means that the server is
-stopping.
-"""
+"""Server-sent events, read by each stream from its own cursor when the database has changed."""
 
 from __future__ import annotations
 
@@ -34,7 +28,7 @@ from worker_service.web.parameters import Id, about
 _POLL_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 15.0
 _LIFE_SECONDS = 600.0
-"""Longest life of a stream. The client reconnects, and its access is checked again."""
+"""A client that reconnects is authenticated again."""
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_MAX = 20_000
@@ -54,7 +48,7 @@ class EventsQuery(Struct, frozen=True):
 
 
 class EventStreams:
-    """Counts the open streams and polls the database version for them. Used only in the event loop."""
+    """Counts the open streams and polls the database version for them."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
@@ -88,7 +82,7 @@ class EventStreams:
             self._poller = None
 
     async def has_changed(self, since: str) -> bool:
-        """Wait until the version differs from `since` or the server stops; return False after a while without."""
+        """Wait until the version differs or the server stops; return False after a while without."""
         if self.version == since:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
@@ -115,14 +109,11 @@ class EventStreams:
 
 
 class EventReader:
-    """Reads the events of one stream from its cursor on."""
-
     def __init__(self, app: Starlette, visitor: Visitor, query: EventsQuery, cursor: EventCursor | None) -> None:
         self._app, self._visitor, self._query, self._cursor = app, visitor, query, cursor
         self._progress: Mapping[int, JobProgress] = {}
 
     def read(self) -> list[str]:
-        """Return the new events in the stream's format. Blocks."""
         with self._app.state.sessions.borrow(self._visitor.name) as session:
             newest, running = feed.newest_cursor(session), feed.running_jobs(session)
             texts = self._read_changes(session, newest)

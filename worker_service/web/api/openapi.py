@@ -1,8 +1,4 @@
-"""The OpenAPI document, generated from the endpoint declarations.
-
-`./run docs` writes it to `openapi.json`, the published contract. A test compares the two, so that every change of the
-API shows up in a commit.
-"""
+"""Generates the OpenAPI document, `openapi.json`, from the endpoint declarations."""
 
 from __future__ import annotations
 

@@ -84,7 +84,6 @@ def remove_tag_action(call: ApiRequest, body: TagActionBody) -> NewTagAction:
 
 
 def _checked(call: ApiRequest, body: TagActionBody) -> tuple[str, str]:
-    """Return the action as a word, and its owner."""
     payload = None if body.payload is UNSET else body.payload
     refuse_server_files(call.visitor, payload)
     return action_word({"job_type": body.job_type, "payload": payload}), owner_for(call.visitor, body.owner or None)

@@ -23,7 +23,7 @@ from worker_service.web.resources.read_requests import submit_upload
 
 
 class UploadForm(Struct, frozen=True):
-    """The form; it may also have further reading options of `pagemill add`."""
+    """May also have further reading options of `pagemill add`."""
 
     file: Annotated[
         str, Meta(description="May be repeated.", extra_json_schema={"contentMediaType": "application/octet-stream"})

@@ -1,1 +1,1 @@
-"""Jobs, documents and batches that a visitor may list, see and submit: one set of rules for the API and the pages."""
+"""What a visitor may list, see and submit: one set of rules for the API and the pages."""

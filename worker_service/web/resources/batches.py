@@ -1,4 +1,4 @@
-"""Batches: the list, and the rules for whose batches a visitor may see and what one may be made of."""
+"""Batches: whose a visitor may see, and what one may be made of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import SourceJobs, source_jobs
 
 JOBS_MAX = 10_000
-"""All jobs of a batch are inserted in one transaction, and all other writers wait for it."""
+"""A batch is one transaction, and all other writers wait for it."""
 
 
 class BatchesQuery(PageQuery, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:
 def jobs_of_sources(
     session: Session, visitor: Visitor, sources: Sequence[object], options: Mapping[str, Sequence[str]], *, owner: str
 ) -> SourceJobs:
-    """Return the jobs that read the sources. Raise `NotAllowed` for files that the visitor may not name."""
+    """Raise `NotAllowed` for files that the visitor may not name."""
     refuse_server_files(visitor, [sources, options])
     made = source_jobs(session, sources, options, owner=owner)
     if len(made.jobs) > JOBS_MAX:

@@ -1,4 +1,4 @@
-"""Documents: list, search, keyword counts, page images, and whose documents a visitor may see."""
+"""Documents: lists, search, keyword counts and images, limited to the visitor's."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def selected(session: Session, visitor: Visitor, query: DocumentsQuery) -> Docum
 def search(
     session: Session, visitor: Visitor, query: SearchQuery, *, marks: tuple[str, str] = ("[", "]")
 ) -> SearchResult:
-    """Return the documents found that the visitor may see, with matches between `marks`."""
+    """Return the visitor's documents found, with matches between `marks`."""
     scope = search_scope(session, visitor, query.owner, query.batch)
     if scope is None:
         return SearchResult()
@@ -120,7 +120,7 @@ class SearchScope(Struct, frozen=True):
 
 
 def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id: int | None) -> SearchScope | None:
-    """Return the documents that the visitor may search; None if there are none of this owner."""
+    """Return the documents to search; None if this owner has none for the visitor."""
     if batch_id is not None:
         visible_batch(session, visitor, batch_id)
     if visitor.owner is not None and owner not in (None, visitor.owner):
@@ -129,7 +129,7 @@ def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id
 
 
 def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
-    """Count terms while the client reads. Counts the first portion at once, so that errors precede the response."""
+    """Count terms while the client reads; the first portion at once, so that errors precede the response."""
 
     def counts() -> Iterator[KeywordPart]:
         with session_of(request) as session:
@@ -160,7 +160,7 @@ def page_image_response(request: Request, session: Session, document_id: int, nu
 def zip_response(
     request: Request, find: Callable[[Session], Iterable[Document]], forms: Sequence[str], *, file_name: str
 ) -> Response:
-    """Send a zip with the files of the documents that `find` returns, made while the client reads."""
+    """Send a zip, made while the client reads."""
 
     def pieces() -> Iterator[bytes]:
         with session_of(request) as session:

@@ -1,4 +1,4 @@
-"""Jobs: filters in the URL, the list, and the rules for whose jobs a visitor may see and submit."""
+"""Jobs: filters in the URL, and whose jobs a visitor may see and submit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from worker_service.web.parameters import Id, Number, about
 S = TypeVar("S", bound=Struct)
 
 LOOK_SECONDS = 0.015
-"""Time limit of a list whose filters no index serves. The answer then says how far the search got."""
+"""Time limit of a list whose filters no index serves."""
 
 COLUMN_FILTERS: Mapping[str, Column] = {column.flag.removeprefix("--"): column for column in CHOSEN_BY}
 
 
 def _with_column_filters(kind: type[S]) -> type[S]:
-    """Add one parameter per column that users filter by."""
     parameters = [_column_filter(name, column) for name, column in COLUMN_FILTERS.items()]
     return cast(
         type[S],
@@ -73,7 +72,7 @@ def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs
 
 
 def selector_of(session: Session, filters: JobFilters) -> Selector:
-    """Return the selector. The caller limits it to what the visitor may see."""
+    """Return the selector, which the caller limits to the visitor's jobs."""
     return read_selector(
         now=session.clock(),
         ids=filters.id,
@@ -86,7 +85,7 @@ def selector_of(session: Session, filters: JobFilters) -> Selector:
 
 
 def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters) -> Selector:
-    """Return the visitor's jobs. Raise `JobNotFound` if the filters name another owner's job."""
+    """Raise `JobNotFound` if the filters name another owner's job."""
     selector = selector_of(session, filters)
     jobs.require_jobs(session, selector.ids, visitor.owner)
     return visitor.limit_selector(selector)
@@ -103,7 +102,7 @@ def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
 
 
 def owner_for(visitor: Visitor, owner: str | None) -> str:
-    """Return the owner of new work. Raise `NotAllowed` if the visitor may not submit for `owner`."""
+    """Raise `NotAllowed` if the visitor may not submit for `owner`."""
     if visitor.owner is None:
         return owner or ""
     if owner not in (None, visitor.owner):
@@ -112,16 +111,13 @@ def owner_for(visitor: Visitor, owner: str | None) -> str:
 
 
 def refuse_server_files(visitor: Visitor, value: object) -> None:
-    """Raise `NotAllowed` if a visitor of one owner names a file on the server.
-
-    Handlers read files with the daemon's rights, so such a visitor could read other owners' data.
-    """
+    """Raise `NotAllowed` if a visitor of one owner names a file: handlers read with the daemon's rights."""
     if visitor.owner is not None and any(names_file(text) for text in _texts(value)):
         raise NotAllowed(f"{visitor.limit_in_words} and cannot read files on the server")
 
 
 def action_word(action: Mapping[str, object]) -> str:
-    """Return a follow-up job in the form that `read_action` takes."""
+    """Return a follow-up job as `read_action` takes it."""
     job_type, payload = str(action["job_type"]), action.get("payload")
     if "=" in job_type:
         raise BadInput(f"{job_type!r} is not a job type")
@@ -140,7 +136,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _json_in(text: str) -> object:
-    """Return the payload of a follow-up job such as TYPE={…}, or what the text is as JSON; None if there is neither."""
+    """Return the payload of TYPE={…}, or the text as JSON; None if there is neither."""
     for part in (text, text.partition("=")[2]):
         if part.lstrip().startswith(("{", "[")):
             with suppress(ValueError, RecursionError):

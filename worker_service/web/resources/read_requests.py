@@ -1,7 +1,4 @@
-"""Requests to read uploaded files, sources, or a document again, from HTTP and the page.
-
-The words of a request are the names of the options of `pagemill add`, each with its values, not validated yet.
-"""
+"""Requests to read uploads, sources or a document again, in the option names of `pagemill add`."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _OWN_FIELDS = ("owner", "force", "csrf", "notify")
 class ReadRequested(Struct, frozen=True):
     enqueued: Enqueued
     lacking: Sequence[str]
-    """One sentence for each requested thing that the machine lacks; the job waits for it."""
+    """A sentence for each requested thing that the machine lacks; the job waits for it."""
 
 
 class SourceJobs(Struct, frozen=True):
@@ -51,10 +48,9 @@ class SourceJobs(Struct, frozen=True):
 def submit_files(
     session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False, notify: str = ""
 ) -> tuple[Sequence[ReadRequested], int | None]:
-    """Enqueue the files. Return a result for each, and the id of their batch if there are several.
+    """Enqueue the files, several as a batch.
 
-    A single file becomes a job without a batch, so that a loop of uploads does not replace its own batches. It becomes
-    a batch if its end is to be reported to `notify`.
+    A single file is none, so that a loop of uploads does not replace its own batches.
     """
     options = parse_options(ReadOptions, words)
     sentences = _check(session, options)
@@ -78,7 +74,7 @@ def submit_files(
 
 
 def address_for(session: Session, word: str, *, owner: str) -> str:
-    """Return the address to which the end of a batch is reported. Raise `NotAllowed` if not everybody may name it."""
+    """Return the address to notify. Raise `NotAllowed` if not everybody may name it."""
     address = notifications.read_address(session, word.strip(), owner=owner)
     if not notifications.is_for_everybody(session, address, owner=owner):
         raise NotAllowed(
@@ -105,7 +101,7 @@ class WrongPassword(BadInput):
 def give_password(
     session: Session, renderer: PageRenderer, document: Document, password: str, *, is_kept: bool
 ) -> ReadRequested:
-    """Try the password, store it, and read the document unless its text is there already."""
+    """Try and store the password; read the document unless its text is there."""
     workspace = session.settings.workspace
     key = (document.platform, document.owner, document.source_key)
     before = passwords.find(workspace, document)
@@ -123,14 +119,13 @@ def give_password(
 
 
 def source_jobs(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> SourceJobs:
-    """Make jobs of folders, files and addresses, or of tables as for a crawl."""
     options, left_out = parse_options(SourceOptions, words), LeftOut()
     jobs = jobs_of_request(sources, options, owner=owner, left_out=left_out)
     return SourceJobs(jobs, _check(session, options), dict(left_out.counts), left_out.files)
 
 
 def _check(session: Session, options: ReadOptions) -> Sequence[str]:
-    """Raise an error for options that no handler accepts; return a sentence for each thing that the machine lacks."""
+    """Raise an error for invalid options; return a sentence for each thing that the machine lacks."""
     for action in options.actions():
         check_action_payload(session, action)
     return missing_capability_warnings(session, options.reading_settings())
@@ -146,7 +141,7 @@ class Upload(Struct, frozen=True):
 
 
 def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upload:
-    """Submit the files that are not empty. Raise `BadInput` if all are empty."""
+    """Submit the files that are not empty. Raise `BadInput` if all are."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
         raise BadInput("the upload contains no file", "curl -F file=@report.pdf")

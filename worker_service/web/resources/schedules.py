@@ -1,4 +1,4 @@
-"""Schedules, limited to what a visitor may see, and to what a visitor may have them start."""
+"""Schedules: which a visitor may see, and what they may start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedu
 def add_schedule(
     session: Session, visitor: Visitor, name: str, definition: Mapping[str, Any], owner: str | None
 ) -> ScheduleState:
-    """Raise `NotAllowed` if it is for another owner, or would read files that the visitor may not."""
+    """Raise `NotAllowed` for another owner, or files that the visitor may not read."""
     refuse_server_files(visitor, definition)
     return schedules.add_schedule(session, name, definition, owner=owner_for(visitor, owner))
 

@@ -1,4 +1,4 @@
-"""Workers, pauses and the history of changes, limited to what a visitor may see."""
+"""Workers, pauses and changes that a visitor may see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from worker_service.web.access import Power, Visitor
 from worker_service.web.error_responses import NotAllowed
 
 _ACTIONS_MAX = 1000
-"""Newest changes that are searched for the visitor's own."""
 
 PAUSE_SCOPES = ("type", "owner", "all")
 
@@ -61,14 +60,14 @@ def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
-    """Return the newest changes; for a visitor of one owner only their own, since others may concern other owners."""
+    """Return the newest changes; to a visitor of one owner their own, since others may concern other owners."""
     if visitor.owner is None:
         return session.history.actions(most=limit)
     return _own_actions(session, visitor)[:limit]
 
 
 def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Action:
-    """Return the action if this visitor may undo it: their own, or with the scope admin anyone's."""
+    """Return the action if it is the visitor's own, or the visitor has the scope admin."""
     is_own = any(one.id == action_id for one in _own_actions(session, visitor))
     if not is_own and visitor.owner is not None:
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")

@@ -1,7 +1,6 @@
-"""The web pages, rendered on the server from templates that escape every value.
+"""The web pages.
 
-Each module has one subject and ends with its `routes`, which `app` collects. Every page extends `templates/base.html`.
-The Content-Security-Policy (see `middleware`) forbids inline scripts and styles, so they are files in `static/`.
+Templates escape every value; scripts and styles are files, since the Content-Security-Policy allows no others.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Place(Struct, frozen=True):
     path: str
     label: str
     current: str
-    """Value of aria-current: page, true if it contains this page, or empty."""
+    """Value of aria-current."""
     count: int = 0
 
 
@@ -65,10 +64,7 @@ def render(
     flash: Flash | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Render a template. `visitor` is None on pages that need no sign-in.
-
-    Blocks: it counts the documents being read, unless the page shows an error, which may be the database's.
-    """
+    """Blocks: it counts the documents being read, unless the page shows an error, which may be the database's."""
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
     is_fine = visitor is not None and status < HTTPStatus.BAD_REQUEST
@@ -103,7 +99,6 @@ def _is_tab(path: str) -> bool:
 
 
 def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place]:
-    """Return the tabs of the Queue on the pages that have one; empty elsewhere."""
     if not _is_tab(path):
         return []
     return [
@@ -114,7 +109,7 @@ def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place
 
 
 def _counts(request: Request, *, in_queue: bool) -> tuple[int, int]:
-    """Return the number of documents being read and, in the Queue, of failures that need attention."""
+    """Return the documents being read and, in the Queue, the failures that need attention."""
     owner = visitor_of(request).owner
     with session_of(request) as session:
         failures = sum(session.reading.count_failures(owner).values()) if in_queue else 0

@@ -1,4 +1,4 @@
-"""Problems of the service and of batches that need attention, worst first, each with what helps."""
+"""Problems of the service and of batches, worst first, each with what helps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Alert(Struct, frozen=True):
 
 
 def list_alerts(session: Session, overview: Overview | None, *, owner: str | None = None) -> list[Alert]:
-    """Return the alerts. `overview` is None for a user who may see only one owner's data."""
+    """`overview` is None for a visitor of one owner."""
     alerts = [*_batches(session, owner)]
     if overview is not None:
         alerts += [*_service(overview), *_pauses(overview), *_missing(session), *_schedules(session)]
@@ -47,7 +47,7 @@ def list_alerts(session: Session, overview: Overview | None, *, owner: str | Non
 
 
 def _service(overview: Overview) -> Iterator[Alert]:
-    """Yield the reasons that `pagemill status` gives, except pauses: `_pauses` reports each of them."""
+    """Yield the reasons of `pagemill status`, except pauses: `_pauses` reports each of them."""
     for reason in health_reasons(overview):
         if reason.code == "NO_WORKER":
             detail = "Nothing is read until one is running."

@@ -44,7 +44,7 @@ class BatchAction(Struct, frozen=True):
     run: Callable[[Session, int], object]
     message: str
     warning: str = ""
-    """Text of the confirmation page; empty if the action needs no confirmation."""
+    """Text of the confirmation page; empty if the action needs none."""
 
 
 ACTIONS: Mapping[str, BatchAction] = {
@@ -83,11 +83,10 @@ _FILES: Mapping[IndexStatus, str] = {
 class BatchRow(Struct, frozen=True):
     batch: Batch
     state: str
-    """State in words; a batch with 42 of 47 files read has not failed."""
+    """A batch with 42 of 47 files read has not failed."""
     tone: str
     progress: ReadingProgress
     actions: Sequence[str]
-    """Keys of `ACTIONS` that the batch allows in its state."""
 
 
 class FileFilter(Struct, frozen=True):
@@ -205,7 +204,7 @@ def _allowed_actions(found: BatchDetails) -> Sequence[str]:
 
 
 def _meter(now: BatchProgress) -> Sequence[tuple[str, int, str]]:
-    """Return (kind, number, word) of the parts of the bar, in files, or in jobs if the batch has no files."""
+    """Return (kind, number, word) in files, or in jobs if the batch has no files."""
     if not now.files:
         jobs = now.by_job_status
         return [
@@ -234,7 +233,6 @@ def _estimate(found: BatchDetails) -> str:
 
 
 def _facts(now: BatchProgress) -> str:
-    """Return such as `2,204 of 5,100 pages · 38 pages a minute · 210 MB`."""
     more = " counted so far" if now.pages_left is None and now.files_ended < now.files else ""
     pages = f"{now.pages_read:,} of {counted(now.pages, 'page')}{more}" if now.pages else ""
     rate = (

@@ -1,4 +1,4 @@
-"""Charts as SVG with the same data as a table. They use CSS classes only, no scripts or inline styles."""
+"""SVG charts, with the same data as a table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Chart(Struct, frozen=True):
     svg: Markup
     headers: Sequence[str]
     rows: Sequence[Sequence[object]]
-    """Oldest first; the first cell of each row is a time."""
+    """Oldest first; the first cell is a time."""
 
 
 def bars(
     title: str, times: Sequence[str], values: Sequence[int], *, failures: Sequence[int] = (), is_bad: bool = False
 ) -> Markup:
-    """Draw a bar per time; the last one is still growing. `failures` counts the failures in each, drawn at its foot."""
+    """Draw a bar per time, with `failures` at its foot; the last one is still growing."""
     top = max([*values, 1])
     step = WIDTH / len(values)
     parts = []

@@ -1,7 +1,4 @@
-"""The page of one document: one of its pages as an image with the matches marked, and the text beside it.
-
-What is chosen (page, match, tab, zoom) is in the address, so each control is a link.
-"""
+"""One document: a page as image and text. What is chosen is in the address, so each control is a link."""
 
 from __future__ import annotations
 
@@ -58,13 +55,13 @@ class ReaderQuery(Struct, frozen=True):
     q: str = ""
     page: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
     match: Annotated[int, Meta(ge=_LAST, le=NUMBER_MAX)] = 0
-    """Number of a match on the page, from 1; 0: the first; -1: the last."""
+    """From 1; 0: the first; -1: the last."""
     tab: Literal["text", "tables", "markdown"] = "text"
     zoom: Literal[100, 150, 200, 300] = 100
     """Per cent of the width that there is."""
     turn: Literal[0, 90, 180, 270] = 0
     seen: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
-    """Generation of the text that the user has before them while the document is read again."""
+    """Generation of the text on display while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
@@ -172,7 +169,7 @@ def _pages_with(session: Session, document_id: int, query: str) -> Sequence[int]
 
 
 def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:
-    """Return the newest file of each role, in the order of `_ROLES`. A PDF that was searchable is its own original."""
+    """Return the newest file of each role. A PDF that was searchable is its own original."""
     newest = {file.role: file for file in reversed(files)}
     if "pdf" in newest and "original" in newest and newest["pdf"].sha256 == newest["original"].sha256:
         del newest["pdf"]
@@ -187,7 +184,6 @@ def _generations(worked: Sequence[Job]) -> list[Generation]:
 
 
 def _reading_options(document: Document) -> dict[str, str]:
-    """Return the options of the newest generation that differ from the defaults."""
     options = json.loads(document.settings or "{}")
     return {
         name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else str(value)

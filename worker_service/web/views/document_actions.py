@@ -51,7 +51,6 @@ def reindex_form(request: Request) -> Response:
 
 
 def reindex(request: Request) -> Response:
-    """Read the document again. The form fields are the options of `pagemill reindex`."""
     visitor_of(request).must(Power.OPERATE)
     form = form_of(request)
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
@@ -109,7 +108,6 @@ def password_form(request: Request, *, problem: str = "") -> Response:
 
 
 async def password(request: Request) -> Response:
-    """Try the password by drawing a page, which is slow, so it uses threads of its own."""
     return await to_thread.run_sync(_password, request, limiter=request.app.state.rendering)
 
 

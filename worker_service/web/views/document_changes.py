@@ -1,7 +1,4 @@
-"""Changes of several documents at once: download, tag, read again, remove.
-
-The list submits the chosen ids, or its filters with `scope=all`; a page asks for the details, then a form does it.
-"""
+"""Changes of several documents: download, tag, read again, remove."""
 
 from __future__ import annotations
 
@@ -30,10 +27,9 @@ from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.views import render
 
 _AT_ONCE_MAX = 1000
-"""Documents that one request reads again or removes, which takes milliseconds for each."""
+"""Reading again or removing takes milliseconds for each."""
 _NAMED = 5
 _TAGS_OF_MAX = 500
-"""Documents whose tags are offered for removal."""
 _OPTIONS = ("lang", "quality", "force-ocr")
 _LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
 
@@ -54,7 +50,6 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
 
     @property
     def filters(self) -> Sequence[tuple[str, object]]:
-        """The parameters of the list, to go back to it."""
         given = {name: getattr(self, name) for name in _LIST_PARAMETERS if getattr(self, name)}
         pairs = [(name, one) for name, word in given.items() for one in (word if isinstance(word, tuple) else [word])]
         return [pair for pair in pairs if pair != ("sort", "date")]
@@ -137,7 +132,6 @@ def _tag(session: Session, ids: Sequence[int], query: ChangeQuery) -> Response:
 
 
 def files(request: Request) -> Response:
-    """Send the files of the chosen documents as a zip archive. Without ids, the filters choose."""
     query = read_known(request.query_params.multi_items(), ZipQuery)
     with session_of(request) as session:
         selector = _selector(request, session, query)

@@ -1,8 +1,4 @@
-"""Files of one document: page images, the originals, and tables.
-
-Page images are drawn in a sandboxed child process (see `page_images`), never in the web server. Files are sent as
-downloads, so that a browser never runs an uploaded file as a page of this site.
-"""
+"""Files of one document, sent as downloads so that a browser never runs an uploaded file as a page of this site."""
 
 from __future__ import annotations
 
@@ -34,7 +30,6 @@ class ImageWidth(Struct, frozen=True):
 
 
 async def image(request: Request) -> Response:
-    """Send a page image. Drawing is slow, so it uses threads of its own."""
     return await to_thread.run_sync(_image, request, limiter=request.app.state.rendering)
 
 
@@ -46,10 +41,7 @@ def _image(request: Request) -> Response:
 
 
 async def thumbnail(request: Request) -> Response:
-    """Send the picture of the first page. `?of=` names its generation, so that browsers can cache it.
-
-    There is none while the document is read for the first time; then it is drawn, in threads of its own.
-    """
+    """Draw the first page. `?of=` names its generation, so that browsers can cache it."""
     stored = await run_in_threadpool(_stored_thumbnail, request)
     if stored is not None:
         return stored

@@ -1,8 +1,4 @@
-"""The Documents page: pictures or a table, with filters, an order, and the list as CSV and Excel.
-
-The filters are in the address and have the names of `GET /api/documents`. What is done with chosen documents is in
-`document_changes`.
-"""
+"""The Documents page: pictures or a table, with filters, an order, and the list as CSV and Excel."""
 
 from __future__ import annotations
 
@@ -61,13 +57,10 @@ class DocumentsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
 
 
 class FilterChip(Struct, frozen=True):
-    """A menu of links to this page with another value of a filter."""
-
     name: str
     chosen: str
     clear: str
     options: Sequence[tuple[str, None, str]]
-    """Word, no count, address."""
 
 
 class SortHeader(Struct, frozen=True):
@@ -121,7 +114,6 @@ def state_words(document: Document) -> str:
 
 
 def why_failed(document: Document) -> str:
-    """Return what happened, and what can be done about it; empty if nothing did."""
     if document.status is not IndexStatus.FAILED:
         return ""
     explanation = explanation_of(document.error_code or "")
@@ -196,7 +188,6 @@ def list_csv(request: Request) -> Response:
 
 
 async def list_workbook(request: Request) -> Response:
-    """Send the list as XLSX. A workbook is built before it is sent, so it uses threads of its own."""
     return await to_thread.run_sync(_workbook, request, limiter=request.app.state.rendering)
 
 

@@ -1,4 +1,4 @@
-"""The page Failures, and actions on files that need attention, which Home and batches list as well."""
+"""The page Failures, and actions on files that need attention."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def failures_page(request: Request) -> Response:
 
 
 def dismiss(request: Request) -> Response:
-    """Dismiss the failures of the given jobs, or all. A failure that happens again appears again."""
     visitor, form = visitor_of(request), form_of(request)
     visitor.must(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]

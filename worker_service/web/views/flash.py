@@ -1,4 +1,4 @@
-"""The message about the previous request, which its redirect names in the URL."""
+"""The message about the previous request, named in the URL of its redirect."""
 
 from __future__ import annotations
 
@@ -94,7 +94,6 @@ def redirect_after(path: str, changed: Changed) -> Response:
 
 
 def flash_of(session: Session, request: Request) -> Flash | None:
-    """Return the message that the URL names. A visitor of one owner sees only messages about their own actions."""
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FlashQuery)
     if sentence := _SENTENCES.get(query.message):
         return Flash(sentence, is_bad=query.message in ("unchanged", "all-unchanged", "nothing-chosen"))

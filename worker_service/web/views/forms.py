@@ -19,7 +19,7 @@ def parse_number(text: str, label: str) -> int:
 
 
 def same_page(request: Request, **changes: object) -> str:
-    """Return the URL of this page with some parameters changed: None removes one, a list gives it several times."""
+    """Return this page's URL with some parameters changed: None removes one, a list repeats it."""
     dropped = {*changes, *FlashQuery.__struct_fields__}
     kept = [(name, word) for name, word in request.query_params.multi_items() if word and name not in dropped]
     words = urlencode([*kept, *((name, word) for name, word in changes.items() if word is not None)], doseq=True)

@@ -1,4 +1,4 @@
-"""The Home page: search, upload, what is being read, what was read last, and what needs attention."""
+"""The Home page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _READING_MAX = 6
 _RECENT_MAX = 6
 _FAILURES_MAX = 5
 _FILES_PICTURED_MAX = 500
-"""Largest batch that is searched for a document with a picture."""
 
 
 class ReadingNow(Struct, frozen=True):
@@ -66,7 +65,7 @@ def home(request: Request) -> Response:
 
 
 def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
-    """Return the live batches, then the documents that are being read outside them. A batch of one file is its file."""
+    """Return the live batches, then other documents being read. A batch of one file is its file."""
     query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_READING_MAX)
     batches = [one for one in list_batches(session, visitor, query).items if one.progress.files > 1]
     shown = [_batch_now(session, one) for one in batches]

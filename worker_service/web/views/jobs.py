@@ -1,4 +1,4 @@
-"""The Jobs page: a filtered list, bulk changes with a preview, enqueue, and details of one job."""
+"""The Jobs page: list, bulk changes with a preview, enqueue, and details."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class JobRow(Struct, frozen=True):
 
 
 class Filters(Struct, frozen=True):
-    """Job filters as they stand in a URL or form, and `id` for each ticked job."""
+    """With `id` for each ticked job."""
 
     pairs: Sequence[tuple[str, str]]
 
@@ -79,7 +79,6 @@ class Filters(Struct, frozen=True):
         return any(name != "status" for name, _ in self.pairs)
 
     def in_scope(self, scope: str | None) -> Filters:
-        """Return the filters of a bulk change: of all matching jobs, or of the ticked ones."""
         if scope == "all":
             kept = Filters([(name, word) for name, word in self.pairs if name != "id"])
             # Without filters every job is meant, and a selector must not be empty.
@@ -144,7 +143,7 @@ def _tabs(
 
 
 def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
-    """Return how many jobs match, or None if counting would need another query."""
+    """Return how many jobs match; None if that would need another query."""
     if not counts:
         return None
     statuses = filters.values("status")

@@ -1,4 +1,4 @@
-"""The Keywords page: counts of terms, one row per document and one column per term, zeros included."""
+"""The Keywords page: one row per document, one column per term."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from worker_service.web.views import render
 
 ROWS = 25
 COLUMNS_MAX = 12
-"""Terms shown on the page; CSV and XLSX files have no such limit."""
+"""CSV and XLSX have all terms."""
 _TERMS_CHARACTERS_MAX = 20_000
 _SHADES = 4
 
@@ -84,7 +84,6 @@ def counts_csv(request: Request) -> Response:
 
 
 async def counts_workbook(request: Request) -> Response:
-    """Send the counts as XLSX. A workbook is built before it is sent, so it uses threads of its own."""
     return await to_thread.run_sync(_workbook, request, limiter=request.app.state.rendering)
 
 
@@ -108,7 +107,7 @@ def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]
 
 
 def _shade(count: int | None, top: int) -> int:
-    """Return the heat-map class: 0 for no hits, `_SHADES` for the highest count on the page."""
+    """Return the heat-map class, relative to the highest count on the page."""
     if not count:
         return 0
     return max(1, round(_SHADES * math.sqrt(count / top)))

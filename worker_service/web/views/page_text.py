@@ -1,4 +1,4 @@
-"""The text of a page for reading: flowing paragraphs, headings and tables; matches and doubtful words are marked."""
+"""The text of a page as paragraphs, headings and tables, with matches and doubtful words marked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ TextRange = tuple[int, int]
 
 
 class Mark(NamedTuple):
-    """The shown form of a character."""
-
     match: int = 0
-    """Number of the match on its page, from 1; 0: none."""
+    """From 1; 0: none."""
     is_doubtful: bool = False
 
 
@@ -52,7 +50,7 @@ def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]
 
 
 def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlock]:
-    """Yield the blocks of a page in reading order. Running heads, feet and page numbers have the role `running`."""
+    """Yield the blocks. Running heads, feet and page numbers have the role `running`."""
     for block in page.blocks:
         role = "running" if block.role in RUNNING else block.role.value
         rows = page.tables.get(block.begin) if block.role is Role.TABLE else None
@@ -66,7 +64,7 @@ def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlo
 
 
 def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]) -> list[list[SheetCell]]:
-    """Return the cells. Each row is a line of the text, whose tabs separate the cells."""
+    """Each row is a line of the text, whose tabs separate the cells."""
     made: list[list[SheetCell]] = []
     lines, at = text.splitlines(keepends=True), 0
     for number, row in enumerate(rows):
@@ -90,7 +88,7 @@ def _runs(page: StructuredPage, block: Block, marks: Sequence[Mark]) -> list[Tex
 
 
 def _flowing(text: str, marks: Sequence[Mark]) -> Iterator[tuple[str, Mark]]:
-    """Yield the characters of the lines as one line, with the words whole that a line's end divides."""
+    """Yield the characters as one line, rejoining words that a line's end divides."""
     dropped = set[int]()
     for found in DIVIDED_WORD.finditer(text):
         # A hyphen before a capital belongs to the word.

@@ -1,8 +1,4 @@
-"""A page of a document for viewing: its words, the engine's confidence in each, and the search hits.
-
-Positions come from the page's stored layout: recognised words each with a box, a text layer in paragraphs, a
-spreadsheet in rows. The positions of the words of a text layer come from the renderer.
-"""
+"""A page for viewing: its words, their confidence, and the places of the matches."""
 
 from __future__ import annotations
 
@@ -22,25 +18,25 @@ from worker_service.services.page_layouts import TableOnPage, tables_in
 from worker_service.web.views.page_text import SheetCell, TextBlock, TextRange, marked_cells, marks_of, text_blocks
 
 DOUBTFUL = 70
-"""Confidence in per cent below which a word is doubtful, and a page was hard to read."""
+"""Per cent below which a word is doubtful, and a page was hard to read."""
 
 _BOXES_MAX = 8000
 _PATIENCE_SECONDS = 3.0
-"""Longest wait for the renderer to provide word positions; the text is shown without them."""
+"""The text is shown without positions if the renderer takes longer."""
 
 _NEAR = 2
-"""Pages before and after, which show what is a heading and what repeats on every page."""
+"""Pages before and after, which show what repeats on every page."""
 
 
 class WordBox(Struct, frozen=True):
-    """A rectangle in points from the top left of the page."""
+    """In points from the top left of the page."""
 
     x: float
     y: float
     width: float
     height: float
     match: int = 0
-    """Number of the match on the page, from 1; 0: a doubtful word."""
+    """From 1; 0: a doubtful word."""
 
 
 class PageView(Struct, frozen=True):
@@ -64,10 +60,7 @@ class PageView(Struct, frozen=True):
 def page_view(
     session: Session, document_id: int, number: int, renderer: PageRenderer, *, query: str = ""
 ) -> PageView | None:
-    """Return a page for viewing, or None if it has no readable text.
-
-    Positions of hits in a text layer come from the renderer; until the page is rendered there are none.
-    """
+    """Return None if the page has no readable text. Text layers have no positions before the page is rendered."""
     near = session.library.page_texts(document_id, max(1, number - _NEAR), number + _NEAR, with_layout=True)
     for page, structured in zip(near, structure_of(iter(near)), strict=True):
         if page.number == number:
@@ -129,7 +122,7 @@ def _find_hits(session: Session, document_id: int, number: int, query: str) -> S
 
 
 def _match_of(where: TextRange, hits: Sequence[TextRange]) -> int:
-    """Return the number of the match that the range is part of, from 1; 0 if there is none."""
+    """Return the number from 1 of the match that overlaps the range; 0 if there is none."""
     return next((at for at, (begin, end) in enumerate(hits, 1) if begin < where[1] and where[0] < end), 0)
 
 
@@ -137,7 +130,7 @@ def _match_of(where: TextRange, hits: Sequence[TextRange]) -> int:
 
 
 def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRange]]:
-    """Yield each word (x0, y0, x1, y1, …, text) with its range in the text; both are in the same order."""
+    """Yield each word (x0, y0, x1, y1, …, text) with its range; both are in the same order."""
     at = 0
     for word in words:
         found = text.find(word[-1], at)
@@ -149,9 +142,9 @@ def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRa
 def _locate_in_areas(
     text: str, words: Sequence[Any], areas: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[Any, TextRange]]:
-    """Yield the words (x0, y0, x1, y1, text) in the areas (x0, y0, x1, y1, begin, end) with their ranges in the text.
+    """Yield the words (x0, y0, x1, y1, text) of the areas (x0, y0, x1, y1, begin, end) with their ranges.
 
-    The renderer may return the areas in another order than the text has them; within an area the orders agree.
+    Only within an area do the orders of words and text agree.
     """
     reached = [area[4] for area in areas]
     for word in words:
@@ -176,10 +169,7 @@ def _hit_boxes(
     layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return the boxes of the hits, or None if the page is not rendered yet.
-
-    The box of a whole paragraph is no substitute: it would mark words that are not hits.
-    """
+    """Return None before the page is rendered: the box of a whole paragraph would mark words that are no matches."""
     try:
         drawn = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
     except NoPageImage:

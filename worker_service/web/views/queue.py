@@ -1,4 +1,4 @@
-"""The page Queue: documents and other work in progress and in line, what slows it down, and its rates."""
+"""The page Queue: documents in progress and in line, what slows them down, and rates."""
 
 from __future__ import annotations
 
@@ -143,7 +143,6 @@ def _headline(reading: int, waiting: int) -> str:
 
 
 def _pause_of(pauses: Sequence[Pause]) -> Pause | None:
-    """Return the visitor's own pause before one of everything."""
     return next((one for one in pauses if one.scope == "owner"), next(iter(pauses), None))
 
 
@@ -156,7 +155,7 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 
 
 def _reading(session: Session, visitor: Visitor) -> list[QueueRow]:
-    """Return the documents with a running job, longest running first, then others being read, and other jobs."""
+    """Return the longest running documents first, then others being read, and other jobs."""
     running = session.reading.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
     ids = list(dict.fromkeys(job.document_id for job in oldest_first if job.document_id and job.generation))
@@ -245,7 +244,7 @@ def _pages(payload: str | None) -> str:
 
 
 def _other_work(session: Session, visitor: Visitor) -> Sequence[tuple[str, str, str]]:
-    """Return (job type, its work in words, number of jobs) of ready jobs that read no document."""
+    """Return (job type, its work in words, number) of ready jobs that read no document."""
     ready = session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX)
     return [
         (job_type, _WORK.get(job_type, job_type), f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}")
@@ -274,7 +273,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _line(values: Sequence[int]) -> Markup:
-    """Draw the values as a line above a filled area, in a box of 100 × 24."""
     top, step = max([*values, 1]), 100 / max(1, len(values) - 1)
     points = " ".join(f"{at * step:.1f},{23 - 21 * value / top:.1f}" for at, value in enumerate(values))
     return Markup(

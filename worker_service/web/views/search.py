@@ -39,7 +39,7 @@ class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
 
 
 class Filter(Struct, frozen=True):
-    """A menu of links, each of which is this page with another value of a parameter."""
+    """A menu of links to this page with another value of a parameter."""
 
     name: str
     options: Sequence[tuple[str, int | None, str]]

@@ -1,4 +1,4 @@
-"""The System page: health, workers, disk, and the last 24 hours in charts. For visitors of all owners."""
+"""The System page, for visitors of all owners."""
 
 from __future__ import annotations
 

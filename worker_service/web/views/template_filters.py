@@ -1,7 +1,4 @@
-"""Template filters: times, durations, sizes and states; sanitising of untrusted text.
-
-Jinja passes every value through `sanitise`. Text with line breaks goes through `lines`.
-"""
+"""Template filters: times, durations, sizes, states and safe text."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _TONES = {
     "failed": "bad", "dead": "bad", "dying": "bad", "silent": "bad", "no row": "bad", "disk low": "bad",
     "finished": "warn", "stopping": "warn", "backoff": "warn", "stopped": "warn", "draining": "warn",
 }  # fmt: skip
-"""Shape and colour of each state; all others wait."""
+"""All others wait."""
 _LABELS = {"success": "read", "indexing": "reading", "queued": "waiting", "not_indexed": "not read"}
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -50,7 +47,7 @@ def register_filters(environment: Environment) -> None:
 
 
 def sanitise(value: object) -> object:
-    """Sanitise a string for display on one line. `Markup` is trusted and returned as is."""
+    """Every value passes here. Text with line breaks goes through `lines`."""
     return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -59,7 +56,7 @@ def lines(text: str) -> Markup:
 
 
 def pretty(text: str | None) -> Markup:
-    """Return JSON indented, and other text unchanged but sanitised."""
+    """Return JSON indented, and other text as it is."""
     if text is None:
         return Markup("")
     try:
@@ -74,7 +71,7 @@ def iso(text: str) -> str:
 
 
 def utc(text: str) -> str:
-    """Return a time in UTC, shown until the script replaces it with local time."""
+    """Return a time in UTC, which the script replaces with local time."""
     return f"{text[:16]} UTC"
 
 
@@ -83,7 +80,7 @@ def length(seconds: float | timedelta) -> str:
 
 
 def about(number: int) -> str:
-    """Return a number in few characters, such as 1.2M. Use it where the exact number is shown elsewhere."""
+    """Return a number such as 1.2M, where the exact one is shown elsewhere."""
     for unit, of in (("M", 10**6), ("k", 10**3)):
         if number >= 10 * of or (unit == "M" and number >= of):
             return f"{number / of:.3g}{unit}"
@@ -91,7 +88,6 @@ def about(number: int) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return a sentence with a capital letter, since errors begin with a small one. Keep the rest as it is."""
     return text[:1].upper() + text[1:]
 
 
@@ -111,5 +107,4 @@ def slug(word: object) -> str:
 
 
 def command(*words: object) -> str:
-    """Return the pagemill command line with its words quoted for the shell."""
     return shlex.join(["pagemill", *map(str, words)])

@@ -1,7 +1,4 @@
-"""The Upload page: receives files and shows their progress until they are searchable.
-
-Files are handled as by `/api/uploads`. The form works without JavaScript.
-"""
+"""The Upload page, complete without JavaScript."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages Workers (workers, nodes and pauses) and Activity (the history of changes, and undo)."""
+"""The pages Workers and Activity (changes, and undo)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def activity(request: Request) -> Response:
 
 
 def _without_repeats(described: Sequence[tuple[Action, str]]) -> list[tuple[Action, str, int]]:
-    """Join neighbours that say the same and cannot be undone, such as sign-in links, into the newest and a count."""
+    """Join neighbours that say the same and cannot be undone into the newest and a count."""
     found: list[tuple[Action, str, int]] = []
     for action, description in described:
         newest, same, count = found[-1] if found else (None, "", 0)
