@@ -68,7 +68,6 @@ Answers = (
     Mapping[type[Question[Any]], QuestionAnswer | Callable[[Any], QuestionAnswer | None]]
     | Callable[[Any], QuestionAnswer | None]
 )
-"""A function returns None to get the default answer."""
 
 _WAIT_SECONDS = 60.0
 _WRAPPER = "pagemill_stopped_handler"
@@ -112,7 +111,6 @@ class HandlerRun(Struct, frozen=True):
 
     @property
     def follow_ups(self) -> list[NewJob]:
-        """Follow-ups of the checkpoints, then the ones of the end."""
         return [*(job for one in self.checkpoints for job in one.follow_ups), *self.ended.follow_ups]
 
     @property
@@ -121,7 +119,6 @@ class HandlerRun(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """Lines that it has logged and printed: at least the newest 3,000."""
         return [line for one in self.events if isinstance(one, Logged) for line in one.lines]
 
     @property
@@ -135,8 +132,6 @@ class HandlerRun(Struct, frozen=True):
 
 
 class JobFields(TypedDict, total=False):
-    """Fields of the job, as `Order` has them."""
-
     account: str | None
     platform: str
     state: str | None
@@ -160,11 +155,7 @@ def run_handler(
     answers: Answers | None = None,
     **job: Unpack[JobFields],
 ) -> HandlerRun:
-    """Run one attempt.
-
-    `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value that can be encoded
-    as JSON. All files are in `directory`.
-    """
+    """Run one attempt. `handler` may be the job type of an installed one. All files are in `directory`."""
     runner = _Runner(directory, commands or {}, sandbox, _Answerer(answers))
     return runner.run(_order(handler, payload, job), None if isinstance(handler, str) else _spec_of(handler))
 
@@ -197,7 +188,6 @@ def run_stopped_and_again(
 
 
 def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
-    """Return a copy of the handler whose process is killed after its nth call. For `run_stopped_and_again`."""
     offered = EntryPoint("handler", spec, "").load()
     handlers = [offered] if isinstance(offered, Handler) else list(offered)
     handler: Handler[Any] = next(one for one in handlers if one.job_type == job_type)
@@ -286,7 +276,6 @@ class _Runner:
 
 
 def _order(handler: Handler[Any] | str, payload: object, job: JobFields) -> Order:
-    """Build the order for an attempt. Without `document`, the document's digest is taken from its original."""
     text = payload if payload is None or isinstance(payload, str) else msgspec.json.encode(payload).decode()
     fields: dict[str, Any] = {"job_id": 1, "fence": 1, "platform": "local", "account": None, "timeout_seconds": None}
     fields |= job

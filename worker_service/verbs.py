@@ -1,7 +1,6 @@
 """Names that a module with verbs (CLI commands) of another distribution imports from pagemill.
 
-A verb is a function decorated with `verb`. Its entry point, in the group `worker_service.verbs`, has the name that
-users type: `scrape`, or `documents scrape`.
+Its entry point, in the group `worker_service.verbs`, has the name that users type: `documents scrape`.
 """
 
 from worker_service.base.errors import BadInput

@@ -1,10 +1,7 @@
 """The workspace on disk: its owner database, links with readable names, and removal of unreferenced files.
 
-`by-owner/alice/Reports/Annual report 2025.pdf` is a link to the file in `objects`, made from committed rows (P5). Links
-are relative and symbolic: a removed file frees its bytes; a user who writes to a link sees that it is one; and the
-workspace can be moved. To copy files out of it, use `cp -L`.
-
-Only pagemill's own links are removed or replaced, and none is followed on the way to one.
+Links are relative and symbolic, so a removed file frees its bytes and the workspace can be moved. Only pagemill's own
+links are replaced, and none is followed on the way to one.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-"""Per transaction, so that other writers get their turn."""
 FREE_BYTES_LEAST = 128 * 1024 * 1024
 """No attempt starts with less."""
 _MARK = ".database"
@@ -42,10 +38,7 @@ class PathOccupied(PagemillError):
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:
-    """Raise if another database has marked the workspace.
-
-    Files are named by job id, and two databases use the same ids.
-    """
+    """Raise if another database has marked the workspace: both would use the same job ids."""
     workspace.mkdir(parents=True, exist_ok=True)
     mark = workspace / _MARK
     try:
@@ -77,7 +70,6 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 def find_deleted_sources(
     store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
 ) -> set[str]:
-    """Return the keys of files that were read and whose copies have been deleted since."""
     copies = store.library.copies(owner, platform, source_keys) if source_keys else {}
     return {key for key, path in copies.items() if not file_exists(workspace / path)}
 
@@ -104,7 +96,6 @@ def link_due(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Update rows and links of these documents; return error messages."""
     errors: list[str] = []
     before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
     wanted = []

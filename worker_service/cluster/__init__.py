@@ -1,1 +1,1 @@
-"""Attempts on a Ray cluster: driver process, task, fork server of each node, slices of PDFs."""
+"""Attempts on a Ray cluster."""

@@ -1,8 +1,7 @@
 """The process of a node that owns its fork server and lends it to the Ray worker processes.
 
-A Ray task starts `python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin. Each
-connection to its Unix socket is a Ray worker process with one attempt at a time, which ends with the connection or
-after `SILENCE_SECONDS`: then the node is cut off.
+Each connection is a Ray worker process with one attempt at a time. It ends after `SILENCE_SECONDS`: then the node is
+cut off.
 """
 
 from __future__ import annotations
@@ -47,13 +46,10 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """Conditions that every node must meet."""
-
     version: str
     sandbox: str
     grace_seconds: float
     identity: Mapping[str, Sequence[str]]
-    """`Handler.identity` on the head, by job type."""
 
 
 class NodeServer:
@@ -218,7 +214,6 @@ def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
 
 
 def _locked(folder: Path) -> int | None:
-    """Return None if another server holds the lock."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,6 @@
-"""Cut the pages that one attempt reads out of its original, so that a node does not get the whole file.
+"""Cut the pages that an attempt reads out of its original, so that a node does not get the whole file.
 
-A process forks a child for each original, with the sandbox and limits of its handler. If slicing fails, the whole file
-is sent. An original on which a child died or hung is not sliced again.
+A process forks a sandboxed child for each original. If slicing fails, the whole file is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ SLICE = "slice"
 """Role of the only file that an attempt then gets."""
 ORIGINAL = "original"
 SLICED_BYTES_MIN = 32 << 10
-"""Smaller files are sent whole."""
 _PAYLOAD_BYTES_MAX = 16 << 10
 _MESSAGE_BYTES_MAX = 64 << 10
 _SLICE_SECONDS_MAX = 10.0
@@ -106,7 +104,7 @@ class _SlicerProcess:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
         self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
-        """(Job type, original) → child, the least recently used first."""
+        """The least recently used first."""
         self._bad_originals: set[tuple[str, str]] = set()
         self._count = 0
 
@@ -159,7 +157,7 @@ class _SlicerProcess:
 
 
 class _ChildLost(Exception):
-    """The child died, took too long, or wrote something that is no file of its own."""
+    pass
 
 
 class _Child:

@@ -1,7 +1,4 @@
-"""The daemon's pool if it has a cluster: its fork server, and the Ray driver.
-
-The attempts of a driver end with it.
-"""
+"""The daemon's pool if it has a cluster: its fork server, and the Ray driver."""
 
 from __future__ import annotations
 
@@ -72,10 +69,8 @@ class RayPool(LocalPool):
         self._variables = environment
         self.seen: NodesSeen | None = None
         self.is_connected = False
-        """The running driver has reported nodes."""
 
     def begin(self) -> None:
-        """Do not wait for the driver's first message."""
         if self._connection is None:
             self._connection = self._open_connection(self._begin)
             self._environment = self._variables
@@ -116,7 +111,6 @@ class ClusterPool:
     ) -> None:
         self.local, self.ray = local, ray
         self.local_slots = local_slots
-        """Slots for attempts of the cluster's types."""
         self._types = types
         self._log_death = log_death
         self._local_keys: set[Key] = set()

@@ -1,7 +1,4 @@
-"""The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon.
-
-When this process ends, Ray ends its tasks.
-"""
+"""The Ray driver: runs attempts as tasks, and speaks the fork server's protocol. Its end ends the tasks."""
 
 from __future__ import annotations
 
@@ -74,7 +71,6 @@ WATCH_INTERVAL_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
 """A task yields every few seconds, so a stream silent for so long is broken."""
 REFUSED_SECONDS = 300.0
-"""Time after which a refused node is probed again."""
 PROBE_SECONDS = 120.0
 WAITING_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
@@ -90,7 +86,6 @@ class _Attempt:
     relay: asyncio.Task[None] | None = None
     stream: Any = None
     node_id: str = ""
-    """Empty until the task has reported it."""
     heard_at: float = 0.0
     is_stopped: bool = False
 
@@ -204,7 +199,6 @@ class RayDriver:
             self._attempts.pop(attempt.key, None)
 
     async def _relay(self, attempt: _Attempt) -> bool:
-        """Return True if the attempt has sent its end."""
         has_ended = False
         async for reference in attempt.stream:
             messages = await reference
@@ -243,7 +237,6 @@ class RayDriver:
             self._send_end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
 
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
-        """Its stream may never end."""
         self._send_end(attempt, how, code, message)
         _cancel(attempt, force=True)
         if attempt.relay is not None:
@@ -254,10 +247,7 @@ class RayDriver:
         self._send(AttemptOver(msgspec.Raw(ended), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
-        """Avoid nodes that drain, or are not known to be fit.
-
-        Name dead nodes, too: Ray lets tasks with the same options wait behind one that a frozen node never answers.
-        """
+        """Avoid unfit nodes. Name dead ones, too: Ray queues tasks with equal options behind one on a frozen node."""
         avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
         avoided += self._dead_nodes
         return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}} if avoided else {}
@@ -357,7 +347,6 @@ class RayDriver:
 
 
 def _connect(cluster: ClusterBegin) -> str:
-    """Return why not, or ''."""
     if fault := ray_environment.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")

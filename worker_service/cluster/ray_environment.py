@@ -1,7 +1,4 @@
-"""Variables with which the driver reaches Ray: the token, and timeouts in seconds instead of minutes.
-
-Ray reads them when it is imported.
-"""
+"""Variables with which the driver reaches Ray, set before Ray is imported."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ def service_token() -> Path:
 
 
 def token_path(environ: Mapping[str, str]) -> Path | None:
-    """Ray's own variable, a systemd credential, then the directories of settings."""
     credentials = environ.get("CREDENTIALS_DIRECTORY")
     places = [
         *([Path(environ["RAY_AUTH_TOKEN_PATH"])] if environ.get("RAY_AUTH_TOKEN_PATH") else []),
@@ -54,7 +50,6 @@ def token_path(environ: Mapping[str, str]) -> Path | None:
 
 
 def prepare(environ: MutableMapping[str, str]) -> Path | None:
-    """Return the token's file."""
     token = token_path(environ)
     variables = dict(_DRIVER)
     if environ.get("RAY_AUTH_TOKEN"):

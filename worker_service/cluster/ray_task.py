@@ -1,7 +1,4 @@
-"""The Ray task: passes one attempt to the fork server of its node and yields its messages.
-
-A node has one Ray worker process for each slot, so this imports little.
-"""
+"""The Ray task: passes one attempt to the fork server of its node. It imports little: each slot has its process."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GATHER_SECONDS = 0.25
-"""Messages within this time are yielded together."""
 ALIVE_SECONDS = 5.0
 """Shows the driver that the stream works."""
 INTERRUPT_SECONDS = 0.5
@@ -65,7 +61,6 @@ def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[byt
 
 
 def probe(terms: bytes) -> None:
-    """Start the node server if absent. Raise `NodeUnfit` if it has a fault."""
     _connect(terms, _node_id())
 
 
@@ -80,8 +75,6 @@ def _node_id() -> str:
 
 
 class _NodeConnection:
-    """Lives as long as this process, with one attempt at a time."""
-
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._unread = bytearray()
@@ -92,7 +85,6 @@ class _NodeConnection:
 
     @property
     def is_usable(self) -> bool:
-        """No messages about an earlier attempt are left."""
         return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
@@ -190,7 +182,6 @@ def connect(line: socket.socket, place: Path) -> None:
 
 
 def _place(terms: bytes, node_id: str) -> Path:
-    """One for each version and settings of a head."""
     return state_directory() / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"
 
 

@@ -14,7 +14,6 @@ from worker_service.cluster.pdf_slices import SLICE, Slicer
 from worker_service.runner.messages import Order
 
 _STORED_BYTES_MAX = 256 << 20
-"""Whole files kept for later attempts of the same document."""
 
 
 class TaskInputs:
@@ -23,10 +22,8 @@ class TaskInputs:
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        """Digest → Ray's reference, size."""
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
-        """Return the order for the node, and Ray's references in the order of its inputs."""
         if self._slicer is not None and self._slicer.can_slice(order):
             path = self._slicer.slice(order)
             if path is not None:

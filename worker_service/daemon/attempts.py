@@ -1,7 +1,4 @@
-"""Running attempts and their slots, and the context that the parts of a daemon share.
-
-An attempt holds its slot from the claim until its outcome is written.
-"""
+"""Running attempts and their slots (from the claim until the outcome is written), and the parts' shared context."""
 
 from __future__ import annotations
 
@@ -51,9 +48,7 @@ class Attempt:
     count: Count | None = None
     lines: LogBuffer = field(default_factory=LogBuffer)
     child: ChildProcess | None = None
-    """Set until a report has written it."""
     has_begun: bool = False
-    """The child was about to call the handler."""
     node: str | None = None
     has_news: bool = False
     refused: Failure | None = None
@@ -65,7 +60,6 @@ class Attempt:
     is_small: bool = False
     """One child serves several such attempts. Each is logged only when it has ended."""
     took_seconds: float | None = None
-    """Duration, if the child also served other attempts."""
 
     @property
     def key(self) -> Key:
@@ -129,7 +123,6 @@ class Attempt:
             self.remove_report(last)
 
     def refuse(self, failure: Failure) -> None:
-        """Fail the attempt whatever its child reports."""
         self.refused = self.refused or failure
 
     def put_back(self, report: Report) -> None:
@@ -141,7 +134,6 @@ class Attempt:
         self.has_news = True
 
     def take_report(self, lines_most: int) -> Report:
-        """Leave lines beyond `lines_most` for the next report."""
         lines = self.lines.take(lines_most)
         report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
         self.child = None
@@ -162,11 +154,7 @@ def _bytes_of(report: OrderedReport) -> int:
 
 @dataclass(slots=True)
 class Slots:
-    """Running attempts and slots by class.
-
-    A class may hold more attempts than slots: prefetched attempts wait for a child that serves several, or are
-    released.
-    """
+    """A class may hold more attempts than slots: prefetched ones wait for a child, or are released."""
 
     sizes: dict[str, int]
     reporting: dict[Key, Attempt] = field(default_factory=dict)
@@ -233,7 +221,6 @@ class DaemonContext:
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     store_again_at: float = 0.0
-    """When to try the unavailable store again; 0 while it works."""
 
     def note_store_failure(self, error: StoreError) -> None:
         if not self.store_again_at:
@@ -249,7 +236,6 @@ class DaemonContext:
 
 
 def failure_fields(error: Exception) -> dict[str, object]:
-    """Return code, remedy and what happened, as log fields."""
     if isinstance(error, PagemillError):
         return {"code": error.code, "reason": error.detail, "remedy": error.remedy}
     return {"reason": str(error)}

@@ -1,7 +1,4 @@
-"""Periodic work of the daemon. A chore runs once and returns the seconds until its next run.
-
-One that fails is logged and retried later; it never stops the loop.
-"""
+"""Periodic work of the daemon. A chore returns the seconds until its next run."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ def chores(
 
 @dataclass(slots=True)
 class Prune:
-    """Deletes what is older than its setting, in small steps: other writers wait meanwhile."""
+    """Deletes in small steps: other writers wait meanwhile."""
 
     context: DaemonContext
     _unlogged: Counter[str] = field(default_factory=Counter)
@@ -92,8 +89,6 @@ class Prune:
 
 @dataclass(slots=True)
 class LogNotices:
-    """Logs notices that any process has written since this daemon started."""
-
     context: DaemonContext
     _seen: int = field(init=False)
 
@@ -123,7 +118,6 @@ class LogNotices:
 
 
 def embed_pages(context: DaemonContext) -> float:
-    """Insert a job if documents lack vectors; let searches use the model once none does."""
     from worker_service.services.search import embedder_of  # imported only if the setting is there
 
     embedder, store = embedder_of(context.settings), context.store
@@ -152,8 +146,6 @@ def adopt_slots(context: DaemonContext) -> float:
 
 @dataclass(slots=True)
 class DiskSpace:
-    """Stops claiming while the disk is low."""
-
     context: DaemonContext
     tell: Callable[[bool], None]
     free_bytes_least: int = FREE_BYTES_LEAST
@@ -180,10 +172,7 @@ _SCHEDULE_SECONDS_MAX = 20.0
 
 @dataclass(slots=True)
 class BeginScheduled:
-    """Enqueues scheduled jobs: the ones of the database, and with `schedule_in_daemon` the ones of the settings.
-
-    Other processes may do so too: each slot enqueues its job once.
-    """
+    """Other processes may do so too: each slot enqueues its job once."""
 
     context: DaemonContext
     _logged: Sequence[object] = ()
@@ -261,13 +250,11 @@ def sweep_objects(context: DaemonContext) -> float:
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
-    """Return True if the attempt ended without completing. An open one may be about to complete."""
     outcomes = [attempt.outcome for attempt in context.store.history.attempts(job_id) if attempt.fence == fence]
     return outcomes not in ([], [None], ["completed"])
 
 
 def forget(context: DaemonContext) -> float:
-    """Files come first: a user may be waiting for the space."""
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     if left := sweep_gone(context.store, workspace):
@@ -282,7 +269,7 @@ def forget_passwords(context: DaemonContext) -> float:
 
 
 def sweep_kept(context: DaemonContext) -> float:
-    """Delete directories in `keep` unused for `KEEP_AGE`. Their users touch and lock them."""
+    """Their users touch and lock them."""
     oldest = (context.clock() - KEEP_AGE).timestamp()
     swept = sum(_is_swept(folder, oldest) for folder in list((context.settings.workspace / "keep").iterdir()))
     if swept:

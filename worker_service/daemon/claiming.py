@@ -31,7 +31,6 @@ class Claiming:
     outcomes: OutcomeWriter
     ownership: Ownership
     is_deadline_known: bool = False
-    """False once the deadline may have moved since it was read."""
     prefetch: Prefetch = field(init=False)
     _should_claim: dict[str, bool] = field(default_factory=dict)
 
@@ -48,7 +47,6 @@ class Claiming:
         return any(self._should_claim[one] and self.context.slots.free(one) for one in self.context.slots.sizes)
 
     def request_claim(self) -> None:
-        """Claim in the next turn, and read the deadline again."""
         self._should_claim = dict.fromkeys(self.context.slots.sizes, True)
         self.is_deadline_known = False
 
@@ -165,10 +163,7 @@ class Prefetch:
                 self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _NEWEST_WEIGHT
 
     def room(self, job_class: str, described: Mapping[str, HandlerDescription]) -> dict[str, int]:
-        """Return how many more jobs of each type may be claimed ahead.
-
-        None for nodes, where jobs could wait for unrelated ones.
-        """
+        """Not for nodes, where jobs could wait for unrelated ones."""
         room: dict[str, int] = {}
         if job_class == NODE:
             return room

@@ -1,8 +1,4 @@
-"""The worker's heartbeat, and what it proves about the worker and its leases.
-
-A thread with its own store beats, and passes the answer to the loop through a queue and an eventfd. A worker that has
-not beaten for too long is fenced: it no longer assumes that it owns anything.
-"""
+"""The worker's heartbeat, beaten by a thread, and what it proves. A silent worker is fenced: it owns nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 class BeatAnswer(Struct, frozen=True):
     beat: Beat
     is_known: bool = True
-    """False if the worker's row is gone: it owns nothing."""
 
 
 @dataclass(slots=True)
@@ -66,7 +61,6 @@ class Heartbeat:
         self._asked.set()
 
     def beat_now(self, store: Store) -> None:
-        """Beat in the caller's thread. Log a failure: it only leaves the worker silent."""
         try:
             self._beat(store)
         except Exception as error:
@@ -139,7 +133,6 @@ class Ownership:
     is_registered: bool = True
     is_fenced: bool = False
     _looked_at: float = field(init=False)
-    """Time on the heartbeat's clock."""
 
     def __post_init__(self) -> None:
         self._looked_at = self.heartbeat.clock()
@@ -149,7 +142,7 @@ class Ownership:
         return self.heartbeat.silent_seconds() > self.context.settings.orphan_after_seconds * FENCED_FRACTION
 
     def apply_beat_results(self) -> bool:
-        """Apply the answers to beats, and fence a silent worker. Return True if it was just unfenced."""
+        """Fence a silent worker. Return True if it was just unfenced."""
         if self._was_suspended() and self.is_silent and not self.is_fenced:
             self.heartbeat.beat_now(self.context.store)
         for answer in self.heartbeat.take_answers():
@@ -176,7 +169,6 @@ class Ownership:
         return was_fenced and not self.is_fenced
 
     def _was_suspended(self) -> bool:
-        """Silence during a suspension is no failure to beat."""
         looked_at, self._looked_at = self._looked_at, self.heartbeat.clock()
         return self._looked_at - looked_at > self.context.settings.orphan_after_seconds * SUSPENDED_FRACTION
 
@@ -190,7 +182,7 @@ class Ownership:
             attempt.is_lost = True
 
     def register(self, handlers: Iterable[HandlerDescription]) -> None:
-        """Register at start, or after recovery removed the worker. Lost attempts stay lost."""
+        """Lost attempts stay lost."""
         worker = own_worker(self.context, handlers)
         self.context.store.workers.register(worker)
         self.is_registered = True

@@ -1,8 +1,4 @@
-"""The daemon's main loop: collect events, write outcomes, start jobs, wait.
-
-One thread runs one turn after another. Event sources queue their events; the heartbeat has its own thread, so that a
-wait for the store does not hold it up.
-"""
+"""The daemon's main loop: one turn after another collects events, writes outcomes, starts jobs, and waits."""
 
 from __future__ import annotations
 
@@ -76,7 +72,6 @@ class Loop:
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
-    """When each chore runs next; without an entry at once."""
     _is_disk_low: bool = False
     _is_state_written: bool = True
     _deadline_at: float | None = None
@@ -199,7 +194,6 @@ class Loop:
         self._claiming.request_claim()
 
     def _check_other_commits(self) -> None:
-        """There may be jobs to start, or requests to stop running ones."""
         now = self.context.monotonic()
         has_changed = self.watch.has_changed() or self._has_changed
         self._has_changed = False
@@ -312,7 +306,6 @@ class Loop:
             self._exit_code = 0
 
     def _is_more_work_expected(self) -> bool:
-        """Return True if a job becomes due soon, or a node that could run one is still expected."""
         if (
             self.nodes is not None
             and self.nodes.may_still_come
@@ -402,14 +395,10 @@ def apply_child_events(happened: Iterable[AttemptEvent], context: DaemonContext,
 # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STOP_SECONDS = 10.0
-"""Between SIGTERM and SIGKILL."""
 
 
 class Signals:
-    """SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once.
-
-    SIGHUP asks it to read its settings again, or to finish if it was sent because the terminal was closed.
-    """
+    """The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings."""
 
     def __init__(self) -> None:
         self.asked_to_stop = 0
@@ -465,7 +454,6 @@ class Stopping:
     _is_now: bool = False
 
     def read_signals(self) -> bool:
-        """Return True on the first request to stop."""
         self.signals.drain()
         asked = self.signals.asked_to_stop
         is_new = asked > 0 and self.at is None

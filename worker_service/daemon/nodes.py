@@ -20,7 +20,6 @@ from worker_service.settings.cluster import LOCAL, Cluster
 
 _LOOK_SECONDS = 1.0
 _FIRST_NODE_SECONDS = 60.0
-"""Longest wait of a draining daemon for its first node."""
 _FIRST_MACHINE_SECONDS = 900.0
 
 
@@ -52,7 +51,6 @@ class Nodes:
         return {job_type: on_nodes(one) if job_type in self.types else one for job_type, one in described.items()}
 
     def update(self) -> bool:
-        """Return True if there are more slots than before."""
         now, seen = self.context.monotonic(), self.pool.ray.seen
         if seen is self._seen and now < self._look_at:
             return False
@@ -110,7 +108,6 @@ def nodes_of(
     described: Mapping[str, HandlerDescription],
     staging: Path,
 ) -> Nodes | None:
-    """Return None if no type runs on nodes. The local fork server was started with `begin`."""
     settings, types = context.settings, cluster_types(described, cluster)
     if unknown := sorted({*cluster.types} - {*types}):
         reason = "no handler of these types declares runs_on_cluster"

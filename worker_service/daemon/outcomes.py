@@ -1,8 +1,7 @@
 """Outcomes of attempts: decide what follows, and write the rows.
 
-Files are published before a completion is written. Completions share a transaction; other outcomes are written one by
-one. One that cannot be written is retried. If that fails for too long, the daemon exits, and recovery requeues its
-jobs.
+Completions share a transaction. If an outcome cannot be written for too long, the daemon exits, and recovery requeues
+its jobs.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _SENTENCES = {
 }
 _DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
 _NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
-"""Codes of attempts that end like a handler's `Retryable`, although the handler did not choose it."""
+"""The handler did not choose these; they end like its `Retryable`."""
 
 
 class Complete(Struct, frozen=True):
@@ -79,8 +78,6 @@ class Release(Struct, frozen=True):
 
 
 class Requeue(Struct, frozen=True):
-    """The fork server or node that ran the attempt is gone."""
-
     why: Failure
 
 
@@ -89,7 +86,7 @@ class ConfirmCancel(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    """The lease is lost: write nothing."""
+    pass
 
 
 Uncompleted = Fail | SnoozeUntil | Release | Requeue | ConfirmCancel | Drop
@@ -140,7 +137,6 @@ def _failure(ended: Ended) -> Failure:
 
 
 def may_have_run(attempt: Attempt, ended: Ended) -> bool:
-    """Return True if the handler may have started, and did not decide the end."""
     if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
         return False
     # A fork server or node that died may have lost the child process's `Started`.
@@ -160,7 +156,6 @@ def died_with_fork_server(ended: Ended) -> bool:
 
 
 def _delay(seconds: float | None, *, otherwise: float) -> timedelta:
-    """Limit the handler's delay to 0 seconds to 366 days."""
     wished = otherwise if seconds is None or seconds != seconds else seconds
     return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
 
@@ -183,7 +178,6 @@ class OutcomeWriter:
 
     @property
     def again_at(self) -> float | None:
-        """Return when to retry the failed writes; None if no outcome is ready."""
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:

@@ -1,8 +1,4 @@
-"""Move the files of finished attempts into the workspace, or delete them.
-
-They are moved to `workspace/objects/<job>-<fence>/` before the completion is written (P5): no row refers to them before
-that commits. If it is rejected they are deleted.
-"""
+"""Move the files of finished attempts into the workspace, before the completion commits (P5), or delete them."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
 
 
 class StagedFileMissing(Exception):
-    """The staging directory exists, the file does not."""
+    pass
 
 
 class Publisher(Struct, frozen=True):

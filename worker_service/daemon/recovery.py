@@ -1,8 +1,6 @@
-"""Requeue the jobs of dead workers.
+"""Requeue the jobs of dead workers; the child processes of a silent one are killed first.
 
-On this host death is known: a worker and its processes hold a lock file. The child processes of a silent worker are
-killed before its jobs are requeued; its daemon is spared, and finds that it owns nothing if it wakes up. For a worker
-of another host, only its row counts.
+On this host a lock file proves death. For a worker of another host, only its row counts.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class Recovery:
     _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
-        """Check every other worker once."""
         known = [*self.context.store.overview.workers(), *self.context.store.overview.absent_workers()]
         others = [worker for worker in known if worker.id != self.context.identity.worker_id]
         fates = [self._check_worker(worker) for worker in others]

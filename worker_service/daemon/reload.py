@@ -1,4 +1,4 @@
-"""Read the settings file again after SIGHUP, and apply the settings that can change while the daemon runs."""
+"""Apply the changed settings that a running daemon can apply, after SIGHUP."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from worker_service.settings.config import RELOADABLE, load_settings
 
 
 def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
-    """Apply what has changed in the file. `environ` is the environment in which the daemon was started.
-
-    Settings that cannot be read change nothing: the daemon keeps its own.
-    """
+    """Keep all settings if the file has an error. `environ` is the environment at the start."""
     before = context.settings
     try:
         fresh = load_settings({"database": str(before.database)}, environ=environ)

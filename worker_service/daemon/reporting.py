@@ -1,9 +1,6 @@
-"""Write what the child processes of attempts report, in few transactions.
+"""Write what children report, in few transactions. Pages and checkpoints are written in order, before the outcome.
 
-Progress and log lines may be lost. Pages and checkpoints may not: for each attempt they are written in order, before
-its outcome and before the answer to a later question, so that a handler reads its own writes. While the store is
-unavailable they wait here. Above a limit the loop stops reading from the fork server, and in the end the children block
-while writing.
+While the store is unavailable they wait here; above a limit the loop stops reading from the fork server.
 """
 
 from __future__ import annotations
@@ -34,12 +31,10 @@ from worker_service.workspace import file_exists, find_deleted_sources
 
 PATIENCE_SECONDS = 60.0
 REPORT_SECONDS = 0.25
-"""Between writes of progress and log lines."""
 ASK_SECONDS = 5.0
-"""Longest wait for an answer while the store is unavailable."""
 BACKLOG_BYTES_MAX = 32 << 20
 _URGENT_BYTES = 256 << 10
-"""More unwritten bytes are written at once: they delay the end of the attempt, which keeps its slot."""
+"""More is written at once: it delays the end of the attempt, which keeps its slot."""
 _LINES_AT_ONCE = 500
 """Per transaction, for all attempts together."""
 _PAGES_AT_ONCE = 200
@@ -49,7 +44,7 @@ _REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
 class CannotLand(StoreError, code="cannot_land"):
-    """Reports or outcomes could not be written for too long."""
+    pass
 
 
 class SendAnswer(Protocol):
@@ -254,7 +249,6 @@ class Reporter:
             self._drop_reports(attempt, "the lease is lost")
 
     def _mark_cancelled(self, attempt: Attempt) -> None:
-        """Its pages are still written."""
         attempt.is_cancelled = True
         self._refuse_question(attempt, "the job is cancelled")
         attempt.drop_checkpoints()

@@ -47,7 +47,6 @@ _LOCKED = "another program keeps the write lock: look for a sqlite3 session with
 
 
 def main() -> int:
-    """Print errors as one sentence."""
     try:
         return run(load_settings())
     except PagemillError as error:
@@ -56,14 +55,13 @@ def main() -> int:
 
 
 def run(settings: Settings, *, drain: bool = False) -> int:
-    """Run; with `drain`, until no job can run soon."""
+    """With `drain`, run until no job can run soon."""
     log = events.begin_logging(settings.log_format)
     with ExitStack() as stack:
         return _run(settings, stack, log, drain=drain)
 
 
 def _ensure_descriptors() -> None:
-    """Raise the soft limit of open files; refuse to start where the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS_MIN:
         if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_MIN:
@@ -166,7 +164,6 @@ class _StartedPool(NamedTuple):
     pool: LocalPool | ClusterPool
     described: Mapping[str, HandlerDescription]
     known_types: Collection[str]
-    """Types with a handler here, allowed or not."""
     nodes: Nodes | None
 
 
@@ -270,7 +267,6 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
 
 
 def refuse_the_services(settings: Settings) -> None:
-    """Refuse the service's database for another user, unless it was configured."""
     if not settings.is_of_the_service or not settings.database.exists():
         return
     owner = settings.database.stat().st_uid

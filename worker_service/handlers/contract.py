@@ -1,7 +1,7 @@
 """The contract between pagemill and the code for one job type.
 
 A handler works inside `context.staging`, and returns `Done` or raises one of the errors below. It may run twice for one
-job, and it may be stopped between any two of its lines.
+job, and be stopped between any two of its lines.
 """
 
 from __future__ import annotations
@@ -37,11 +37,9 @@ MIB = 1 << 20
 
 
 class Context(Protocol[P_co]):
-    """The only interface between a handler and pagemill."""
-
     @property
     def payload(self) -> P_co:
-        """The payload, decoded into the handler's own type."""
+        pass
 
     @property
     def job_type(self) -> str: ...
@@ -54,14 +52,14 @@ class Context(Protocol[P_co]):
 
     @property
     def document_id(self) -> int | None:
-        """None if the job has no document."""
+        pass
 
     @property
     def generation(self) -> int | None: ...
 
     @property
     def document(self) -> KnownDocument | None:
-        """Known facts about the document, so that no payload has to carry them."""
+        pass
 
     @property
     def parent_id(self) -> int | None:
@@ -85,11 +83,11 @@ class Context(Protocol[P_co]):
 
     @property
     def idempotency_key(self) -> str:
-        """A string that is the same for every attempt of the job."""
+        pass
 
     @property
     def slots(self) -> int:
-        """Number of attempts that can run at once, here or on nodes; for handlers that split their work."""
+        """Attempts that can run at once, here or on nodes; for handlers that split their work."""
 
     def progress(
         self,
@@ -101,14 +99,13 @@ class Context(Protocol[P_co]):
         unit: str = "",
         rate: float | None = None,
     ) -> None:
-        """Report a percentage, or `done` of `total` units (`pages`, `bytes`). Calls are cheap.
+        """Report a percentage, or `done` of `total` units (`pages`, `bytes`).
 
-        Pagemill computes rate and time left. Pass `rate` (units per second) if the handler has a better figure than the
-        average.
+        Calls are cheap. Pass `rate` (units per second) if the handler has a better figure than the average.
         """
 
     def log(self, line: str) -> None:
-        """Write a line to the job's log, which also receives stdout and stderr. The newest 3,000 lines are kept."""
+        """Write a line to the job's log, which keeps the newest 3,000."""
 
     def cancelled(self) -> bool:
         """Return True once the attempt should end.
@@ -124,16 +121,16 @@ class Context(Protocol[P_co]):
         crawl: CrawlPage | None = None,
         embeddings: Embeddings | None = None,
     ) -> None:
-        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what the job has found.
+        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record results, in one transaction.
 
-        All in one transaction. Returns when the state is sent, before it is written; messages are written in order.
+        Returns when the state is sent, before it is written; messages are written in order.
         """
 
     def save_page(self, page: PageResult) -> None:
         """Save a page of the job's document, even if the attempt fails later."""
 
     def save_pages(self, pages: Sequence[PageResult]) -> None:
-        """Save several pages at once, which is cheaper than one by one."""
+        pass
 
     def ask(self, question: Question[A]) -> A:
         """Query the database. Takes milliseconds, so ask for many things at once."""
@@ -161,7 +158,6 @@ class SameFile(Struct, frozen=True):
 
 class Done(Struct, frozen=True):
     result: object = None
-    """A value that can be encoded as JSON."""
     files: Sequence[Path | str | File | SameFile] = ()
     """Files in staging, published after the handler has returned."""
     follow_ups: Sequence[NewJob] = ()
@@ -171,11 +167,7 @@ class Done(Struct, frozen=True):
 
 
 class HandlerError(Exception):
-    """The attempt failed.
-
-    `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it. They are shown separately, so
-    a detail does not end with its remedy.
-    """
+    """The attempt failed. `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it."""
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
         super().__init__(code, detail, remedy)
@@ -200,17 +192,14 @@ class Retryable(HandlerError):
 
 
 class Permanent(HandlerError):
-    """No attempt can succeed."""
-
     def __init__(self, code: str, detail: str = "", remedy: str = "") -> None:
         super().__init__(code, detail, remedy)
 
 
 class Snooze(HandlerError):
-    """The job must wait; costs no attempt.
+    """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone.
 
-    Pass `after` in seconds, or `until` with a time zone. The code `WATCHING` marks a job that checks again for ever, so
-    that its end is not awaited.
+    The code `WATCHING` marks a job that checks again for ever, so that its end is not awaited.
     """
 
     def __init__(
@@ -231,20 +220,14 @@ class Snooze(HandlerError):
 
 
 class MissingDependency(Snooze):
-    """Some jobs of the type need what this machine lacks; others do not.
-
-    The job is tried again after a while, and shown as waiting for CAPABILITY_MISSING.
-    """
+    """The machine lacks what the job needs, though not what others of its type need. The job is tried again later."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
 class PauseSource(HandlerError):
-    """The job's source must pause, for example because a quota is used up. Costs no attempt.
-
-    No job of this source starts for `after` seconds.
-    """
+    """Start no job of this source for `after` seconds, for example because a quota is used up. Costs no attempt."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)
@@ -252,31 +235,26 @@ class PauseSource(HandlerError):
 
 
 class Stopped(BaseException):
-    """Raised inside a handler that must end and has never called `cancelled()`. Clean up; do not catch it."""
+    """Raised in a handler that must end and has never called `cancelled()`. Clean up; do not catch it."""
 
 
 class Limits(Struct, frozen=True):
     """Limits of one attempt. None: the limit of the service itself."""
 
     memory_bytes: int | None = 1024 * MIB
-    """Address space, including that of the interpreter."""
     cpu_seconds: int | None = 3600
     wall_seconds: int = 3600
     open_files: int | None = 256
     file_bytes: int | None = 4096 * MIB
-    """Maximum size of each file that it writes."""
     network: bool = False
 
 
 class Choices(Struct, frozen=True):
-    """The allowed values of one payload key."""
-
     there: Sequence[str]
     """Values available on this machine."""
     to_get: Mapping[str, str] = field(default_factory=dict)
     """Other known values, and how to install each. A job that needs one waits."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """Aliases in lower case, and the value of each."""
 
     def closest(self, word: str) -> str | None:
         plain = word.lower().replace("-", "_")
@@ -290,13 +268,11 @@ class Handler(Struct, Generic[P], frozen=True):
     job_type: str
     run: Callable[[Context[P]], Done | None]
     payload: type[P]
-    """Usually a frozen dataclass. A payload that does not fit fails the job with PAYLOAD_INVALID. A field `pages` is
-    shown to users when the job fails its document."""
+    """Usually a frozen dataclass. A field `pages` is shown to users when the job fails its document."""
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """True: once started, the job fails with MAY_HAVE_RUN instead of running again, unless the handler asks for another
-    attempt."""
+    """Once started, the job fails with MAY_HAVE_RUN instead of running again, unless the handler asks for it."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | Problem | None] | None = None
@@ -306,16 +282,19 @@ class Handler(Struct, Generic[P], frozen=True):
     choices: Callable[[], Mapping[str, Choices]] | None = None
     """Returns the choices by payload key. Called once, like `missing`."""
     identity: Callable[[], Sequence[str]] | None = None
-    """Returns the programs and data that its results depend on besides the input ("tesseract 5.3.0"). A cluster node
-    that lacks one of them is not used."""
+    """Returns the programs and data that its results depend on ("tesseract 5.3.0"). A node without them is not used."""
     runs_on_cluster: bool = False
-    """Attempts may run on a cluster node: they have no effect except result and pages, need only payload and inputs,
-    ask only `KnownPages` and publish no files. One that lacks a credential on a node runs again here."""
+    """Attempts may run on a cluster node.
+
+    They need only payload and inputs, ask only `KnownPages`, publish no files, and have no effect except result and
+    pages. One that lacks a credential on a node runs again here.
+    """
     slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """Optional, for a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a
-    function that writes the part for a payload to another file, or returns False if the attempt needs the whole file.
-    Called on this machine, in a child with the limits of an attempt. The attempt finds the part in its inputs as
-    `slice`, and no other input."""
+    """Opens an original in a sandbox, and returns a function that writes the part for a payload to a file.
+
+    Optional, for a handler that runs on a cluster. The function returns False if the attempt needs the whole file;
+    otherwise its only input is `slice`.
+    """
     environment: Sequence[str] = ()
     """Names of the only environment variables that it can see."""
     credentials: Sequence[str] = ()
@@ -327,18 +306,18 @@ class Handler(Struct, Generic[P], frozen=True):
     writes: Sequence[Path] = ()
     """Paths that it writes besides its staging and keep directories."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """More lines for `pagemill handlers show`."""
     sandbox: Sandbox = "default"
-    """`default` follows the settings; `strict` and `off` override them. Use `off` only for the administrator's own
-    programs. In a sandbox no file changes its mode, owner or time: chmod and utime report success and do nothing, so
-    that programs that copy files work."""
+    """`default` follows the settings. Use `off` only for the administrator's own programs.
+
+    In a sandbox chmod and utime report success and do nothing, so that programs that copy files work.
+    """
     reuse: int = 0
-    """Number of attempts that one child serves in turn; for many small, trusted jobs. Variables of the handler survive
-    from one attempt to the next, and attempts can write the keep directories of other keys. The child cannot start
-    programs. It is replaced early if an attempt raises an exception other than the errors above, or leaves behind a
-    thread, an open file, a file outside its staging, or another directory, umask, environment, limit or signal handler.
-    Where the kernel does not provide the whole sandbox, and for a job with files of a document, each attempt gets its
-    own child."""
+    """Number of attempts that one child serves in turn; for many small, trusted jobs.
+
+    Variables of the handler survive, attempts can write the keep directories of other keys, and the child cannot start
+    programs. It is replaced if an attempt raises an unexpected exception or leaves anything behind. Without the whole
+    sandbox, and for a job with files, each attempt gets its own child.
+    """
     schema: Mapping[str, object] | None = None
     """JSON Schema of the payload, if its type does not define it."""
 
@@ -376,16 +355,13 @@ class Family(Struct, frozen=True):
 
 
 NOTIFY = "notify"
-"""The job type that sends notifications. Its handler gets a `Message` as payload."""
 
 
 class Message(Struct, frozen=True):
     to: str
     """An address: `mailto:ops@example.com`, `https://example.com/hook`, `apprise:ops`."""
     subject: str
-    """One line."""
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The content as data, for programs."""
     at: str = ""
     """When it was composed, in RFC 3339 format."""

@@ -1,7 +1,4 @@
-"""Find the entry points of installed distributions, mainly handlers, and load what they provide.
-
-Only the fork server and its children load: that imports the handler's module.
-"""
+"""Find the entry points of installed distributions, and load what they provide."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ class LoadedHandlers(Struct, frozen=True):
 
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
-    """Return the entry points by name. `extra` adds specs that no distribution declares; `path` None: sys.path."""
+    """`extra` adds specs that no distribution declares; `path` None: sys.path."""
     found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
 def find_in_directory(directory: Path) -> list[EntryPoint]:
-    """Return an entry point for each Python file. Each is its own distribution, and its `spec` is the path."""
+    """Each file is its own distribution, and its `spec` is the path."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
@@ -78,7 +75,7 @@ def _load_file(path: Path) -> Any:
 
 
 def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
-    """Return the job types that several entry points provide, so that none can be used, with the reason."""
+    """Return the job types that several entry points provide, with the reason why none is used."""
     by_type: dict[str, list[EntryPoint]] = {}
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)

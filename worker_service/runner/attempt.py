@@ -57,9 +57,7 @@ class RunningAttempt:
         self.stop_at = self.began_at + seconds
         self._timeout_message = f"it was not done after {seconds} s"
         self.end_at = math.inf
-        """When SIGKILL follows."""
         self.status: int | None = None
-        """Exit status, once its child has been waited for."""
         self._usage: resource.struct_rusage | None = None
         self._reason: tuple[How, str, str] | None = None
         self._end_report: tuple[Ended, bytes] | None = None
@@ -89,7 +87,6 @@ class RunningAttempt:
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended and its child stays for the next order."""
         return self._end_report is not None and self._end_report[0].is_reusable and self._reason is None
 
     @property
@@ -153,7 +150,6 @@ class RunningAttempt:
                 self._question = None
 
     def next_due(self) -> float:
-        """Return when there is work although nothing has happened."""
         times = [self.end_at if self._reason else self.stop_at]
         if self._progress is not None:
             times.append(self._progress_at + _PROGRESS_SECONDS)
@@ -258,7 +254,6 @@ class RunningAttempt:
         return ended, encode_message(ended)
 
     def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
-        """Take them from the kernel, or from a reused child's own message."""
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
             self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0

@@ -36,14 +36,13 @@ class ChildSpec(Struct, frozen=True):
     begin: Begin
     number: int
     staging: Path
-    """Empty before each attempt."""
     attempts: int
     messages: int
     output: int
-    """Receives log lines, stdout and stderr, also of C libraries and started programs."""
+    """Log lines, stdout and stderr, also of C libraries and started programs."""
     answers: int
     begun: mmap.mmap | None
-    """Shared memory where a reused child counts the attempts it has begun."""
+    """Counts the attempts that a reused child has begun."""
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
@@ -87,7 +86,6 @@ def _attempt(
     cancel: Cancellation,
     held: contextlib.ExitStack,
 ) -> Ended:
-    """`held` releases per-attempt resources once the child's state has been verified."""
     context: ChildContext | None = None
 
     def attempt() -> Ended:
@@ -176,8 +174,6 @@ def _decode(handler: Handler[Any], payload: str | None) -> Any:
 
 
 class KeepDirectory(Struct, frozen=True):
-    """Locked until the attempt has ended."""
-
     path: Path
     descriptor: int
 

@@ -1,7 +1,4 @@
-"""A child process as the fork server sees it: its fork, its pipes and its files.
-
-It serves one attempt at a time, and as many as its handler declares.
-"""
+"""A child process as the fork server sees it: its fork, pipes and files. It serves one attempt at a time."""
 
 from __future__ import annotations
 
@@ -49,11 +46,9 @@ class ForkedChild:
         self.is_watched = False
         self.attempt: RunningAttempt | None = None
         self.served = 0
-        """Attempts, including the current one."""
         self.sandbox = ""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
-        """CPU time of its ended attempts."""
         self.was_full = False
         """The last read filled the buffer, so more may wait."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
@@ -106,10 +101,7 @@ class ForkedChild:
         return False
 
     def move_files(self, ended: Ended, place: Path) -> None:
-        """Move the files to publish out of the child's reach, then check them where no process can replace them.
-
-        Raise `Garbled` if a path leads out of the staging directory or to anything but a regular file.
-        """
+        """Move the files to publish to where no process can replace them, and check them there."""
         check_paths(ended)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700)
@@ -131,7 +123,6 @@ class ForkedChild:
         self.unsent += wrap_frame(message)
 
     def send(self) -> None:
-        """Write as much as the pipe takes; the child may never read it."""
         try:
             while self.unsent:
                 del self.unsent[: os.write(self.answers, self.unsent)]
@@ -141,7 +132,6 @@ class ForkedChild:
             self.unsent.clear()
 
     def read_piece(self, pipe: int) -> bytes:
-        """Bounded, so that a child with much output gets no more time than others."""
         self.was_full = False
         try:
             received = os.read(pipe, READ_BYTES)

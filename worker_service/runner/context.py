@@ -1,7 +1,4 @@
-"""The context that a handler gets, and its pipe to the fork server.
-
-A signal may interrupt the handler between any two of its lines, but never in the middle of a message.
-"""
+"""The handler's context, and its pipe to the fork server. A signal never interrupts the middle of a message."""
 
 from __future__ import annotations
 
@@ -102,7 +99,6 @@ class Pipe:
         self._asked = self._answered = 0
 
     def log(self, text: str) -> None:
-        """Use the stream of printed output, so that both keep their order."""
         with self._deferred(), self._log_lock:
             _write(self._output, text.encode("utf-8", "replace"))
 
@@ -127,7 +123,6 @@ class Pipe:
             return self._next_reply()
 
     def next_order(self) -> Order | None:
-        """Return None if the fork server is gone."""
         while True:
             while self._received:
                 message = self._received.popleft()
@@ -161,7 +156,6 @@ class ChildContext:
     ) -> None:
         self.payload = payload
         self.is_over = False
-        """The attempt has ended; its child lives on."""
         self.job_type = order.job_type
         self.platform = order.platform
         self.account = order.account
@@ -256,8 +250,6 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
-    """Return numbers that a table can store."""
-
     def to_int(number: float | None) -> int | None:
         return int(number) if number is not None and 0 <= number < 2**53 else None
 

@@ -1,11 +1,8 @@
 """The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
 
-Started by `python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon; when it closes, the
-fork server stops everything and ends. It is a subreaper: a child's orphans become its own children, and are killed
-before the attempt counts as ended.
-
-A child that may serve more attempts waits for the next order of its type. The daemon may send orders ahead of a free
-slot; one that has waited too long goes back unstarted.
+It gets its socket to the daemon as `argv[1]`, and ends when that closes. As a subreaper it inherits a child's orphans,
+and kills them before the attempt counts as ended. An order sent ahead of a free slot goes back if it has waited too
+long.
 """
 
 from __future__ import annotations
@@ -47,7 +44,6 @@ from worker_service.runner.protocol import (
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
-"""Slows down the child that floods its pipe, not the others."""
 _FLOOD_PAUSE_FACTOR = 4
 """Multiple of the time of the last read."""
 _FIRST_PAUSE_SECONDS = 0.005
@@ -87,18 +83,16 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._handlers: dict[str, LoadedHandler] = {}
         self._children: dict[int, ForkedChild] = {}
-        """Not yet waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
         self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
         self._flush_at = math.inf
         self._last_start_at: dict[str, float] = {}
         self._idle: list[ForkedChild] = []
-        """Longest idle first."""
         self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
         self._free_homes: list[Path] = []
-        """Homes of ended children. Making and removing one on a disk takes 1 ms of an attempt's 12."""
+        """Making and removing a directory on a disk takes 1 ms of an attempt's 12."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
@@ -424,7 +418,6 @@ class ForkServer:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _orphans(self) -> set[int]:
-        """Return leftovers of ended attempts: children that this process did not fork."""
         own_marks = {processes.child_mark(child.number) for child in self._children.values()}
         not_forked_here = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
         return {pid for pid in not_forked_here if (processes.marks_of(pid) or (0, 0))[0] not in own_marks}
@@ -504,7 +497,7 @@ def _make_empty(directory: Path) -> None:
 
 
 def _discard(directory: Path) -> int | None:
-    """Return the pid of the process that removes it: deleting a million files would block all attempts."""
+    """Start a process that removes it: deleting a million files would block all attempts."""
     with contextlib.suppress(OSError):
         with contextlib.suppress(OSError):
             (directory / "staging").rmdir()

@@ -79,7 +79,6 @@ def outcome_of(order: Order, attempt: Callable[[], Ended]) -> Ended:
 
 
 def _describe_bug(error: BaseException) -> str:
-    """Print the traceback to the log; return one line for users."""
     steps = error.__traceback__
     while steps is not None and Path(steps.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:
         steps = steps.tb_next
@@ -100,7 +99,6 @@ def _describe_exception(error: BaseException) -> str:
 
 
 def _location(steps: TracebackType | None) -> str:
-    """Return the innermost frame in the handler's own directory."""
     frames = traceback.extract_tb(steps)
     if not frames:
         return ""

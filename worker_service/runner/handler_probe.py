@@ -1,8 +1,7 @@
 """Find, probe and load the handlers before the fork server accepts orders.
 
-It imports the shipped handlers at once. If one fails, hangs or starts threads, the fork server ends, and the daemon
-starts another that probes all. Other entry points are imported in a probe first: a process with a time limit that
-writes one line of JSON for each. Each that the common probe has not found sound gets its own.
+The shipped handlers are imported at once; if one hangs, fails or starts threads, the daemon starts another fork server
+that probes all. Other entry points are imported in a process with a time limit first.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from worker_service.runner.protocol import Garbled, decode_as, encode_message
 
 SHIPPED = "pagemill"
 _SHARED_FRACTION = 0.25
-"""Share of the import time for several entry points together."""
 
 Tables = Mapping[str, registry.Commands]
 
@@ -50,7 +48,6 @@ class ProbeResult(Struct, frozen=True):
     handlers: Sequence[HandlerDescription] = ()
     threads: int = 1
     reason: str = ""
-    """Why the entry point cannot be used."""
 
     @property
     def is_sound(self) -> bool:
@@ -176,7 +173,6 @@ def _schema(handler: Handler[Any]) -> str | None:
 
 
 def _import_shipped(found: Iterable[EntryPoint], tables: Tables, *, seconds: float) -> dict[EntryPoint, ProbeResult]:
-    """End the fork server unless all entry points are sound."""
     # SIGALRM also ends an import that hangs in C code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     results = {one: _describe_entry_point(one, tables) for one in found}
@@ -198,7 +194,6 @@ def _probe_all(
 def _run_probes(
     groups: Sequence[Sequence[EntryPoint]], tables: Tables, seconds: float, control: int
 ) -> dict[EntryPoint, ProbeResult]:
-    """End the fork server if the daemon closes its socket meanwhile."""
     probes = [_Probe(group, tables) for group in groups]
     running = {probe.pipe: probe for probe in probes}
     poll = select.poll()
@@ -238,7 +233,6 @@ class _Probe:
         return not received or self._received.count(b"\n") >= len(self._found)
 
     def end(self, reason: str) -> dict[EntryPoint, ProbeResult]:
-        """Kill the process; `reason` is for entry points without a result."""
         processes.signal_group(self._pid)
         _, status = os.waitpid(self._pid, 0)
         os.close(self.pipe)

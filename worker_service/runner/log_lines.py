@@ -11,7 +11,7 @@ GAP = "… older lines are left out here"
 
 
 class LogBuffer:
-    """Drops the oldest lines when they come faster than they can be written; the table would not keep them."""
+    """Drops the oldest lines when they come faster than they can be written."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -49,8 +49,6 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
-    """Keeps only the beginning of an unfinished line."""
-
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
         self._rest = b""

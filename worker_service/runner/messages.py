@@ -21,9 +21,8 @@ LINE_CHARACTERS_MAX = 2000
 MESSAGE_CHARACTERS_MAX = 4000
 
 PASSWORD = "password"
-"""Role of the file with the password that a user has typed, among the inputs of an attempt."""
+"""Role of the input that contains the user's password for the document."""
 Key = tuple[int, int]
-"""Job id and fence."""
 
 
 def attempt_name(key: Key) -> str:
@@ -31,8 +30,6 @@ def attempt_name(key: Key) -> str:
 
 
 class Order(Struct, frozen=True):
-    """An attempt that a child process shall run."""
-
     job_id: int
     fence: int
     job_type: str
@@ -45,7 +42,7 @@ class Order(Struct, frozen=True):
     document_id: int | None = None
     generation: int | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Role → published file of the document, readable in this attempt."""
+    """Role → published file of the document."""
     contents: Mapping[str, str] = field(default_factory=dict)
     """Role → SHA-256 of the input, where known."""
     owner: str = ""
@@ -77,7 +74,6 @@ class HandlerDeclaration(Struct, frozen=True):
 class HandlerDescription(Struct, frozen=True):
     facts: HandlerFacts
     reuse: int = 1
-    """Attempts that one child may serve."""
     set_aside: str | None = None
     """Why the handler cannot be used. Its jobs fail with this."""
     distribution: str = ""
@@ -90,7 +86,6 @@ class HandlerDescription(Struct, frozen=True):
 
     @property
     def takes_passwords(self) -> bool:
-        """Return True if its attempts get the password that a user has typed for their document."""
         return self.declared is not None and "password*" in self.declared.credentials
 
 
@@ -104,7 +99,7 @@ class AttemptReport(msgspec.Struct, tag=True, frozen=True):
 
 
 class Assigned(AttemptReport, tag=True, frozen=True):
-    """Its Ray task runs on this node; its child has not started yet."""
+    """Its task runs on this node; its child has not started yet."""
 
     node: str
 
@@ -124,14 +119,10 @@ class Progressed(AttemptReport, tag=True, frozen=True):
 
 
 class Logged(AttemptReport, tag=True, frozen=True):
-    """Sent by the fork server, which reads the output."""
-
     lines: Sequence[str]
 
 
 class PagesRead(AttemptReport, tag=True, frozen=True):
-    """Pages are sent in batches, because each message wakes fork server and daemon."""
-
     pages: Sequence[PageResult]
 
 
@@ -149,14 +140,11 @@ class Asked(AttemptReport, tag=True, frozen=True):
 
 
 class How(StrEnum):
-    """Kind of an attempt's end. The daemon decides what then happens to the job."""
-
     DONE = "done"
     RETRYABLE = "retryable"
     PERMANENT = "permanent"
     SNOOZED = "snoozed"
     STOPPED = "stopped"
-    """The job was cancelled, the lease was lost, or the daemon drains."""
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     CRASHED = "crashed"
@@ -180,19 +168,16 @@ class Ended(AttemptReport, tag=True, frozen=True):
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()
     published: Sequence[Publication] = ()
-    """The daemon still has to move them."""
     code: str = ""
     message: str = ""
     remedy: str = ""
     after_seconds: float | None = None
     usage: Usage = Usage()
     published_again: Sequence[RepublishedFile] = ()
-    """Published files that the attempt publishes again, for its own job or document."""
+    """Published files to publish again, for its own job or document."""
     document: DocumentFacts | None = None
     publishes: bool = False
-    """Users then see this generation."""
     pauses_source: bool = False
-    """No other job of the source should start either."""
     took_seconds: float | None = None
     """Duration, or minimum wait of an order that was not started."""
     is_reusable: bool = False
@@ -208,9 +193,7 @@ AttemptEvent = Assigned | Started | Progressed | Logged | PagesRead | Checkpoint
 class ClusterBegin(msgspec.Struct, frozen=True):
     address: str
     objects: Path
-    """The only directory of the workspace that the driver may read."""
     identity: Mapping[str, Sequence[str]] = {}
-    """`Handler.identity` on this machine, by job type."""
     slicers: Mapping[str, str] = {}
     """Entry points (module:attribute), by job type."""
 
@@ -224,9 +207,8 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     commands: Mapping[str, Mapping[str, Any]] = {}
     sandbox: str = "strict"
     slots: Mapping[str, int] = {}
-    """Job class → running attempts. More orders wait, if their handler declares reuse."""
     types: Sequence[str] = ()
-    """Types that this worker will claim; only their handlers are preloaded."""
+    """Only their handlers are preloaded."""
     grace_seconds: float = 10.0
     import_seconds: float = 20.0
     tries_all: bool = False
@@ -235,7 +217,6 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     wait_seconds: float = 0.1
     """Time after which a waiting order goes back to the daemon."""
     extra_handlers: Sequence[str] = ()
-    """``module:attribute``, for tests."""
     is_without_installed: bool = False
     handlers_dir: Path | None = None
     pool_id: str = ""
@@ -246,7 +227,6 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
 class Launch(msgspec.Struct, tag=True, frozen=True):
     order: Order
     environment: dict[str, str]
-    """Variables that the handler declares; the fork server has none of them."""
 
 
 class Stop(msgspec.Struct, tag=True, frozen=True):
@@ -266,7 +246,7 @@ class Drain(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
-    """A `code` means that there is no answer; `message` says why."""
+    """With a `code` there is no answer."""
 
     job_id: int
     fence: int
@@ -290,8 +270,6 @@ class NodesSeen(msgspec.Struct, tag=True, frozen=True):
 
 
 class AttemptOver(msgspec.Struct, tag=True, frozen=True):
-    """The proven end of an attempt."""
-
     ended: msgspec.Raw
     usage: Usage
     took_seconds: float | None = None

@@ -1,8 +1,4 @@
-"""The daemon's side of the child processes.
-
-Every launched order gets exactly one `Ended`, even if the child or the fork server crashes or sends garbage. Its
-staging directory is then empty or removed, unless the `Ended` names files.
-"""
+"""The daemon's side of the child processes. Every launched order gets exactly one `Ended`, whatever crashes."""
 
 from __future__ import annotations
 
@@ -57,12 +53,10 @@ from worker_service.runner.protocol import (
 PING_SECONDS = 10.0
 UNANSWERED_PINGS_MAX = 6
 _START_SECONDS = 40.0
-"""Without the time for handler probes."""
 _CLOSE_SECONDS = 15.0
 _EXIT_SECONDS = 2.0
 _READ_BYTES = 1 << 16
 _READS_MAX = 64
-"""Reads in one call."""
 
 
 class ChildError(PagemillError, code="nursery_failed", exit_code=69):
@@ -80,7 +74,6 @@ class _ForkServerConnection:
     inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
     unsent: bytearray = field(default_factory=bytearray)
     keys: set[Key] = field(default_factory=set)
-    """Attempts that have not ended."""
     hello: Hello | None = None
     is_broken: bool = False
     is_waiting_to_send: bool = False
@@ -130,7 +123,6 @@ class LocalPool:
         self._events: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[HandlerDescription]:
-        """Wait for the description of the handlers. `meanwhile` returns the seconds until its next call."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
@@ -138,12 +130,10 @@ class LocalPool:
         return hello.handlers
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when something has happened."""
         return self._epoll.fileno()
 
     @property
     def next_check_at(self) -> float | None:
-        """Return when to call `take_events` although nothing is readable."""
         return None
 
     @property
@@ -152,7 +142,6 @@ class LocalPool:
 
     @property
     def threads(self) -> int | None:
-        """Any number but 1 is a fault."""
         hello = None if self._connection is None else self._connection.hello
         return None if hello is None else hello.threads
 
@@ -184,7 +173,6 @@ class LocalPool:
         self._flush(connection)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
-        """Send SIGTERM to its process group, and SIGKILL after the grace period (at once if `now`)."""
         if self._connection is not None and (job_id, fence) in self._connection.keys:
             self._send(self._connection, Stop(job_id, fence, now))
 
@@ -198,7 +186,6 @@ class LocalPool:
             self._send(self._connection, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def take_events(self) -> list[AttemptEvent]:
-        """Block for 20 ms at most, while the kernel ends a process."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
         events, self._events = self._events, []

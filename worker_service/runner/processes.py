@@ -1,9 +1,8 @@
-"""Marks on processes: which attempt a process belongs to, and what attempts left behind. Reads /proc.
+"""Marks that tell which attempt a process belongs to, and what attempts left behind.
 
-A child is marked by a resource limit without effect on it, the realtime timeout (RLIMIT_RTTIME). Descendants inherit
-it, even if they clear their environment, leave their session and close their files. The hard limit identifies the pool
-by a digest of its staging root, because two services on one machine may both run job 1; the soft limit identifies the
-child.
+A child is marked by a resource limit without effect on it (RLIMIT_RTTIME), which descendants inherit whatever they do.
+The hard limit is a digest of the pool's staging root, because two services may both run job 1; the soft limit is the
+child's number.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ def pool_mark(pool_id: str) -> int:
 
 
 def child_mark(number: int) -> int:
-    """Return a mark below that of every pool: a soft limit may not exceed the hard limit."""
     return 1 << 60 | number
 
 
@@ -55,7 +53,7 @@ def marks_of(pid: int) -> tuple[int, int] | None:
 
 
 def started_at(pid: int) -> int:
-    """Return clock ticks since boot, or 0. Pid and start time identify one process for ever."""
+    """Return clock ticks since boot, or 0."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
@@ -70,10 +68,9 @@ def children_of(pid: int) -> set[int]:
 
 
 def sweep(pool_id: str) -> list[int]:
-    """Send SIGKILL to every process of the pool, and return their pids; call again until there is none.
+    """Kill every process of the pool, and return their pids; call again until there is none.
 
-    A process that forks and ends for ever may slip through one scan, so an empty result needs many. Later scans look
-    only at new pids.
+    A process that forks and ends for ever may slip through one scan, so an empty result needs many.
     """
     others: set[int] = set()
     for _ in range(_EMPTY_LOOKS):

@@ -1,8 +1,7 @@
-"""Frames of the messages between daemon, fork server and children, and checks of their contents.
+"""Frames of the messages between daemon, fork server and children. The receiver trusts nothing.
 
-The fork server passes a child's messages on as the same bytes. A frame is ``P``, one byte of version, four bytes of
-length, and one JSON message. The receiver trusts nothing: `Garbled` stands for another header, a size beyond the limit,
-or a wrong type.
+A frame is ``P``, one byte of version, four bytes of length, and one JSON message. `Garbled` stands for anything else.
+The fork server passes a child's messages on as the same bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ from worker_service.runner.questions import decode_question
 VERSION = 8
 FRAME_BYTES_MAX = 8 << 20
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
-"""A child's message in an envelope."""
 _NAME_CHARACTERS_MAX = 1000
 _WORD_CHARACTERS_MAX = 200
 _NUMBER_MAX = 2**53
@@ -198,7 +196,6 @@ def check_paths(ended: Ended) -> None:
 
 
 def check_files(ended: Ended, directory: int) -> None:
-    """No process may write this directory any more."""
     for file in ended.published:
         try:
             descriptor = open_beneath(directory, file.path, os.O_PATH)
@@ -218,7 +215,6 @@ def _check_digests(file: Publication) -> None:
 
 
 def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:
-    """Give published files their full path, and make texts safe to show."""
     message = _read(_pool_decoder, body)
     if isinstance(message, AttemptOver):
         return _with_safe_texts(_read(_ended_decoder, memoryview(message.ended)), message, staging_root)

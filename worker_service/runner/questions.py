@@ -11,7 +11,6 @@ from worker_service.jobs.documents import QUESTIONS, CrawlItems, DocumentPages, 
 PAGES_AT_ONCE = 1000
 LAYOUTS_AT_ONCE = 100
 NAMES_AT_ONCE = 50_000
-"""Page digests, or ids of a crawl."""
 
 
 def encode_question(question: Question[Any]) -> tuple[str, str]:

@@ -1,7 +1,4 @@
-"""Check whether an attempt left its child process unchanged, so that it can be reused.
-
-Compares threads, descriptors, files outside its staging, directory, umask, environment, limits and signals.
-"""
+"""Check whether an attempt left its child process unchanged, so that it can be reused."""
 
 from __future__ import annotations
 
@@ -64,7 +61,6 @@ class ReuseCheck:
         return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
-        """Empty the staging directory except for files to be published."""
         flush_output()
         try:
             os.waitpid(-1, os.WNOHANG)

@@ -1,8 +1,8 @@
-"""Limits, descriptors and environment of a child process, and its sandbox; the child sets them on itself.
+"""Limits, descriptors, environment and sandbox of a child process, which it sets on itself.
 
-It reads programs and libraries, and writes only its staging and keep directories. It has no sockets unless its handler
-declares network access. It changes no mode, owner, time or extended attribute: Landlock does not check those calls, and
-a seccomp filter sees no paths. `strict` fails if the kernel lacks a feature; `best-effort` uses what there is.
+It reads programs and libraries, writes only its staging and keep directories, and has no sockets unless its handler
+declares network access. A filter refuses what Landlock does not check: changes of mode, owner and time. `strict` fails
+if the kernel lacks a feature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 FULL_SANDBOX = "landlock+seccomp"
 _CPU_SECONDS_TO_END = 5
 _OOM_SCORE = b"500"
-"""Score of a process that uses half of the memory more."""
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
@@ -65,7 +64,7 @@ _OWN = Path("/proc/self")
 _RULE = struct.Struct("<Qi")
 
 _common_rules: dict[bool, list[tuple[int, int]]] = {}
-"""(rights, open descriptor) of the paths that every child reads, without and with network access."""
+"""Rights and open descriptors of the paths that every child reads, without and with network access."""
 
 
 # --- limits, descriptors, environment ---
@@ -99,7 +98,6 @@ def limit(limits: Limits, attempts: int = 1) -> None:
 
 
 def renew_cpu(limits: Limits) -> None:
-    """Add the time that earlier attempts have used."""
     if limits.cpu_seconds is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         used = math.ceil(usage.ru_utime + usage.ru_stime)
@@ -180,7 +178,6 @@ def _apply(rules: SandboxRules, sandbox: str, reached: list[str]) -> str:
 
 
 def prepare() -> None:
-    """Compute and open what is the same for all children."""
     code_paths()
     for network in (False, True):
         for starts_programs in (False, True):
@@ -199,7 +196,6 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def rule_descriptors() -> list[int]:
-    """Return the descriptors that `apply` needs and closes."""
     return [descriptor for rules in _common_rules.values() for _, descriptor in rules]
 
 
@@ -268,7 +264,6 @@ def _drop_capabilities() -> None:
 
 
 def landlock_version() -> int:
-    """Return 0 if Landlock is not available."""
     try:
         return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -348,5 +343,4 @@ def _seccomp(rules: SandboxRules) -> bool:
 
 
 def _filter_guards_truncation() -> bool:
-    """Before version 3, Landlock does not check truncation."""
     return landlock_version() < 3

@@ -1,7 +1,4 @@
-"""The seccomp filter of a child process: which system calls fail, with which error.
-
-The first rule that matches decides; a call without a rule is allowed. A filter sees numbers and flags, not paths.
-"""
+"""The seccomp filter of a child process: the first rule that matches decides. It sees numbers and flags, not paths."""
 
 from __future__ import annotations
 
@@ -107,7 +104,6 @@ class Architecture(Struct, frozen=True):
 
 class Condition(Struct, frozen=True):
     word: int
-    """Offset in `struct seccomp_data`."""
     test: int
     value: int
     is_true: bool = True
@@ -246,7 +242,6 @@ class _Instruction(Struct, frozen=True):
     operation: int
     operand: int
     if_true: str = ""
-    """Label; '' continues with the next instruction."""
     if_false: str = ""
 
 
@@ -281,7 +276,6 @@ def _compiled_rule(rule: FilterRule, numbers: Mapping[str, int], name: str) -> l
 
 
 def _assembled(program: Sequence[_Instruction | str]) -> bytes:
-    """Replace labels by the number of instructions to skip."""
     places: dict[str, int] = {}
     instructions: list[_Instruction] = []
     for one in program:

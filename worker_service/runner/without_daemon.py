@@ -1,7 +1,4 @@
-"""Use a pool without a daemon: describe the handlers, or run one attempt.
-
-For `run-one`, `handlers`, `doctor`, pictures of pages, and the tests of handlers.
-"""
+"""Use a pool without a daemon: describe the handlers, or run one attempt."""
 
 from __future__ import annotations
 
@@ -58,7 +55,6 @@ def attempt_events(
     seconds: float | None = None,
     answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
-    """Yield the events of the one launched attempt. By default, questions are answered as from an empty database."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()

@@ -1,7 +1,6 @@
-"""The identity of this worker, and the lock files that show which workers are alive.
+"""Identity of this worker, and lock files that show which workers are alive.
 
-The daemon holds `<folder of the database>/workers/<worker id>.lock` with flock; the fork server and every child inherit
-the descriptor. If the lock can be taken, all of them are dead.
+The fork server and every child inherit the daemon's locked descriptor. If the lock can be taken, all of them are dead.
 """
 
 from __future__ import annotations
@@ -72,8 +71,6 @@ def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
 
 
 class WorkerLock:
-    """Held until every process that has the descriptor is gone."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
@@ -98,7 +95,6 @@ class WorkerLock:
 
 
 def is_free(path: Path) -> bool | None:
-    """Return None without a lock file."""
     try:
         # Read-only, so that users who may not write can check as well.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,7 +114,6 @@ def is_free(path: Path) -> bool | None:
 
 
 def lock_holders(path: Path) -> list[int]:
-    """Return the pids that this user may see."""
     try:
         wanted = path.stat()
     except OSError:
@@ -156,19 +151,16 @@ class Fate(Enum):
     DYING = "dying"
     """Its daemon is dead; a process of it is alive."""
     SILENT = "silent"
-    """Alive, with a heartbeat that is too old."""
     GONE = "dead"
 
 
 class Observation(Struct, frozen=True):
     is_lock_free: bool | None
-    """None without a lock file."""
     is_same_machine: bool
     is_rebooted: bool
-    """Its machine is this one, before the last reboot."""
     is_daemon_running: bool
     silent_seconds: float
-    """Time for which this process has seen the same heartbeat; ignores steps of the wall clock."""
+    """Seconds without a new heartbeat; ignores steps of the wall clock."""
     row_silent_seconds: float
     """Age of the last heartbeat by the wall clock."""
 
@@ -188,7 +180,7 @@ def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
 def observe(
     worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
 ) -> Observation:
-    """Without `silent_seconds`, use the row's age. `host` and `boot` are this machine's."""
+    """`host` and `boot` are this machine's."""
     row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
     return Observation(
         is_lock_free=is_free(lock_path(database, worker.id)),

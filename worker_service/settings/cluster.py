@@ -13,7 +13,6 @@ from worker_service.settings.value_types import ValueType, parse_words, read_str
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"
-"""This machine's own row in the `node` table."""
 SLOTS_MAX = 1000
 
 _ADDRESS = re.compile(r"ray:([^\s/]+):(\d{1,5})")
@@ -45,7 +44,6 @@ class Cluster(Struct, frozen=True):
 
 
 def read_cluster(raw: object, label: str) -> Cluster:
-    """Take an address such as `ray:10.0.0.1:6379`, or a table."""
     return read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
 
 

@@ -37,15 +37,13 @@ _ABSENT = object()
 
 
 class PlaceholderError(ValueError):
-    """A value for the program's arguments is missing or cannot be passed."""
+    pass
 
 
 class Placeholder(Struct, frozen=True):
     name: str
     form: str = ""
-    """`json`, `option`, or empty."""
     count: str = ""
-    """`?`, `*`, `+`, or empty for exactly one value."""
 
     def __str__(self) -> str:
         return f"{{{self.name}{self.form and f':{self.form}'}{self.count}}}"
@@ -87,7 +85,6 @@ class Template(Struct, frozen=True):
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return the argument once for each combination of values."""
         filled = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
@@ -198,9 +195,9 @@ _Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
 
 class Program(Struct, frozen=True):
     argv: Annotated[tuple[tuple[Template, ...], ...], _ARGV]
-    """The program and its arguments, in groups that are passed or left out as a whole."""
+    """Groups are passed or left out as a whole."""
     stdin: Annotated[Template | None, _STDIN] = None
-    """Text for standard input, one line per value of a list."""
+    """One line per value of a list."""
     timeout: Annotated[int, WHOLE_SECONDS] = 3600
     memory: Annotated[int | None, _MEMORY] = None
     files: Annotated[
@@ -217,7 +214,6 @@ class Program(Struct, frozen=True):
         Meta(description='a list of names of the service\'s variables, such as ["HTTPS_PROXY"]'),
     ] = ()
     cwd: Annotated[Path | None, _FULL_PATH] = None
-    """None: a new, empty directory for each attempt."""
     sandbox: Annotated[Literal["off", "strict"], Meta(description="off or strict")] = "off"
     read: _FullPaths = ()
     write: _FullPaths = ()
@@ -232,7 +228,6 @@ class Program(Struct, frozen=True):
         return Path(self.argv[0][0].written)
 
     def schema(self) -> Mapping[str, object]:
-        """Return a schema for payloads with all required values."""
         templates = [template for group in self.argv for template in group]
         templates += [] if self.stdin is None else [self.stdin]
         schema: dict[str, Any] = {"type": "object"}

@@ -1,8 +1,7 @@
 """The settings and where each comes from: a flag, a WORKER_* variable, the TOML file, or the default.
 
-Each is declared once, as an attribute of `Settings`; variable, TOML key and docs follow from it. Handlers declare
-theirs in light modules, imported only if a key is not ours. An unknown key is an error: a setting that silently does
-nothing is worse than none.
+Each is declared once, as an attribute of `Settings`. Handlers declare theirs in light modules, imported only if a key
+is not ours.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ HANDLERS_SETTINGS = "worker_service.settings"
 _FILE_VARIABLE = "WORKER_CONFIG"
 
 OWN_PLACE = Path(__file__).resolve().parents[1]
-"""A checkout, or the site-packages of an installation."""
 SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
-"""`pagemill service install` puts settings and database here: every shell finds them."""
 _SERVICE = "the service"
 
 
@@ -104,7 +101,6 @@ def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, st
 
 
 def hide_secrets(address: str) -> str:
-    """Leave out credentials, and the path of a URL."""
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
@@ -112,10 +108,8 @@ RELOADABLE = (
     "addresses", "grace_period", "limits", "notify", "notify_old_after", "owner_policy", "poll_interval", "prune",
     "recovery_interval", "schedule", "schedule_in_daemon", "unknown_type_grace", "zone",
 )  # fmt: skip
-"""Keys that a running daemon reads again on SIGHUP. It uses the others only while it starts."""
 
 Limits = Mapping[str, Mapping[str, int]]
-"""Maximum number of running jobs, by kind and name."""
 
 
 @dataclass(frozen=True)
@@ -385,7 +379,6 @@ _OWN = kinds.find_settings(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
-    """Include the ones of the installed handlers."""
     from worker_service.base.entry_points import entry_points
 
     every = dict(_OWN)
@@ -449,7 +442,6 @@ def load_settings(
 def _declared(
     environ: Mapping[str, str], from_file: Mapping[str, object], file: Path | None
 ) -> Mapping[str, Setting[Any]]:
-    """Raise `ConfigError` for an unknown key of the file."""
     variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if from_file.keys() <= _OWN.keys() and variables <= _variables(_OWN):
         return _OWN
@@ -537,7 +529,6 @@ def _default_database(environ: Mapping[str, str], directory: Path, *, is_shared:
 
 
 def is_checkout(directory: Path) -> bool:
-    """Return True if `directory` is the checkout of the running code, with data in ./var."""
     return directory.resolve() == OWN_PLACE and (directory / "pyproject.toml").is_file()
 
 
@@ -550,7 +541,6 @@ def own_configuration(environ: Mapping[str, str]) -> Path:
 
 
 def user_unit(environ: Mapping[str, str]) -> Path:
-    """Return the unit of `pagemill service install --user`."""
     return own_configuration(environ).parent / "systemd/user/pagemill.service"
 
 

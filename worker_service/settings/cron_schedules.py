@@ -1,8 +1,7 @@
-"""Schedules, as the settings table [[schedule]] and the database define them, and their slots.
+"""Schedules, as the settings and the database define them, and their slots: moments in UTC.
 
-A slot is a moment in UTC, one of the times of a cron expression in a time zone. When clocks go forward, a fixed time
-that does not exist comes right after the change; when they go back, a fixed time that occurs twice is one slot, the
-first. Times given by * or */ follow elapsed time (as in Debian's cron).
+When clocks go forward, a fixed time that does not exist comes right after the change; when they go back, one that
+occurs twice is one slot. Times given by * or */ follow elapsed time (as in Debian's cron).
 """
 
 from __future__ import annotations
@@ -78,8 +77,6 @@ _TIMEOUT = ValueType(INTERVAL.what, lambda *given: max(1, int(INTERVAL.parse(*gi
 
 
 class _ScheduledJob(Struct, frozen=True):
-    """Its attributes are the ones of `NewJob`."""
-
     job_type: FilledText = field(name="type")
     payload: Annotated[str | None, ValueType("a table", _parse_payload)] = None
     platform: FilledText = "local"
@@ -168,7 +165,6 @@ class Schedule(Struct, frozen=True):
 
 
 def cron_every(length: str) -> str:
-    """Return the cron expression of an interval such as 15m, 1h or 1d."""
     minutes, rest = divmod(parse_length(length).total_seconds(), 60)
     hours = minutes / 60
     if rest == 0 and minutes == 1:
@@ -221,7 +217,7 @@ def choose_slots(schedule: Schedule, due: Sequence[datetime], now: datetime) -> 
 
 
 def fill_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
-    """Return the job's payload with {slot} and {day} replaced by the slot's local time and date in `zone`."""
+    """Replace {slot} and {day} in the payload by the slot's local time and date."""
     here = slot.astimezone(zone_of(zone))
     return job.payload and job.payload.replace("{slot}", here.isoformat()).replace("{day}", here.date().isoformat())
 
@@ -230,7 +226,6 @@ def fill_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
 
 
 def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
-    """Return the schedules. A schedule without a zone of its own has an empty zone."""
     if not isinstance(raw, list):
         raise ConfigError(f"{label} is a list of tables, each headed [[schedule]], not {raw!r}")
     tables = enumerate(raw, 1)

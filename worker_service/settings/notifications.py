@@ -22,7 +22,6 @@ from worker_service.settings.value_types import (
 )
 
 OWNER = "owner"
-"""Value of `to` that means the address of the notice's owner."""
 
 KINDS = {
     "job.failed": ("job failed", "jobs failed"),
@@ -37,7 +36,6 @@ KINDS = {
     "schedule.missed": ("schedule missed some of its times", "schedules missed some of their times"),
     "disk.low": ("disk is nearly full", "disks are nearly full"),
 }
-"""Notices that a rule may name, in singular and plural, worst first."""
 
 
 def _parse_address(raw: object, _: str, __: Path) -> str:
@@ -79,11 +77,9 @@ class NotifyRule(Struct, frozen=True):
         "disk.low",
     )
     owners: Annotated[Sequence[str], ValueType("a list of owners", lambda raw, _, __: tuple(parse_words(raw)))] = ()
-    """Empty: all owners."""
     group_seconds: Annotated[float, TIME_FROM_ZERO] = field(default=60.0, name="group")
     """Notices that follow the first one within this time share its message."""
     quiet: Annotated[tuple[time, time] | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
-    """Hours without messages, which may span midnight."""
     zone: Annotated[str, ZONE] = ""
 
     def is_quiet(self, moment: datetime, zone: str) -> bool:

@@ -1,4 +1,4 @@
-"""The `proxy` setting: a proxy that signs users in and names them in a header, and what each user may do."""
+"""The `proxy` setting: a proxy that signs users in and names them in a header."""
 
 from __future__ import annotations
 
@@ -57,12 +57,11 @@ _USERS: ValueType[Mapping[str, ProxyUser]] = ValueType("a table of users", _pars
 
 class TrustedProxy(Struct, frozen=True):
     address: Annotated[tuple[str, ...], _ADDRESSES]
-    """Source of its requests. A process that can connect from there can claim to be any user."""
+    """A process that can connect from there can claim to be any user."""
     users: Annotated[Mapping[str, ProxyUser], _USERS]
     header: Annotated[str, ValueType("the name of a header", _parse_header)] = "X-Forwarded-User"
 
     def find_user(self, name: str) -> ProxyUser | None:
-        """Return what the user may do; None if there is no entry for the name and none for everybody else."""
         found = self.users.get(name) or self.users.get(ANYONE)
         if found is None or found.owner != _OWN_NAME:
             return found

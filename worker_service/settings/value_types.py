@@ -42,9 +42,7 @@ class ValueType(Struct, Generic[T], frozen=True):
     what: str
     """Valid values; ends the error message."""
     parse: Callable[[object, str, Path], T]
-    """Takes a raw value, a label for errors and the base of relative paths. Raises ValueError, or ConfigError for a
-    better message.
-    """
+    """Takes a raw value, a label for errors and the base of relative paths."""
     write: Callable[[T], str | Mapping[str, str]] = str
     """Formats a value for `config show`; a table has one entry per line."""
 
@@ -57,17 +55,15 @@ class ValueType(Struct, Generic[T], frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Setting(Generic[T]):
-    """Declared as an attribute of a class; on an instance the attribute is the value."""
+    """On an instance, the attribute is the value."""
 
     kind: ValueType[T]
     default: object
     """The TOML value; None if it depends on other values."""
     help: str
     otherwise: str = ""
-    """Describes a default that depends on other values."""
     has_flag: bool = False
     table: str = ""
-    """Heading of a table, which can only be set in the file."""
     key: str = ""
 
     def __set_name__(self, _: type, name: str) -> None:
@@ -90,7 +86,6 @@ class Setting(Generic[T]):
         return f"--{self.key.replace('_', '-')}"
 
     def from_environment(self) -> T:
-        """Return the value in a handler's child process, which is given only the variable."""
         return self.kind.read(os.environ.get(self.variable) or self.default, self.variable)
 
 
@@ -147,7 +142,6 @@ def _parse_database(raw: object, label: str, base: Path) -> Path:
 
 
 def parse_words(raw: object, separator: str = ",") -> list[str]:
-    """Take a list, or a text with separators; ValueError for anything else."""
     words = raw.split(separator) if isinstance(raw, str) else raw
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError
