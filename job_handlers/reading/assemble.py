@@ -1,9 +1,6 @@
 """Build and publish a document's files: text, pages.json, a searchable PDF, a thumbnail, hOCR.
 
-`ingest` publishes a document if it has all of its pages; otherwise the job `assemble` does, once they have been read.
-
-Pages are written as they arrive and fetched in slices, so that ten thousand take no more memory than twenty. The PDF
-and the thumbnail are left out if they cannot be made.
+`ingest` publishes a document of which it has all pages; otherwise the job `assemble` does, once they have been read.
 """
 
 from __future__ import annotations
@@ -126,7 +123,6 @@ class Assembly:
             self.add(page)
 
     def finish(self, facts: DocumentFacts, draw: Callable[[], bytes] | None) -> Done:
-        """Finish and return the outcome. `draw` returns the thumbnail."""
         context = self._context
         self._json.write("\n]}\n")
         if self._hocr is not None:
@@ -202,7 +198,7 @@ class Assembly:
 
 
 def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[PageResult]:
-    """Yield the stored pages in order. Raise `Permanent` naming the pages that are missing."""
+    """Raise `Permanent` naming the pages that are missing."""
     size = _SLICE
     while first <= pages:
         last = min(first + size - 1, pages)

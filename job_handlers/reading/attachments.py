@@ -1,7 +1,6 @@
 """Turn the files inside a zip archive or a mail into documents of their own.
 
-A document is identified by its container and its path inside it, so that a new version of the archive creates new
-generations of the same documents. Files that cannot be read are left out and named in a note.
+A document is identified by the container and its path in it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _STEP_BYTES = 1 << 20
 _COUNT_FILES = 1
-"""Pseudo page number that returns the number of files; the numbers of the files follow."""
+"""Pseudo page number that returns the number of files."""
 _PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
 

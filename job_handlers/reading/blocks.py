@@ -1,7 +1,4 @@
-"""Divide the lines of a page into blocks: paragraphs, items of lists, captions, footnotes, code. Pure functions.
-
-The lines are in reading order and stay in it. Whether a block begins between two lines is a sum of evidence.
-"""
+"""Divide the lines of a page into blocks. Whether one begins between two lines is a sum of evidence."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _BOLD_FONT = re.compile(r"bold|black|heavy|cmbx|cmb10|sfbx|semib|demi|-bd|medi\b
 _MONO_FONT = re.compile(r"courier|mono|consolas|menlo|cmtt|inconsolata|typewriter|lucidacon", re.IGNORECASE)
 _ITALIC_FONT = re.compile(r"italic|oblique|cmti|-it\b", re.IGNORECASE)
 _NEIGHBOURS = 5
-"""Lines above and below a line that show how wide its column is there."""
+"""Lines that show how wide the column is."""
 
 
 class TextLine(Struct, frozen=True, gc=False):
@@ -39,14 +36,14 @@ class TextLine(Struct, frozen=True, gc=False):
     x1: float
     y1: float
     base: float
-    """Height of its baseline. The boxes of fonts differ too much to be compared."""
+    """Height of its baseline, because the boxes of fonts differ too much."""
     size: float
     style: int
     text: str
     """Includes the line feed."""
     begins_part: bool
     role: Role | None = None
-    """Role that the file itself states."""
+    """Role that the file states."""
     level: int = 0
     group: int = 0
     """Number of the element in the file's structure; 0: none."""
@@ -62,8 +59,6 @@ def font_style(name: str, weight: str) -> int:
 
 
 class PageFacts(NamedTuple):
-    """The page's height, and the usual height of letters and step between lines."""
-
     height: float
     body: float
     pitch: float
@@ -87,10 +82,7 @@ def facts_of(lines: Sequence[TextLine], height: float) -> PageFacts:
 
 
 def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
-    """Return how much speaks for a new block between the lines `a` and `b`.
-
-    `first` begins the open block; `right` is the edge of the column at `a`.
-    """
+    """Return how much speaks for a new block between `a` and `b`. `right` is the edge of the column at `a`."""
     size = a.size or 1
     rise = b.base - a.base
     step = rise / (facts.pitch * max(b.size / (facts.body or 1), 0.8) or 1)
@@ -137,10 +129,7 @@ def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts
 def blocks_of_words(
     lines: Sequence[Sequence[Word]], text: str, tables: Sequence[tuple[int, int]], height: float
 ) -> list[Block]:
-    """Return the blocks of a recognised page, from its lines in reading order and the ranges of its tables.
-
-    An empty line precedes a line that begins a paragraph.
-    """
+    """Return the blocks of a recognised page. An empty line precedes a line that begins a paragraph."""
     usual = median([word.y1 - word.y0 for line in lines for word in line] or [1.0])
     ends = dict(tables)
     placed: list[tuple[int | None, int, TextLine]] = []
@@ -192,7 +181,6 @@ def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> lis
 
 
 def _right_edges(lines: Sequence[TextLine]) -> list[float]:
-    """Return the right edge of the column at each line, which its neighbours show."""
     edges = [one.x1 for one in lines]
     for at, one in enumerate(lines):
         x0, x1, reach = one.x0, one.x1, 3 * one.size

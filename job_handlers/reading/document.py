@@ -1,7 +1,4 @@
-"""Access to a job's document: its file, its reading settings, and whether its generation is still current.
-
-A field of the payload overrides a setting of the document, for this job and its follow-up jobs.
-"""
+"""Access to a job's document: its file, its reading settings, and whether its generation is still current."""
 
 from __future__ import annotations
 
@@ -27,12 +24,11 @@ ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
 
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 LOCKED = "locked"
-"""The answer of a page process whose password does not open the file."""
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
 class HowToRead(Struct, frozen=True, kw_only=True):
-    """Reading settings. In a payload, None means the document's own setting; in a document, None means the default."""
+    """Reading settings. In a payload, None means the document's own setting; in a document, the default."""
 
     languages: tuple[str, ...] | None = None
     """Tesseract codes, such as eng and deu. By default each page's language is chosen from those installed."""
@@ -94,7 +90,6 @@ def original_of(context: Context[Any]) -> Path:
 
 
 def content_of(context: Context[Any]) -> str:
-    """Return the SHA-256 of the document's file, which is normally stored with the document."""
     if known := document_of(context).content:
         return known
     return sha256_of(original_of(context))
@@ -105,7 +100,7 @@ def library_of(kind: FileKind) -> str:
 
 
 def check_current(context: Context[Any]) -> None:
-    """Raise `Permanent` if the document has a newer generation. Call this before expensive work."""
+    """Raise `Permanent` if the document has a newer generation."""
     refuse_stale(is_stale=not context.ask(IsCurrent()).is_current)
 
 
@@ -122,7 +117,7 @@ def refuse_stale(*, is_stale: bool) -> None:
 
 
 def password_of(context: Context[Any], how: HowToRead) -> str:
-    """Return the password that a user has typed for this document, else that of the credential; empty without both."""
+    """Return the password that a user has typed, else that of the credential; empty without both."""
     if (typed := context.inputs.get("password")) is not None:
         password: str = msgspec.json.decode(typed.read_bytes())["password"]
         return password

@@ -18,7 +18,7 @@ _LEFT_OUT_NAMED_MAX = 1000
 
 
 class LeftOut:
-    """The files of a directory that are not read: counts by reason, and the first thousand paths."""
+    """Files that are not read: counts by reason, and the first thousand paths."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -37,7 +37,7 @@ class AdoptedFile(Struct, frozen=True):
     path: str
     content: str
     text: str | None
-    """Path of the text file next to it; None if the file has not been read."""
+    """Path of the text file next to it."""
 
 
 def absolute(path: Path | str) -> Path:
@@ -45,10 +45,7 @@ def absolute(path: Path | str) -> Path:
 
 
 def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None) -> list[Path]:
-    """Return the file, or the files below a directory that can be read; add the others to `left_out`.
-
-    Raise `BadInput` for a directory with more than `entries_max` entries.
-    """
+    """Raise `BadInput` for a directory with more than `entries_max` entries."""
     path = absolute(path)
     if not path.is_dir():
         if not path.is_file():
@@ -75,7 +72,7 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
 
 
 def files_to_adopt(directory: Path) -> list[AdoptedFile]:
-    """Return the files below a directory. If report.txt is next to report.pdf, it is that file's text."""
+    """If report.txt is next to report.pdf, it is that file's text."""
     files = find_files(directory, LeftOut())
     # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}

@@ -1,7 +1,4 @@
-"""hOCR: pages, lines and words with their boxes, as HTML. Pure functions.
-
-Boxes are in pixels of the image that was read; pages with their own text use 72 dpi.
-"""
+"""HOCR, in pixels of the image that was read; pages with their own text use 72 dpi."""
 
 from __future__ import annotations
 

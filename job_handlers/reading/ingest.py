@@ -1,8 +1,8 @@
 """Look at a document's file, count its pages and decide how each page has to be read.
 
-Takes the text of every page with a usable text layer, and every page result that is already stored for the same file.
-If that covers all pages, it publishes the document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges
-of pages, and `assemble`, which waits for them. To read a file that is not a document yet, enqueue `download`.
+Takes the pages with a usable text layer, and those that are already stored. If that covers all pages, it publishes the
+document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges of pages, and `assemble`. To read a file
+that is not a document yet, enqueue `download`.
 """
 
 from __future__ import annotations
@@ -63,19 +63,18 @@ from worker_service.handlers import (
 )
 
 _PAGE_CPU_SECONDS = 10
-"""A page usually takes a millisecond; a map with a million lines may take seconds."""
+"""Usually a millisecond; a map with a million lines takes seconds."""
 _TABLE_CPU_SECONDS = 600
 _FLOW_CPU_SECONDS = 300
-"""A flowing document is parsed as a whole."""
 _PAGES_ELSEWHERE_LEAST = 4
 _FAILED_PAGES_MAX = 20
-"""Each of them has used up its whole limit: a file made of such pages is not a report."""
+"""Each has used up its whole limit: such a file is not a report."""
 _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
-"""Page results per message: pages with a text layer are read faster than they can be saved one by one."""
+"""Page results per message: they are read faster than saved one by one."""
 _SAVE_SECONDS = 1.0
 _THUMBNAIL = -1
-"""Pseudo page number that requests the thumbnail from the page process."""
+"""Pseudo page number."""
 _REPAIRED = "the file was broken and has been repaired"
 
 
@@ -189,7 +188,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> 
 
 
 def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -> dict[int, str]:
-    """Save the stored results of these pages; return the digests of the pages without one."""
+    """Return the digests of the pages without a stored result."""
     left: dict[int, str] = {}
     waiting = iter(digests.items())
     while some := list(islice(waiting, _DIGESTS_AT_ONCE)):
@@ -204,7 +203,7 @@ def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
-    """Read and save pages with a text layer; return the pages that need OCR."""
+    """Return the pages that need OCR."""
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
@@ -277,7 +276,6 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
 
 
 def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int], Answer]:
-    """Return the function that answers for a flowing document. Runs in the page process."""
     try:
         writing = formats.open_document(original, kind)
         pages = formats.paginate(writing.pieces())
@@ -354,7 +352,7 @@ def _ocr_range_jobs(
 
 
 def _parallel_ranges(context: Context[HowToRead], pages: int) -> int:
-    """Return how many ranges should run at once. A small document is not worth copying to many nodes."""
+    # A small document is not worth copying to many nodes.
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 

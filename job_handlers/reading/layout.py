@@ -1,19 +1,15 @@
-"""Positions of the words on a page: one JSON value per page, stored, published, and converted to hOCR or a PDF.
+"""Positions of the words on a page, as one JSON value per page.
 
     {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"], …], …]}
 
 Coordinates are points from the top left of the page as it is shown. A word is x0, y0, x1, y1, confidence, text. An
-empty line precedes a line that begins a paragraph. `turn` and `skew` describe how the text lies on the page, `readers`
-names the engines that recognised it, `written_in` its languages; the lines whose numbers are in `second` contain words
-from the second engine. `blocks` say what each part of the page is (see `worker_service.jobs.blocks`); a page with its
-own text has no lines. A page of a spreadsheet has its values (see `spreadsheets`).
+empty line precedes a line that begins a paragraph. Lines numbered in `second` contain words from the second engine. A
+page with its own text has no lines; a page of flowing text has no positions.
 
     "tables": [{"box": [72.0, 80.0, 520.1, 300.5], "begin": 0, "end": 411,
                 "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
 
-A row of a table is a line of the page's text, with tabs between its cells, and a line of words.
-
-A page of flowing text has no positions: the "rows" of its tables contain texts, and there is no "box".
+A row of a table is a line of the page's text, with tabs between its cells.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ import msgspec
 from worker_service.handlers import Block, TextLink
 
 LAYOUT_BYTES_MAX = 400_000
-"""A page above this limit, with some ten thousand words, keeps its text and loses their positions."""
+"""A larger page, with some ten thousand words, loses their positions."""
 TEXT_CHARACTERS_MAX = 1_000_000
 
 
@@ -51,18 +47,17 @@ class PageTable(msgspec.Struct, frozen=True):
     box: tuple[float, float, float, float]
     begin: int
     end: int
-    """Range of the rows in the page's text."""
     rows: list[list[TableCell | None]]
-    """Rows of equal length. None is an empty cell; a cell that spans several columns is in the first of them."""
+    """None is an empty cell; a cell over several columns is in the first of them."""
 
 
 class UnreadScript(msgspec.Struct, frozen=True):
-    """The script a page seems to be written in, which the languages it was read in do not cover."""
+    """The script a page seems to be written in, which it was not read in."""
 
     script: str
     language: str
     install: str
-    """Command that installs the language data; empty if it is installed."""
+    """Empty if the data is installed."""
 
 
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,12 +82,10 @@ class TextTable(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int
     rows: list[list[str]]
     spans: list[tuple[int, int, int, int]] = []
-    """Row, column, rows and columns of each cell that covers several."""
+    """Row, column, rows and columns."""
 
 
 class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Layout of a page of flowing text, which has no positions."""
-
     tables: list[TextTable] = []
     readers: list[str] = []
     written_in: list[str] = []
@@ -113,7 +106,6 @@ def encode(layout: Layout) -> str:
 
 
 def encode_flow(flow: FlowLayout) -> str | None:
-    """Return the JSON value, or None if there is nothing to store."""
     if flow == FlowLayout():
         return None
     text = _encoder.encode(flow)
@@ -127,7 +119,7 @@ def decode(text: str) -> Layout:
 
 
 def has_lines(text: str) -> bool:
-    """Search without decoding. A quotation mark inside a word is always escaped, so a word cannot match."""
+    # A quotation mark inside a word is always escaped, so a word cannot match.
     return '"lines":' in text
 
 
@@ -161,7 +153,7 @@ def text_of(lines: Sequence[Sequence[Word]]) -> str:
 
 
 def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
-    """Return the mean confidence, weighted by word length because specks are read as short words."""
+    """Weight by word length, because specks are read as short words."""
     weights = [(len(word.text), word.confidence) for line in lines for word in line]
     total = sum(weight for weight, _ in weights)
     return round(sum(weight * value for weight, value in weights) / total, 1) if total else None
@@ -170,7 +162,7 @@ def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
 def to_page_points(
     lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
 ) -> list[list[Word]]:
-    """Convert from pixels of the deskewed and turned image to points of the page as it is shown."""
+    """Convert from pixels of the deskewed and turned image."""
     scale = 72.0 / dpi
     width, height = size
     turned = (height, width) if turn in (90, 270) else (width, height)

@@ -1,7 +1,6 @@
-"""Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other. Pure functions.
+"""Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other.
 
-The engine's lines are kept unless there is evidence against them. Coordinates are pixels of the image that was read,
-deskewed and turned upright.
+Coordinates are pixels of the image that was read, deskewed and turned upright.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
 _APART = 0.9
 _SPACE_MOST = 1.75
-"""Maximum gap in justified lines and after a sentence, in letter heights."""
+"""Letter heights: in justified lines and after a sentence."""
 _SPACES_LEAST = 3
 _EDGE = 0.005
 _LEVEL = 0.2
-"""Words that overlap by less than this share of the lower word are at different heights."""
+"""Words that overlap by less are at different heights."""
 _SAME_ROW = 0.6
 _SAME_PLACE = 0.4
 _WALL_LEAST, _WALL_MOST, _WALL_NEAR = 1.5, 0.3, 0.7
@@ -38,13 +37,13 @@ _LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """Numbers of the input lines that each line's words are from."""
+    """Numbers of input lines."""
     text: str
     tables: list[tuple[int, int, list[list[list[Word]]]]] = field(default_factory=list)
 
 
 def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
-    """Drop bars read from the paper's edge; join the parts of one row that two lines share into a line of its own."""
+    """Drop bars read from the paper's edge; join the parts of one row that two lines share."""
     done: list[list[Word]] = []
     for line in lines:
         kept = [word for word in line if not _is_edge(word, width)]
@@ -92,7 +91,7 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
 
 
 def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLine]]) -> ArrangedPage:
-    """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
+    """`rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _words_with_lines(lines)
     em = median([word.y1 - word.y0 for word, _ in words] or [0.0]) or 1.0
@@ -120,7 +119,7 @@ def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]
 
 
 def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: float) -> list[list[Word]]:
-    """Remove characters read from vertical lines between columns: a bar, or an unmatched bracket."""
+    """Remove characters read from vertical lines: a bar, or an unmatched bracket."""
     walls = [one for one in rules if one.y1 - one.y0 > _WALL_LEAST * em and one.x1 - one.x0 < _WALL_MOST * em]
     if not walls:
         return lines
@@ -179,7 +178,7 @@ def _is_right_of(one: TextPiece, other: TextPiece) -> bool:
 
 
 def _is_spread(line: Sequence[Word], em: float) -> bool:
-    """Return whether the line is justified: word gaps are even, and wider only after sentences."""
+    """Return whether the line is justified: word gaps are even."""
     spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
     return (
         len(spaces) >= _SPACES_LEAST
@@ -189,7 +188,7 @@ def _is_spread(line: Sequence[Word], em: float) -> bool:
 
 
 def _without_spaces(text: str) -> str:
-    """Replace spaces by no-break spaces, because the spaces in a piece count its words."""
+    # The spaces in a piece count its words.
     return text.replace(" ", "\u00a0")
 
 
@@ -203,7 +202,7 @@ def _arrange_blocks(
     found: Sequence[FoundTable],
     rules: Callable[[], Sequence[RulingLine]],
 ) -> ArrangedPage | None:
-    """Return the page with its tables and its blocks in reading order; None if the engine's order stays."""
+    """Return None if the engine's order stays."""
     entries, blocks, tables_at = _without_tables(lines, found)
     parts = reading_order.arrange_blocks(
         blocks,

@@ -1,8 +1,6 @@
 """Recognise a range of pages and save each at once, so that a killed attempt resumes there.
 
-The daemon is asked which pages of this file are stored; then, for every two pages drawn, whether any file has a page
-with the same pixels, and whether the document still needs this generation. Questions are batched because the daemon
-answers them on its main thread.
+A page whose pixels were recognised before, in any file, is not recognised again.
 """
 
 from __future__ import annotations
@@ -67,11 +65,10 @@ from worker_service.handlers import (
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
-"""Between checks whether trained data has been installed."""
 _LOOKS_AGAIN_AFTER = 0.25
 """Share of the time waited so far."""
 _SECOND_TRY = 1 << 24
-"""Greater than any page number. Added to it, it requests the page in parts, after a crash."""
+"""Greater than any page number. Added to it, it requests the page in parts."""
 _AT_ONCE = 2
 """Pages drawn in a row and looked up with one question."""
 
@@ -125,7 +122,6 @@ def run(context: Context[OcrPagesPayload]) -> Done:
 
 
 def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
-    """Return a function that writes the pages of one attempt into a PDF of their own."""
     if kind_of(original) is not FileKind.PDF:
         return lambda payload, target: False
     book = pdf.PagedFile(original, is_mapped=True)
@@ -150,7 +146,7 @@ ocr_pages = Handler(
 
 
 def _wait_for_data(context: Context[OcrPagesPayload], wanted: WayToRead) -> None:
-    """Raise `MissingDependency` until the data is installed, at growing intervals."""
+    """Raise `MissingDependency`, to look again at growing intervals."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
         ocr.reader_for(wanted)
@@ -173,8 +169,6 @@ class PageServer(Protocol):
 
 @dataclass(slots=True)
 class PageRange:
-    """Each page is drawn, and recognised unless a result for the same pixels is stored."""
-
     context: Context[OcrPagesPayload]
     numbers: Sequence[int]
     source: PageSource
@@ -182,7 +176,7 @@ class PageRange:
     identity: str
     recognised: int = 0
     _digests: dict[int, str] = field(default_factory=dict)
-    """Page number → digest of its pixels, for drawn pages."""
+    """Page number → digest of its pixels."""
 
     def read_with(self, process: PageServer) -> None:
         key = self.context.idempotency_key
@@ -209,7 +203,7 @@ class PageRange:
                 process.request(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
 
     def _without_results(self, names: Mapping[int, Sequence[str]]) -> list[int]:
-        """Save the pages with a stored result under one of their digests; return the others."""
+        """Save the pages with a stored result; return the others."""
         _stop_if_asked(self.context)
         answer = self.context.ask(KnownPages([name for some in names.values() for name in some]))
         known = set(answer.digests)
@@ -259,11 +253,8 @@ def _stop_if_asked(context: Context[OcrPagesPayload]) -> None:
 def _page_reader(
     original: Path, password: str, wanted: WayToRead, places: Mapping[int, int], *, is_forced: bool
 ) -> Callable[[int], DrawnPage | ReadPage]:
-    """Run in the page process.
-
-    A positive number draws a page, its negative recognises it, beyond `_SECOND_TRY` in parts. `places` maps page
-    numbers to positions in the file where they differ.
-    """
+    # A positive number draws a page, its negative recognises it, beyond `_SECOND_TRY` in parts.
+    # `places` maps page numbers to positions in a slice.
     try:
         book, reader = pdf.PagedFile(original, password), ocr.reader_for(wanted)
     except pdf.PdfLocked:
@@ -298,14 +289,12 @@ class PagePicture(NamedTuple):
     gray: Gray
     dpi: float
     is_damaged: bool = False
-    """Part of the page could not be drawn."""
     is_in_parts: bool = False
     own: pdf.PageText | None = None
-    """The page's own text, if it may contain more than the engine reads."""
+    """Text that may contain more than the engine reads."""
 
 
 def draw_page(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
-    """`place` is its position in this file if that is not its number."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
@@ -394,11 +383,10 @@ def _rules(seen: Gray | None, dpi: float) -> list[RulingLine]:
 
 _PICTURE_DPI = 150.0
 _SURE = 60.0
-"""Minimum confidence: below it the engine has probably read words into a photograph."""
+"""Below it the engine has probably read words into a photograph."""
 
 
 def _flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[[int], DrawnPage | ReadPage]:
-    """Run in the page process."""
     writing, reader = formats.open_document(original, kind), ocr.reader_for(wanted)
     pages: list[formats.FlowPage] = []
 

@@ -1,6 +1,6 @@
-"""Draw one page for the document viewer, with the positions of its words if it has text of its own.
+"""Draw one page for the document viewer.
 
-The web server runs it in a child process: it must not open files from strangers.
+In a child process, because the web server must not open files from strangers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Read pages in a separate process, so that a bad page costs only itself.
-
-The process shares the attempt's sandbox and limits. The kernel enforces a CPU limit for each page, even while a library
-holds the GIL. A process that dies is replaced, and the page it died on is reported.
-"""
+"""Read pages in a separate process with a CPU limit for each page, so that a bad page costs only itself."""
 
 from __future__ import annotations
 
@@ -30,13 +26,13 @@ _NUMBER = struct.Struct("<i")
 _AHEAD = 128
 _MANY = 64
 _NAP_SECONDS = 0.01
-"""Batches answers while many pages are queued: a wake-up costs more than an ordinary page."""
+"""Batches answers: a wake-up costs more than an ordinary page."""
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _OBJECTS_AT_ONCE = 50_000
 
 Make = Callable[[], Callable[[int], Any]]
-"""Called in the page process: opens the file and returns the reader of one page."""
+"""Called in the page process."""
 
 
 class TooLarge(Exception):
@@ -48,8 +44,6 @@ class Lost(Exception):
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):
-    """The page, or the file, cannot be read."""
-
     code: str
     message: str
     remedy: str = ""
@@ -73,7 +67,7 @@ class PageProcess(Generic[R]):
         self.stop()
 
     def begin(self) -> None:
-        """Start the process, which opens the file while the caller does something else."""
+        """Open the file while the caller does something else."""
         if not self._pid:
             self._start()
 
@@ -101,7 +95,6 @@ class PageProcess(Generic[R]):
         return bool(self._pending)
 
     def receive(self) -> tuple[int, R | TooLarge | Lost]:
-        """Wait for the oldest unanswered page."""
         body = self._receive_answer(is_hurried=len(self._pending) < _MANY)
         number = self._pending.popleft()
         if body is not None:
@@ -128,7 +121,7 @@ class PageProcess(Generic[R]):
             os.write(self._numbers, b"".join(map(_NUMBER.pack, numbers)))
 
     def _receive_answer(self, *, is_hurried: bool) -> bytes | None:
-        """None if the process closed the pipe before the answer was complete."""
+        """None if the pipe was closed before the answer was complete."""
         inbox = self._inbox
         if not is_hurried and len(inbox) < _LENGTH.size:
             time.sleep(_NAP_SECONDS)

@@ -1,4 +1,4 @@
-"""Page digests, page ranges, and how pages are divided into jobs. Pure functions."""
+"""Page digests, page ranges, and how pages are divided into jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker_service.handlers import Permanent, digest
 
 # Methods of pages that could not be read completely.
 PARTIAL = "partial"
-"""Recognised, although part of its picture is damaged or the engine failed on part of it."""
+"""Part of its picture is damaged, or the engine failed on part of it."""
 TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
@@ -36,17 +36,16 @@ class PageSource(NamedTuple):
 
 
 def layer_digest(source: PageSource, number: int) -> str:
-    """Return the digest of a page read from its text layer. Languages cannot change it."""
+    """Languages cannot change it."""
     return digest([source.content, number, "layer", LAYER_RULES, source.library])
 
 
 def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest of a recognised page, by its file and number. It can be looked up without opening the file."""
+    """Can be looked up without opening the file."""
     return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
 def pixels_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest of a recognised page by its pixels: the same in every file."""
     return digest([shown, "shown", OCR_RULES, list(languages), quality, engine])
 
 
@@ -55,7 +54,7 @@ def rows_digest(content: str, number: int, library: str) -> str:
 
 
 def job_digest(page_digest: str, key: str) -> str:
-    """Return a digest that only this job finds again, for a page over the limits that may be read another day."""
+    """Only this job finds the page again: it may be read another day."""
     return digest([page_digest, "too large", key])
 
 
@@ -85,15 +84,15 @@ def read_ranges(text: str, most: int) -> list[int]:
 
 
 class Scan(Struct, frozen=True):
-    """Compression of a scanned page. A page with more text is larger, and takes longer to recognise."""
+    """A page with more text is larger, and takes longer to recognise."""
 
     packing: str
-    """Format of the image. Sizes are only comparable between pages with the same packing."""
+    """Sizes are only comparable within a packing."""
     packed_bytes: int
 
 
 def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
-    """Return page number → cost relative to the median page of the same packing, capped for photographs."""
+    """Return page number → cost relative to the median page."""
     sizes: dict[str, list[int]] = {}
     for scan in scans.values():
         sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
@@ -107,10 +106,7 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 
 
 def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
-    """Divide the pages into even ranges of at most 12 pages, so many that no slot is idle at the end.
-
-    Ranges that run side by side share their pages so that they end together.
-    """
+    """Divide into even ranges, so many that no slot is idle at the end."""
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)
@@ -123,9 +119,9 @@ def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float])
 
 
 def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
-    """Share out the pages of these ranges: the costliest page first, each to the range with the lowest sum.
+    """Share out the pages: the costliest first, each to the range with the lowest sum.
 
-    If that gains less than 1 %, return the ranges unchanged: users see pages by their ranges.
+    Ranges stay if that gains less than 1 %, because users see pages by their ranges.
     """
     shared: list[list[int]] = [[] for _ in ranges]
     sums = [0.0] * len(ranges)

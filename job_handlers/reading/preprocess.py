@@ -1,7 +1,4 @@
-"""Prepare a page's gray pixels for OCR: detect ink, skew and lines; turn, straighten, crop and soften.
-
-Pillow does all per-pixel work. Skew is found by shearing a few narrow strips of a small copy.
-"""
+"""Prepare a page's gray pixels for OCR. Pillow does all per-pixel work."""
 
 from __future__ import annotations
 
@@ -21,50 +18,50 @@ _SEARCH_WIDTH = 600
 _STRIPS = 24
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
-"""Degrees. The OCR engine copes with a smaller skew, and resampling costs some quality."""
+"""Degrees. The engine copes with less, and resampling costs quality."""
 _SKEW_GAIN = 1.15
-"""Minimum ratio of the sharpness at the best angle to that of the page as it is."""
+"""Minimum gain in sharpness."""
 _REFINED_ANGLES = 3
-"""Best angles of the coarse search that are measured again, exactly."""
+"""Best angles of the coarse search."""
 _INK_WIDTH = 310
-"""Width in pixels of the reduced copy in which ink is sought."""
+"""Pixels."""
 _MARKS_WIDTH = 620
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
-"""Minimum difference in shade between ink and paper in a reduced copy."""
+"""Difference between ink and paper in a reduced copy."""
 _INK_LEAST = 0.00015
 _PIXEL_DEPTH = 70
-"""Minimum difference between ink and paper at full size, large enough to ignore grain."""
+"""At full size, large enough to ignore grain."""
 _RULE_DARK = 216
-"""Minimum mean ink of a step, of 255."""
+"""Mean ink of a step."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
 _SEGMENTS_MOST = 10_000
-"""More segments are those of a picture or of shadows."""
+"""More are those of a picture or of shadows."""
 _INK_RUN = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
-"""A column of letters, scanned downwards. A gap inside a letter is smaller than one between lines."""
+"""A column of letters, scanned downwards."""
 _TWO_TONED = 0.99
 _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
-"""Difference of the paper's shades above which one threshold for the page loses whole lines."""
+"""A greater difference loses whole lines to one threshold."""
 _GRAIN = 10
-"""Median difference between neighbouring pixels above which the noise is a scanner's, not that of print or film."""
+"""Median difference between pixels of a noisy scanner."""
 _PAPER = 255
 _LETTER_INCHES = 16 / 300
-"""Width of a letter or two. All ink in it counts as one mark, as high as a small letter if it contains no tall one."""
+"""A letter or two, which count as one mark."""
 _LETTERS_BESIDE = 10
 _MARK_INK, _MARKS_SHARE = 16, 0.6
-"""Minimum ink of a mark, of 255: specks do not pass. Minimum share of marks in a row of letters."""
+"""Specks have less ink; a row of letters has more marks."""
 _LETTERS_HIGH = range(7, 71)
-"""Pixels at 300 dpi. Anything lower is a line or dash, anything higher a picture."""
+"""Pixels at 300 dpi."""
 _LETTERS_LEAST = 20
 _SKIPPED_SHARE = 0.03
-"""Share of all letters to skip: a running head may be smaller than this height, a footnote may not."""
+"""A running head may be smaller than this share of letters."""
 _PICTURE_LEAST = 24
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
-"""Pixels above which a picture is halved: a page at 400 dpi has fewer, and loses no text at half its resolution."""
+"""Larger pictures are halved."""
 _SQUARES = [value * value for value in range(256)]
 
 
@@ -82,7 +79,7 @@ class Damaged(Exception):
 
 
 def decode_picture(packed: bytes) -> Gray | None:
-    """Decode a picture in a text. Return None if it is too small or too large for text; raise `Damaged`."""
+    """Return None if it is too small or too large for text; raise `Damaged`."""
     try:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
@@ -108,7 +105,7 @@ def decode_picture(packed: bytes) -> Gray | None:
 
 
 def pixels_hash(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
-    """Return the SHA-256 of everything the recognised text depends on. A weaker hash could be forged."""
+    """Hash everything the recognised text depends on. A weaker hash could be forged."""
     found = hashlib.sha256(repr((gray.width, gray.height, dpi, size)).encode())
     found.update(gray.samples)
     return found.hexdigest()
@@ -119,7 +116,7 @@ def image_of(gray: Gray) -> Image.Image:
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
-    """Whiten the rows of one shade with which a decoder fills the end of a truncated image."""
+    """Whiten the rows of one shade with which a decoder fills a truncated image."""
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -128,7 +125,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Cut the page into bands of at most `height`, each with its top. Each cut is at the brightest row in reach."""
+    """Each band has its top. Cuts are at the brightest row in reach."""
     shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     found: list[tuple[int, Gray]] = []
     top = 0
@@ -142,7 +139,7 @@ def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
 
 
 def is_blank(gray: Gray) -> bool:
-    """Return whether the page has no ink. Specks and the shadow along an edge do not count."""
+    """Specks and the shadow along an edge are not ink."""
     small = _reduce_to_width(gray, _INK_WIDTH)
     left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
@@ -157,13 +154,13 @@ def is_blank(gray: Gray) -> bool:
 
 
 def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
-    """Return the share of the ink that lies outside these boxes."""
+    """Return a share of all ink."""
     ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
 
 def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
-    """Return the boxes of connected ink outside these boxes; none if there are more than `most`, which means dirt."""
+    """Return the boxes of connected ink; none if there are more than `most`, which means dirt."""
     ink, _, step = _ink_outside(gray, boxes, _MARKS_WIDTH)
     whole: list[list[int]] = []
     # Boxes of marks that reach the row above. A run of ink extends the box that it touches, and joins several.
@@ -190,7 +187,7 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """Return the ink outside the boxes, in a copy of about this width; the page's ink in all; the copy's scale."""
+    """Return the ink outside the boxes, the page's ink in all, and the scale."""
     step = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
@@ -203,16 +200,13 @@ def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Im
 
 
 def has_two_tones(gray: Gray) -> bool:
-    """Return whether the page is black and white, like a fax.
-
-    Softening such a page merges lines, letters and columns.
-    """
+    """Return whether the page is black and white, like a fax: softening merges its lines."""
     counts = image_of(gray).histogram()
     return counts[0] + counts[_PAPER] >= _TWO_TONED * sum(counts)
 
 
 def height_of_letters(gray: Gray, dpi: float) -> int:
-    """Return the height in pixels of small letters, such as x, in the smallest print; 0 if there are too few."""
+    """Return the height of an x in the smallest print; 0 if there are too few."""
     # Each pixel of `marks` is a letter or two of one row; in `rows`, a pixel is ink if most of ten neighbours are.
     marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_threshold_table(_MARK_INK))
     rows = (
@@ -255,7 +249,7 @@ def is_grainy(gray: Gray) -> bool:
 
 
 def skew_of(gray: Gray) -> float:
-    """Return the degrees by which the text leans clockwise; 0 if that is too little to matter."""
+    """Return the degrees by which the text leans clockwise; 0 if too few to matter."""
     small = _reduce_to_width(gray, _SEARCH_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
@@ -289,7 +283,7 @@ def turn_image(gray: Gray, degrees: int) -> Gray:
 
 
 def soften(gray: Gray) -> Gray:
-    """Blur slightly: single-pixel specks fade, strokes stay."""
+    """Single-pixel specks fade, strokes stay."""
     image = image_of(gray).filter(ImageFilter.GaussianBlur(0.6))
     return Gray(image.width, image.height, image.tobytes())
 
@@ -300,10 +294,7 @@ def crop(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int,
 
 
 def ink_within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
-    """Return the ink inside the box as 255 on 0, and its left and top.
-
-    The threshold lies between the local paper and the darkest ink.
-    """
+    """Return the ink as 255 on 0, and its left and top."""
     image, left, top = _crop_image(gray, box)
     paper, ink = _tones(image, (1, 2), (1, 300))
     dark = paper - max((paper - ink) * 0.45, _INK_DEPTH)
@@ -317,7 +308,6 @@ def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Ima
 
 
 def ruled_lines(gray: Gray, dpi: float) -> list[Box]:
-    """Return the level and upright lines of ink, in pixels."""
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     level = _segments(ink, step)
@@ -326,7 +316,7 @@ def ruled_lines(gray: Gray, dpi: float) -> list[Box]:
 
 
 def _segments(ink: Image.Image, step: int) -> list[Box]:
-    """Return the level lines of ink, to the nearest `step` of pixels."""
+    """Return the level lines of ink."""
     # A slightly leaning line continues in the next row.
     thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
     small = thick.reduce((step, 1))
@@ -367,7 +357,7 @@ def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
 
 
 def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
-    """Return for each share, such as (3, 4), the shade below which that share of the pixels lies."""
+    """Return the shade below which each share of the pixels lies."""
     counts = list(accumulate(image.histogram()))
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
@@ -379,7 +369,6 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    """Return the greatest sharpness and its angle, or `best` if no angle is better."""
     for angle in angles:
         sharp = _sharpness(strips, angle, strip_width)
         if sharp > best[0]:

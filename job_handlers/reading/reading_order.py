@@ -1,8 +1,7 @@
-"""Reading order of the blocks on a page. Pure functions over boxes.
+"""Reading order of the blocks on a page.
 
-The given order is kept unless it moves up within a column, or jumps between columns and back. Then the blocks are
-ordered by an X-Y cut: split at vertical gaps into columns, at horizontal gaps into rows, and recurse. A horizontal line
-that spans several columns separates what is above it from what is below.
+The given order is kept unless it moves up within a column, or jumps between columns and back. Otherwise an X-Y cut
+splits the page at gaps and separating lines into columns and rows.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ Box = tuple[float, float, float, float]
 BLOCKS_MOST = 400
 _RULES_MOST = 1000
 _THIN = 0.4
-"""Share of the lowest box by which a line's segments may differ in height, or a line may cut into a box."""
+"""Share of the lowest box."""
 _TOUCH = 0.2
-"""Share of the smaller box by which two boxes may overlap and still count as beside or below each other."""
+"""Share of the smaller box by which boxes beside each other may overlap."""
 
 
 @dataclass(slots=True)
@@ -39,10 +38,10 @@ def arrange_blocks(
     is_given: bool = True,
     rules: Callable[[], Sequence[Box]] = tuple,
 ) -> list[OrderedPart]:
-    """Return the blocks in reading order, split where their lines jump to another column.
+    """Split blocks where their lines jump to another column.
 
-    The first line of each table (`of_table`) is replaced by the table. `rules` returns the lines drawn on the page and
-    is called only if the order has to be computed.
+    The first line of each table (`of_table`) is replaced by the table. `rules` is called only if the order has to be
+    computed.
     """
     parts: list[OrderedPart] = []
     met: set[int] = set()
@@ -73,10 +72,7 @@ def arrange_blocks(
 
 
 def _is_in_other_column(last: Box, own: Box) -> bool:
-    """Return whether the line is in another column than the one before it.
-
-    The text after a paragraph number is not.
-    """
+    # The text after a paragraph number is not.
     height = own[3] - own[1]
     is_behind = own[1] < (last[1] + last[3]) / 2 < own[3] and 0 <= own[0] - last[2] < 3 * height
     return not (is_behind and last[2] - last[0] < 4 * height)
@@ -89,10 +85,7 @@ def _union(one: Box, other: Box) -> Box:
 def block_order(
     boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[], Sequence[Box]] = tuple
 ) -> list[int]:
-    """Return the indexes of `boxes` in reading order.
-
-    `is_given` is True for a text layer, whose order is trusted more than an OCR engine's.
-    """
+    """`is_given`: the order of a text layer is trusted more than an OCR engine's."""
     given = list(range(len(boxes)))
     if not 2 < len(boxes) <= BLOCKS_MOST or _is_top_to_bottom(boxes):
         return given
@@ -107,7 +100,7 @@ def block_order(
 
 
 def _has_nested_boxes(boxes: Sequence[Box]) -> bool:
-    """Return whether a box lies mostly inside another, as a caption in flowing text. No gap shows their order then."""
+    """No gap shows the order of a box inside another."""
     return any(
         min(a[2], b[2]) - max(a[0], b[0]) > 0.6 * min(a[2] - a[0], b[2] - b[0])
         and min(a[3], b[3]) - max(a[1], b[1]) > 0.6 * min(a[3] - a[1], b[3] - b[1])
@@ -180,7 +173,7 @@ def _moves_up_in_column(boxes: Sequence[Box]) -> bool:
 
 
 def _interleaves_columns(read: Sequence[int], boxes: Sequence[Box]) -> bool:
-    """Return whether the order leaves a column and later returns to it, more than once."""
+    """Return whether the order leaves a column and returns to it, more than once."""
     breaks = 0
     for one, following in pairwise(read):
         a, b = boxes[one], boxes[following]
@@ -216,10 +209,7 @@ def _xy_cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
 
 
 def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], lowest: float) -> bool:
-    """Return whether the left column is a sidebar, which is read after the main text.
-
-    It is much narrower and has a block of several lines; a column of single lines is labels for the text beside it.
-    """
+    """Return whether the left column, much narrower, is read after the main text. Single lines are labels."""
     wide, narrow = (max(boxes[at][2] for at in some) - min(boxes[at][0] for at in some) for some in (right, left))
     return narrow < 0.6 * wide and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
 

@@ -1,7 +1,4 @@
-"""Turn a user's request to read a document into a job.
-
-Refuses requests that make no sense; the services decide whether a request is accepted.
-"""
+"""Turn a user's request to read a document into a job."""
 
 from __future__ import annotations
 
@@ -47,25 +44,20 @@ Options = TypeVar("Options", bound="ReadOptions")
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
-    """Options for reading a document. An option that is not given keeps the document's own setting."""
+    """An option that is not given keeps the document's own setting."""
 
     as_usual: bool = False
-    """Forget the document's own settings."""
     languages: tuple[str, ...] = ()
     quality: Quality | None = None
     force_ocr: bool = False
     hocr: bool = False
     password_file: str | None = None
-    """Name of a credential."""
     then: tuple[str, ...] = ()
     on_failure: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
 
     def reading_settings(self) -> dict[str, object]:
-        """Return the settings as in the payload of `ingest`.
-
-        A setting that is not given is left out; null resets it to the default.
-        """
+        """Return the payload of `ingest`. None resets a setting to the default."""
         said: dict[str, object] = dict.fromkeys(_DOCUMENT_SETTINGS) if self.as_usual else {}
         if self.languages:
             said["languages"] = [language for word in self.languages for language in _languages(word)]
@@ -86,7 +78,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return said
 
     def actions(self, *, standing: bool = False) -> list[DeferredAction]:
-        """Return the follow-up actions. `standing` repeats them for each new generation."""
+        """`standing` repeats them for each new generation."""
         on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
         return [read_action(word, when, standing=standing) for when, word in on_end]
 
@@ -94,7 +86,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
 
     def actions_and_tags(self, *, standing: bool = False) -> dict[str, object]:
-        """Return the actions and tags as in the payload of `download`."""
+        """Return them as in the payload of `download`."""
         tags = read_tags(self.tags)
         actions = [
             {
@@ -109,10 +101,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
 
 def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
-    """`words` come from the command line, HTTP, a form or TOML.
-
-    A value may be a list; an empty text means not given.
-    """
+    # A value may be a list; an empty text means not given.
     known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     converted: dict[str, Any] = {}
     for key, said in words.items():
@@ -174,10 +163,7 @@ def download_job(
 
 
 def reindex_job(document: Document, options: ReadOptions, *, has_original: bool, is_forced: bool) -> NewJob:
-    """Read it with its own settings, overridden by `options`.
-
-    If the original is missing, download it first.
-    """
+    """Download the document first if the original is missing."""
     platform, owner = document.platform, document.owner
     if has_original:
         request = DocumentRequest(

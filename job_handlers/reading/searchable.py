@@ -1,7 +1,4 @@
-"""Invisible text that makes a scan searchable: one content stream per page, drawn below its image. Pure functions.
-
-Characters are encoded in blocks of 256, with one font and one character map per block. No glyph is ever shown.
-"""
+"""Invisible text that makes a scan searchable, drawn below its image, in one font per block of 256 characters."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from itertools import groupby
 from job_handlers.reading.layout import Layout
 
 _WIDTH = 500
-"""Width of every character, in thousandths of its height."""
+"""In thousandths of the height."""
 _ASCENT = 0.8
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
@@ -44,7 +41,7 @@ def widths() -> str:
 
 
 def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
-    """Return the content stream of a page. `matrix` maps points of the page as it is shown to its own space."""
+    """`matrix` maps points of the page as it is shown to its own space."""
     words = [word for line in layout.lines for word in line if word.x1 > word.x0 and word.y1 > word.y0]
     if not words:
         return b""

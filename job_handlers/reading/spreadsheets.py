@@ -1,7 +1,4 @@
-"""Read spreadsheets and CSV files as text and typed values. The only module that uses python-calamine.
-
-A page is a hundred rows of one worksheet; pages are numbered through all worksheets in order.
-"""
+"""Read spreadsheets and CSV files as text and typed values, a hundred rows of one worksheet a page."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ LIBRARY = f"calamine {version('python-calamine')}"
 ROWS_PER_PAGE = 100
 ROWS_PER_RANGE = 3000
 _RANGES_MOST = 20
-"""Every range reads its worksheets again, so a huge worksheet is not cut into hundreds of ranges."""
+"""Every range reads its worksheets again."""
 _CELL_CHARACTERS_MAX = 1 << 20
 _TEXT_BOXES = "Text boxes"
 
@@ -54,7 +51,7 @@ class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SheetFile:
-    """One file. Keeps the worksheet that was read last."""
+    """Keeps the worksheet that was read last."""
 
     def __init__(self, path: Path, kind: FileKind) -> None:
         self._path = path
@@ -85,7 +82,7 @@ class SheetFile:
 
     @cached_property
     def _text_boxes(self) -> list[str]:
-        """Texts of the shapes on the worksheets, which calamine leaves out. They become a worksheet of their own."""
+        """Shapes on the worksheets, which calamine leaves out, become a worksheet."""
         # A broken drawing costs no row.
         with suppress(UnreadableDocument):
             if is_zipfile(self._path):
@@ -104,10 +101,7 @@ class SheetFile:
 
 
 def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRange] | tuple[str, str] | Refusal]:
-    """Return the function that answers for a spreadsheet. Runs in the page process.
-
-    Page number 0 returns the row ranges of all pages; any other number the text and layout of that page.
-    """
+    """Page 0 is the row ranges of all pages; any other page its text and layout."""
     sheet = SheetFile(original, kind)
     ranges: list[RowRange] = []
 
@@ -137,7 +131,7 @@ def row_ranges_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
 
 
 def job_ranges(pages: Sequence[RowRange]) -> list[list[int]]:
-    """Return the page numbers of each range: 3,000 rows, or more if there would be too many ranges."""
+    """Divide pages into ranges of 3,000 rows, or more if there would be too many."""
     total = sum(page.last - page.first + 1 for page in pages)
     most = max(ROWS_PER_RANGE, -(-total // _RANGES_MOST))
     found: list[list[int]] = []
@@ -164,7 +158,7 @@ def _open_workbook(path: Path) -> Iterator[Any]:
 
 
 def _height(sheet: Any) -> int:
-    """Return the number of the last row, which the library's total_height misses by one."""
+    # The library's total_height misses the last row.
     return sheet.end[0] + 1 if sheet.end is not None else 0
 
 

@@ -1,8 +1,4 @@
-"""Decide whether a page's text layer is usable or the page needs OCR. Pure functions.
-
-A text layer is unusable if it is missing, garbage, or invisible under an image that covers the page: then it is the
-output of another OCR program.
-"""
+"""Decide whether a page needs OCR: its text is missing, garbage, or another OCR program's, invisible under an image."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from msgspec import Struct
 
 _COVERS = 0.5
 _FEW_CHARACTERS = 50
-"""Fewer characters on a scan are a stamp or a page number, not its text."""
+"""Fewer on a scan are a stamp or a page number."""
 _GARBAGE_SHARE = 0.1
 _LETTERS_LEAST = 100
 _VOWELS_LEAST = 0.18
@@ -72,7 +68,6 @@ def _is_garbage_without_leaders(text: str, characters: int) -> bool:
 
 
 def is_worth_comparing(text: str, drawn: PageInk) -> bool:
-    """Return whether a page's own text is worth a comparison: visible and meaningful."""
     characters = len("".join(text.split()))
     return characters > 0 and drawn.invisible <= 0.5 and _count_bad(text) <= characters * _GARBAGE_SHARE
 
@@ -109,11 +104,11 @@ def letters_in(text: str) -> int:
 
 
 def _split_ascii(text: str) -> tuple[bytes, str]:
-    """Return the ASCII characters, which are counted in bulk, and the others."""
+    """Return the ASCII characters, to be counted in bulk, and the others."""
     plain = text.encode("ascii", "ignore")
     return plain, "" if len(plain) == len(text) else _ASCII.sub("", text)
 
 
 def _count_marked(plain: bytes, marked: bytes) -> int:
-    """Count the marked characters as the bits of one large number, in half the time of testing each."""
+    """Count bits of one large number, in half the time of testing each."""
     return int.from_bytes(plain.translate(marked), "little").bit_count()

@@ -1,8 +1,4 @@
-"""Files with flowing text. One module for each family of formats.
-
-A module yields paragraphs, table rows, pictures and the author's page breaks, in order; `paginate` divides them into
-pages. References to anything outside the file are never followed.
-"""
+"""Files with flowing text: paragraphs, table rows, pictures and page breaks. Other files are never opened."""
 
 from __future__ import annotations
 
@@ -28,10 +24,10 @@ PAGES_MAX = 100_000
 _PAGE_CHARACTERS = 3000
 _PAGE_CHARACTERS_MAX = 6000
 _PICTURE_CHARACTERS = 300
-"""Length that a picture counts for, so that an album does not become one page that exceeds every limit."""
+"""Counts for a picture, so that an album does not become one page."""
 _CHARACTERS_MAX = 100_000_000
 _UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
-"""Soft hyphens, which would hide a word from search, and lone surrogates, which UTF-8 cannot encode."""
+"""Soft hyphens would hide a word from search; UTF-8 cannot encode lone surrogates."""
 _LIGATURES = re.compile("[\ufb00-\ufb06]")
 _CELLS_MAX = 20_000
 
@@ -51,8 +47,6 @@ _MODULES = {
 
 
 class UnreadableDocument(Exception):
-    """The file is broken, or larger than the limits."""
-
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
         self.detail, self.remedy = detail, remedy
@@ -71,11 +65,11 @@ class PictureReference(NamedTuple):
 
 
 class TableRow(str):
-    """A paragraph that is a table row: cells separated by tabs."""
+    """A row of a table: cells separated by tabs."""
 
     __slots__ = ("begins", "spans")
     begins: bool
-    """True for the first row of a table, which may directly follow another table."""
+    """First row of a table, which may directly follow another table."""
     spans: Sequence[tuple[int, int, int]]
     """Column, rows and columns of each cell that covers several."""
 
@@ -86,7 +80,7 @@ class TableRow(str):
 
 
 class StyledText(str):
-    """A whole paragraph with its role. Pieces of plain `str` are lines, and an empty line ends their paragraph."""
+    """A whole paragraph. Pieces of plain `str` are lines, and an empty line ends their paragraph."""
 
     __slots__ = ("level", "links", "role")
     role: Role
@@ -109,10 +103,10 @@ FlowPage = tuple[Piece, ...]
 
 
 class FlowDocument(Protocol):
-    """An open file. Its methods raise `UnreadableDocument`."""
+    """Its methods raise `UnreadableDocument`."""
 
     notes: list[str]
-    """Notes for the user about content that was left out. Complete once all pieces have been yielded."""
+    """Notes for the user. Complete once all pieces have been yielded."""
 
     def pieces(self) -> Iterator[Piece]: ...
 
@@ -179,7 +173,6 @@ def _cut_long(paragraph: str) -> Iterator[str]:
 
 
 def blocks_in(lines: Sequence[str], tables: Sequence[TextTable]) -> list[Block]:
-    """Return the blocks of a page with these lines, in which `tables_in` found these tables."""
     ends = {one.begin: one.end for one in tables}
     made: list[Block] = []
     begin = table_end = 0
@@ -202,7 +195,7 @@ def blocks_in(lines: Sequence[str], tables: Sequence[TextTable]) -> list[Block]:
 
 
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
-    """Return the tables of a page with these lines: consecutive rows, at least two of them with several columns."""
+    """Return the tables: consecutive rows, at least two of them with several columns."""
     found: list[list[tuple[int, TableRow]]] = []
     begin = 0
     follows = False

@@ -1,7 +1,4 @@
-"""Zip archives, on their own and as the container of books and office documents.
-
-Declared sizes are not trusted: unpacking stops at a limit.
-"""
+"""Zip archives, on their own and as containers. Declared sizes are not trusted: unpacking stops at a limit."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ class Archive:
             raise UnreadableDocument(f"it holds more than {_MEMBERS_MAX} files", "split it")
 
     def members(self) -> list[Member]:
-        """Return the files, without metadata left by desktop programs."""
         return [
             Member(_file_name(one), one, _refusal(one))
             for one in self._archive.infolist()
@@ -81,7 +77,7 @@ class Archive:
 
 
 def _file_name(member: zipfile.ZipInfo) -> str:
-    """Return the file name. Many programs write UTF-8 without setting the flag."""
+    """Many programs write UTF-8 without setting the flag."""
     if not member.flag_bits & _SAYS_UTF_8:
         with suppress(UnicodeError):
             return member.filename.encode("cp437").decode()

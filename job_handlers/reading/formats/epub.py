@@ -1,4 +1,4 @@
-"""Books: the chapters of an EPUB, in reading order. Each chapter begins a page."""
+"""The chapters of an EPUB, in reading order. Each begins a page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mails in files (.eml): sender, recipients, subject and text.
-
-Attachments become documents of their own.
-"""
+"""Mails in files (.eml). Attachments become documents of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
 _LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
 _BOUNCE = "message/delivery-status"
-"""A mail server's report about a mail that it could not deliver."""
+"""A report about a mail that could not be delivered."""
 _BYTES_MAX = 128 << 20
 """Python's parser takes six times as much memory."""
 _HEADER_CHARACTERS_MAX = 64 << 10
@@ -31,9 +28,8 @@ _PART_HEADER_CHARACTERS_MAX = 4 << 10
 """Python's parser takes quadratic time: 38 s for 64 KiB of a hostile Content-Disposition."""
 _DEPTH_MAX = 50
 _STUB = 0.5
-"""A plain text with less than this share of the words of its HTML alternative only says that there is one."""
+"""A plain text with a smaller share of the words of its HTML alternative only says that there is one."""
 _UNREAD = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
-"""Errors that Python's parser raises for malformed mails."""
 
 
 class _BoundedHeaders(policy.EmailPolicy):
@@ -99,7 +95,6 @@ class MailDocument:
         return _bytes_of(part) if part is not None else b""
 
     def attachments(self) -> Iterator[tuple[str, EmailMessage]]:
-        """Yield the attachments with their names. An attached mail is an attachment too."""
         for number, part in enumerate(self._walk(), 1):
             if not (_is_inline_picture(part) or _is_text(part)):
                 yield _name_of(part) or f"attachment {number}{_ending_of(part)}", part
@@ -121,10 +116,7 @@ class MailDocument:
         return next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
 
     def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
-        """Yield the text that is not attached.
-
-        Of alternatives, choose the first complete one with tables, otherwise the first complete one.
-        """
+        """Of alternatives, choose the first complete one with tables, otherwise the first complete one."""
         if depth > _DEPTH_MAX:
             return
         if part.is_multipart() and part.get_content_maintype() == "multipart":

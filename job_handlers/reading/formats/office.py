@@ -1,8 +1,4 @@
-"""Office documents: Word, PowerPoint, OpenDocument text and presentations.
-
-All are XML in a zip archive and differ in the names of their elements, so one parser reads them all. Notes, comments,
-hidden slides and speaker notes are included; deleted text kept for revision tracking is not.
-"""
+"""Word, PowerPoint and OpenDocument: XML in a zip archive. One parser reads them, as only names of elements differ."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archi
 from worker_service.handlers import Role
 
 _BLOCK_BYTES = 1 << 20
-"""Small enough that expat does not rescan a long comment or attribute many times."""
+"""Expat rescans a comment or attribute for each block."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
 _TIMES_MAX = 200
@@ -56,7 +52,7 @@ class _ElementNames(Struct, frozen=True):
     tables: Sequence[str]
     silent: Sequence[str]
     texts: Sequence[str] = ()
-    """If given, only the content of these elements is text; otherwise all content of a paragraph."""
+    """If given, only these elements contain text."""
     pages: Sequence[str] = ()
 
 
@@ -100,7 +96,7 @@ _SYMBOLS = {
     **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
     **dict(zip("\xa3\xa5\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd6\xe5", "≤∞°±≥×•÷≠≈√∑", strict=True)),
 }
-"""Characters of the font Symbol, which stores them at the codes of letters."""
+"""Characters that the font Symbol stores at the codes of letters."""
 _PRIVATE = 0xF000
 
 _Mark = tuple[Role, int]
@@ -109,18 +105,16 @@ _WORD_STYLES = {
     "title": (Role.HEADING, 1), "caption": (Role.CAPTION, 0), "footnote text": (Role.FOOTNOTE, 0),
     "html preformatted": (Role.CODE, 0), "list bullet": (Role.ITEM, 1), "list number": (Role.ITEM, 1),
 }  # fmt: skip
-"""Names of Word's own styles. They are in English in every language."""
+"""Names of Word's own styles, in English in every language."""
 _WORD_PARTS = {"header": (Role.HEAD, 0), "footer": (Role.FOOT, 0), "footnotes": (Role.FOOTNOTE, 0)}
 _PLACEHOLDERS = {
     "title": (Role.HEADING, 1), "ctrTitle": (Role.HEADING, 1), "body": (Role.ITEM, 1), "obj": (Role.ITEM, 1),
     "outline": (Role.ITEM, 1), "sldNum": (Role.NUMBER, 0), "ftr": (Role.FOOT, 0), "hdr": (Role.HEAD, 0),
 }  # fmt: skip
-"""Kinds of placeholders on slides, of PowerPoint and OpenDocument."""
+"""Placeholders on slides, of PowerPoint and OpenDocument."""
 
 
 class _PartReference(NamedTuple):
-    """Reference to another file of the archive, at the position where it is shown."""
-
     name: str
 
 
@@ -177,7 +171,6 @@ class OfficeDocument:
                 yield from self._related(name, _WORD, {"": _WORD_PARTS.get(beside, _PLAIN)})
 
     def _word_styles(self) -> dict[str, _Mark]:
-        """Return style id → what its paragraphs are."""
         name = "word/styles.xml"
         found: dict[str, _Mark] = {}
         style = ""
@@ -322,12 +315,12 @@ class _OpenRow:
     cells: list[list[str]] = field(default_factory=list)
     spans: int = 1
     repeats: int = 1
-    """Number of identical cells that the open cell stands for."""
+    """Identical cells that the open cell stands for."""
     times: int = 1
-    """Number of identical rows that this row stands for."""
+    """Identical rows that this row stands for."""
 
     def end_cell(self) -> None:
-        """End the open cell. A cell across several columns is in the first of them."""
+        # A cell across several columns is in the first of them.
         if self.cells:
             times = _bounded_repeats(self.repeats, self.cells[-1])
             self.cells += [self.cells[-1]] * (times - 1) + [[]] * (self.spans - 1)
@@ -336,19 +329,16 @@ class _OpenRow:
 
 @dataclass
 class _PartParser:
-    """Parser state for one part.
-
-    A note or text box inside a paragraph follows that paragraph, so that no sentence is cut and no words are joined.
-    """
+    """A note or text box inside a paragraph follows that paragraph, so that no sentence is cut."""
 
     words: _ElementNames
     related: Mapping[str, str]
     styles: Mapping[str, _Mark]
-    """Role of paragraphs by the id of their style; "" for paragraphs without a style."""
+    """By the id of a style; "" for paragraphs without one."""
     found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     _before_frame: int = 0
-    """Length of `unread` at the start of the open frame."""
+    """Length of `unread` at its start."""
     _lines: list[list[str]] = field(default_factory=list)
     _marks: list[_Mark] = field(default_factory=list)
     _shape: _Mark = _PLAIN
@@ -406,7 +396,7 @@ class _PartParser:
         self._marks.append(mark)
 
     def _mark(self, role: Role, level: int, only: Role | None = None) -> None:
-        """Say what the open paragraph is, unless it is known to be something else than a plain one or `only`."""
+        """Mark the open paragraph, unless it is something else than a plain one or `only`."""
         if self._marks and self._marks[-1][0] in (Role.PARAGRAPH, only or Role.PARAGRAPH):
             self._marks[-1] = role, level
 
@@ -501,7 +491,7 @@ class _PartParser:
         )
 
     def _new_page(self) -> bool:
-        """Begin a page. Return False inside a cell or text box, where no page can begin."""
+        """Return False inside a cell or text box, where no page can begin."""
         if self._rows or len(self._lines) > 1:
             return False
         if self._lines and (text := self._text_of(self._lines[-1])):

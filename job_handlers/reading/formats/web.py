@@ -1,7 +1,7 @@
-"""HTML as users see it, read with Python's parser, which accepts broken pages.
+"""HTML as users see it.
 
-Mails and many pages use tables for layout. A table row therefore becomes a line with tabs only if each cell has at most
-one line, or a few if the table has headings.
+Mails and many pages use tables for layout, so a row becomes a line with tabs only if each cell has at most one line, or
+a few if the table has headings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base6
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
 Resolve = Callable[[str], str | None]
-"""Maps an image's address to its key; None if the image is not part of the file."""
+"""Maps an image's address to its key; None if the file does not contain it."""
 
 
 class PageParser(HTMLParser):
@@ -60,20 +60,20 @@ class PageParser(HTMLParser):
         self._preformatted = 0
         self._line: list[str] = []
         self._link: tuple[int, str] | None = None
-        """Index in `_line` at which the open link begins, and its address."""
+        """Its beginning in `_line`, and its address."""
         self._links: list[tuple[str, str]] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
         self._spans: list[tuple[int, int, int]] = []
-        """Column, rows and columns of the cells of the open row that cover several."""
+        """Column, rows and columns."""
         self._in_row = 0
         self._is_row_open = False
         self._roles: list[tuple[str, Role, int]] = []
-        """Open elements that make their text a heading, an item and so on; lists have the role of a paragraph."""
+        """Open elements that give their text a role."""
         self._column = 0
-        """Column of the open cell, which owns those after it."""
+        """Column of the open cell."""
         self._from_above: dict[int, int] = {}
-        """Column → number of rows that a cell still covers, the open row included."""
+        """Column → rows that a cell still covers, the open row included."""
         self._begins_table = self._has_heads = False
 
     def take_pieces(self) -> list[Piece]:
@@ -257,7 +257,6 @@ class HtmlDocument:
 
 
 def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
-    """Yield the pieces of a page. `has_title` is False if the title is not shown."""
     page = PageParser(resolve, _SILENT if has_title else _SILENT | {"title"})
     for block in blocks:
         page.feed(block)
@@ -267,7 +266,6 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
 
 
 def encoding_of(head: bytes) -> str:
-    """Return the encoding by byte order mark, otherwise by declaration, otherwise by content."""
     text_like = detect_encoding(head)
     if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like
@@ -276,10 +274,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def codec_for(charset: str) -> str:
-    """Return Python's codec for a declared charset, with the browsers' substitutes by Windows code pages.
-
-    Return "" if the name is unknown, or cannot be right.
-    """
+    """Return Python's codec for a declared charset, with the browsers' substitutes; "" if the name cannot be right."""
     try:
         name = codecs.lookup(charset).name
         # Some codecs are not for text, and some do not support error handlers.

@@ -1,4 +1,4 @@
-"""Recognise the pixels of a page: choose the languages, and whether a second engine rereads uncertain lines."""
+"""Recognise the pixels of a page, and choose languages and engines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,10 +16,7 @@ from worker_service.handlers import Choices
 
 
 def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
-    """Without languages, each page is in an installed one that can be identified.
-
-    `auto` becomes `fast` without a second engine, so that equal readings share one digest.
-    """
+    """`auto` becomes `fast` without a second engine, so that equal readings share one digest."""
     some = _likely_languages() if languages is None else languages
     wanted = WayToRead(some, quality, is_one_of_them=languages is None and len(some) > 1)
     is_alone = quality == "auto" and not _is_second_asked(wanted)
@@ -38,7 +35,7 @@ def reader_for(wanted: WayToRead) -> Reader:
 
 
 def identity_of(wanted: WayToRead) -> str:
-    """Identify everything that can change the words; `none` without an engine."""
+    """`none` without an engine."""
     each = [tesseract.identity(_for_first_engine(replace(wanted, languages=some))) for some in _alternatives(wanted)]
     if "none" in each:
         return "none"
@@ -53,7 +50,6 @@ def offers() -> str | None:
 
 
 def identity() -> Sequence[str]:
-    """Return what affects recognition, as far as known without loading the engines."""
     if missing():
         return []
     # A machine with a second engine reads other words than one without.
@@ -93,7 +89,6 @@ def _is_second_asked(wanted: WayToRead) -> bool:
 
 
 def _for_first_engine(wanted: WayToRead) -> WayToRead:
-    """Ask for the best data only if no second engine can improve on `fast`."""
     is_best = wanted.quality == "best" and not (
         _has_second(wanted.languages) and not set(wanted.languages) <= set(tesseract.languages_of("best"))
     )

@@ -1,7 +1,6 @@
 """Recover dot leaders, which connect a title in a table of contents with its page number.
 
-An engine reads letters into the dots and loses text beside them. The dots are found in the pixels: small, similar,
-evenly spaced marks at one height. The text beside them is read again.
+An engine reads letters into the dots and loses text beside them, so the dots are found in the pixels.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ Mark = tuple[int, int, int, int]
 
 DOTS_LEAST = 5
 _DOT, _APART = 0.3, 2.2
-"""Size of a dot, and distance between dots, at most, in line heights."""
+"""In line heights, at most."""
 _SPECK = 0.07
-"""Line heights. A narrower mark is ignored."""
+"""Line heights."""
 _UNEVEN = 0.25
 _INK_MOST = 3.0
-"""Ink in dots. More is a letter, not a speck beside a dot."""
+"""In dots. More is a letter."""
 _NEAR = 3.5
 _SAME_ROW, _DOTS_ROW = 0.5, 0.8
-"""The second is for pieces without words: perhaps dots read as letters."""
+"""The second is for pieces without words, perhaps dots."""
 _STEP_MOST = 1.5
-"""Between rows of a paragraph, relative to the median."""
+"""Relative to the median step of a paragraph."""
 _ROWS_LEAST, _MOST = 3, 0.5
 _SURE = 99.0
-"""High enough that the dots are not reread."""
 _WORD, _READ_WELL = 80.0, 90.0
 _MARGIN = 0.25
 _INK_LEFT_OUT = 0.002
@@ -61,7 +59,7 @@ def is_leader(word: Word) -> bool:
 
 
 def separate_leaders(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """Dots become words. `read` recognises an image of one line."""
+    """`read` recognises an image of one line."""
     boxes = {at: _box_of(line) for at, line in enumerate(lines) if line}
     if not boxes:
         return lines
@@ -97,7 +95,6 @@ def misses_text_beside(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
 
 
 def is_contents_page(lines: Sequence[Sequence[Word]]) -> bool:
-    """Most lines have dot leaders."""
     return _count_with_dots(lines) > _MOST * sum(map(bool, lines))
 
 
@@ -139,7 +136,6 @@ def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
 
 
 def _box_of(line: Sequence[Word]) -> Box:
-    """Return a box as high as its confidently read words."""
     x0, y0, x1, y1 = layout.bounds_of(line)
     sure = [word for word in line if word.confidence >= _WORD]
     return (x0, min(word.y0 for word in sure), x1, max(word.y1 for word in sure)) if sure else (x0, y0, x1, y1)

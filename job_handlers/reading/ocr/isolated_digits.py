@@ -1,7 +1,4 @@
-"""Recover isolated figures in a column, which the engine takes for dirt.
-
-The ink left over is read again. Only a figure, or a dash, is added: otherwise the cell would appear empty.
-"""
+"""Recover isolated figures in a column, which the engine takes for dirt: the ink left over is read again."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _ROOM = 0.3
 _HIGH_MOST = 1.6
 _TOGETHER = 0.8
 _NEAR = 16.0
-"""Distance to another figure of the column, in line heights."""
+"""Line heights."""
 _BESIDE = 0.5
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
 _SURE, _CERTAIN = 60.0, 95.0
@@ -29,7 +26,6 @@ _GUESSED_MOST = 3
 
 
 def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """`read` recognises an image of one line."""
     words = [word for line in lines for word in line]
     figures = [word for word in words if any(map(str.isdigit, word.text))]
     if len(figures) < 2:
@@ -52,7 +48,6 @@ def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], l
 
 
 def _is_guessed(word: Word) -> bool:
-    """Return True if it may be an isolated figure read as letters."""
     return word.confidence < _SURE and len(word.text) <= _GUESSED_MOST and not any(map(str.isdigit, word.text))
 
 

@@ -109,7 +109,6 @@ def codes_for_script(script: str) -> tuple[str, ...]:
 
 
 def install_command(codes: Iterable[str]) -> str:
-    """Debian must know the codes."""
     return f"apt-get install {' '.join(map(_package, codes))}"
 
 

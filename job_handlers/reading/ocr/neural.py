@@ -1,7 +1,6 @@
-"""Read single lines, and find lines on a page, with the small PP-OCR networks from the rapidocr wheel.
+"""Read and find lines with the small PP-OCR networks of the rapidocr wheel.
 
-The wheel's own code would look for other models, start threads and load OpenCV, so only its models are used. Nothing is
-downloaded.
+The wheel's own code would load OpenCV and download models.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ _LINES, _FINDS = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.onnx"
 _HEIGHT = 48
 _STEP = 8
 WIDTH_MOST = 40
-"""Line heights: memory grows with the width. Longer lines are squeezed."""
+"""Line heights: memory grows with the width."""
 _ABOVE, _BESIDE = 0.12, 0.3
-"""Margins in line heights."""
+"""Line heights."""
 _GAP = 0.9
-"""Share of the line height: characters further apart belong to different words."""
+"""Share of the line height between words."""
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
 _SIDE = 672
 _PIXELS_MOST = 680_000
-"""Memory grows with them: 450 bytes each."""
+"""450 bytes of memory each."""
 _TEXT, _SURE = 0.3, 0.6
 _GROWN = 0.8
-"""The network marks the middle of a line; it extends this much to each side, in heights of the mark."""
+"""The network marks the middle of a line, which extends this much to each side."""
 
 
 def missing() -> Problem | None:
@@ -65,7 +64,6 @@ def missing() -> Problem | None:
 
 
 def name() -> str:
-    """Include the versions of everything that can change the result."""
     return _NAME
 
 
@@ -89,17 +87,12 @@ def _models() -> Path:
 
 
 class LineReader:
-    """Loads the model when first used."""
-
     def __init__(self) -> None:
         self._session: Any = None
         self._characters: list[str] = []
 
     def read(self, gray: Gray, box: Box, between: tuple[float, float] = (-inf, inf)) -> list[Word]:
-        """Positions along the line are approximate.
-
-        `between`: where the neighbouring text ends and begins.
-        """
+        """Positions along the line are approximate."""
         session, numpy = self._ready()
         x0, y0, x1, y1 = _with_margin(box, gray)
         x0, x1 = max(x0, min(between[0], box[0])), min(x1, max(between[1], box[2]))
@@ -129,8 +122,6 @@ class LineReader:
 
 
 class LineFinder:
-    """Loads the model when first used."""
-
     def __init__(self) -> None:
         self._session: Any = None
 
@@ -169,7 +160,6 @@ def _onnxruntime() -> Any:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Onnxruntime complains that the sandbox shows no graphics card."""
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)

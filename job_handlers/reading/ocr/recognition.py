@@ -31,24 +31,24 @@ from job_handlers.reading.preprocess import (
 from worker_service.base import language_id
 
 _WEAK = 65.0
-"""Text lying the wrong way reaches 10 to 50, the worst scans 70 and more."""
+"""Text lying the wrong way reaches 10 to 50."""
 _DOUBTFUL = 70.0
 _FOREIGN = 80.0
-"""Arabic, Han and Bhaiksuki letters read as Latin reached 24 to 79."""
+"""Arabic and Han letters read as Latin reach 24 to 79."""
 _CHARACTERS_LEAST = 20
 _UNEVEN_BELOW_DPI = 250.0
-"""Coarser scans are noisy and unevenly lit: one threshold loses lines of them, or all."""
+"""One threshold loses lines of coarser scans."""
 _COARSE_DPI, _FINE_DPI = 180.0, 280.0
 _LARGE = 17
-"""Height in pixels of small letters in black and white, about 9 points. Half of the pixels will do."""
+"""Small letters, in pixels. Half of them will do."""
 _UPRIGHT_SHARE = 0.5
 _SPARSE = 1.02
-"""Reading in separate pieces must be better by this factor, because their order is uncertain."""
+"""Must be better by this factor, because the order of the pieces is uncertain."""
 _SIDE_MAX = 32_000
-"""Pixels. Tesseract stores coordinates in signed 16-bit numbers."""
+"""Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
 _PAGE_INCHES_LEAST = 5.0
-"""A resolution that makes the page narrower is probably wrong: letters would look like specks."""
+"""A resolution that makes the page narrower is probably wrong."""
 
 
 class RecognisedPage(Struct, frozen=True):
@@ -77,7 +77,7 @@ class Reader:
         engine: Callable[[Sequence[str]], Engine],
         second: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """`languages` lists alternatives, each of one language or several."""
+        """`languages` lists alternatives."""
         self._languages = languages
         self._engine = cache(lambda at: engine(languages[at]))
         self._second = second
@@ -94,10 +94,7 @@ class Reader:
             return self.read_in_parts(gray, dpi)
 
     def read_in_parts(self, gray: Gray, dpi: float) -> RecognisedPage:
-        """Leave out the bands on which the engine fails.
-
-        Raise RuntimeError if it fails on all.
-        """
+        """Leave out the bands on which the engine fails; raise RuntimeError if it fails on all."""
         lines: list[list[Word]] = []
         second: list[int] = []
         read: list[RecognisedPage] = []
@@ -162,7 +159,6 @@ class Reader:
 
 
 def _upright(found: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
-    """Return pixels of the whole page, as it lies."""
     # At 72 dpi a point is a pixel.
     placed = layout.to_page_points(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
     return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]

@@ -1,8 +1,6 @@
 """Reread uncertain lines with a second engine, and merge both readings.
 
-The first engine's layout is kept, and its words where it is confident or both agree. The second is worse at spaces, so
-words are compared by position. It was trained to write likely text: where only digits differ, the first engine's are
-kept unless it was guessing.
+It is worse at spaces, and writes likely text.
 """
 
 from __future__ import annotations
@@ -19,24 +17,22 @@ from job_handlers.reading.ocr.dot_leaders import is_leader
 from job_handlers.reading.preprocess import Box, Gray, unread_ink
 
 _SURE = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
-"""(page confidence, word confidence): on a page at least that good, words below the second number are reread, on a
-clean page one in a hundred.
-"""
+"""On a page with the first confidence, reread words below the second."""
 _MOST_OF_LINE = 0.6
 
 # Minimum confidences, measured on 37,000 words that both engines read, 900 of them differently.
 _SPECK, _READ_WELL = 80.0, 85.0
-"""If the second engine read the rest of the line well and sees nothing, the word is dirt."""
+"""If the second engine sees nothing, the word is dirt."""
 _ADDED = 90.0
 _CERTAIN, _LIKELY = 95.0, 80.0
 _GUESSED, _GUESSED_FIGURES = 80.0, 50.0
 
 _CHARACTERS_LEAST = 2
 _INK_LEFT_OUT = 0.003
-"""Share of the page's ink: one word in three hundred, or a drawing."""
+"""Share of the page's ink."""
 _BESIDE = 0.3
 _BARE = 1.2
-"""Width without words, in line heights, that makes a line worth reading."""
+"""Line heights without words."""
 _SAME_ROW = 0.6
 _NEAR = 6.0
 _OVERLAP = 0.4
@@ -58,10 +54,7 @@ class SecondReader:
         self._finder = neural.LineFinder()
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """Return the lines, and the numbers of the ones with words from the second engine.
-
-        `is_weak`: the first engine found little.
-        """
+        """Return the lines, and the numbers of the changed ones."""
         confidence = layout.confidence_of(lines) or 0.0
         below = 101.0 if self._is_thorough else _reread_below(confidence)
         words = [*chain.from_iterable(lines)]
@@ -91,7 +84,7 @@ def _reread_below(confidence: float) -> float:
 
 
 def unsure_spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
-    """Return ranges of uncertain words with their neighbours, without crossing dot leaders."""
+    """Ranges do not cross dot leaders."""
     dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
     return [
         (begin + first + 1, end + first + 1)
@@ -217,7 +210,7 @@ def _belong_together(one: Group, other: Group) -> bool:
 
 
 def _align(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
-    """Go from left to right. Joined words are grouped with their parts."""
+    # Joined words are grouped with their parts.
     ordered = sorted(
         [*((word, True) for word in first), *((word, False) for word in second)],
         key=lambda one: one[0].x0,

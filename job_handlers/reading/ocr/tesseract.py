@@ -1,8 +1,4 @@
-"""Recognise images with Tesseract, by tesserocr.
-
-In process, which takes half the time of its program. An engine uses one thread: threads of one engine slow each other
-down.
-"""
+"""Recognise images with Tesseract in this process, which takes half the time of its program."""
 
 from __future__ import annotations
 
@@ -43,10 +39,10 @@ _BLOCK_BYTES = 1 << 16
 _OTSU, _SAUVOLA = "0", "2"
 _VERTICAL = 7
 _WRITING = range(1, 9)
-"""Text block types; the others are pictures, lines and noise."""
+"""Block types of text."""
 _MARGIN = 6
 _SCRIPT_SURE = 1.0
-"""Confidence. On 20 noisy Latin pages a wrong script reached 0.7; Arabic, Cyrillic and Japanese ones 1.4 to 273."""
+"""Wrong scripts reach 0.7 on noisy pages, right ones 1.4 to 273."""
 _DIRECTIONS = "\u200e\u200f"
 
 
@@ -54,11 +50,9 @@ class WayToRead(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
     is_one_of_them: bool = False
-    """Each page is in one of `languages`."""
 
 
 def missing() -> Problem | None:
-    """Return what keeps this machine from using the engine."""
     if tesserocr is None:
         return Problem(CAPABILITY_MISSING, "tesserocr, the OCR engine, cannot be loaded", "pip install tesserocr")
     if not _data_directories("fast"):
@@ -89,7 +83,7 @@ def engine_for(wanted: WayToRead) -> Engine:
 
 
 def identity(wanted: WayToRead) -> str:
-    """Identify engine and trained data; `none` without an engine."""
+    """`none` without an engine."""
     try:
         data = _data_for(wanted)
     except HandlerError:
@@ -108,7 +102,7 @@ def identities() -> list[str]:
 
 
 def _checksum_of(path: Path) -> str:
-    """Read in blocks: allocating memory for all of it takes longer than the sum."""
+    """Allocating memory for all of it takes longer than the sum."""
     found = 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -173,10 +167,9 @@ class Engine:
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
-        """Return lines, in pixels, with an empty line between paragraphs.
+        """Return lines, with an empty one between paragraphs.
 
-        `is_uneven` chooses the threshold per neighbourhood. `is_large`: still legible at half the size. `is_sparse`
-        returns each separate piece as a line, in no order.
+        `is_large`: legible at half the size. `is_sparse` returns separate pieces in no order.
         """
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         if is_sparse:
@@ -223,12 +216,11 @@ class Engine:
         ]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
-        """Return degrees clockwise; None if uncertain."""
+        """Return degrees clockwise."""
         found = self._orientation(gray, dpi)
         return None if found is None else -int(found["orient_deg"]) % 360
 
     def script(self, gray: Gray, dpi: float) -> str | None:
-        """Return such as Latin or Arabic; None if uncertain."""
         found = self._orientation(gray, dpi)
         return found["script_name"] if found is not None and found["script_conf"] >= _SCRIPT_SURE else None
 
@@ -244,7 +236,7 @@ class Engine:
 
 
 def _blocks(reader: Any) -> list[Box]:
-    """Return none if they are not plain boxes beside or below each other."""
+    """Return none unless they are plain boxes beside or below each other."""
     found: list[Box] = []
     at = reader.AnalyseLayout()
     is_more = at is not None

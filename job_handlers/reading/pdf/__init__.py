@@ -1,4 +1,4 @@
-"""PDFs and images. The only package that uses PyMuPDF."""
+"""PDFs and images."""
 
 from job_handlers.reading.pdf.embed import add_streams as add_streams
 from job_handlers.reading.pdf.embed import pdf_of_image as pdf_of_image

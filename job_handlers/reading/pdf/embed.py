@@ -1,7 +1,4 @@
-"""Write text into a PDF, below what its pages show, and make PDFs of images.
-
-`searchable` makes the text.
-"""
+"""Write text into a PDF, below what its pages show, and make PDFs of images."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ def add_streams(
 ) -> None:
     """Append text to a copy of a PDF.
 
-    `draw` gets a page number and `matrix`, six numbers that map points of the page as it is shown to its own space. It
-    returns a content stream, which is placed below the page's own. The stream uses the `fonts` by position as /PmF0,
-    /PmF1 and so on. Each font is its character map, {font}, and PDF source with the placeholders {maps} and {widths}.
+    `draw` gets a page number and `matrix`, which maps points of the page as it is shown to its own space; its content
+    stream uses the `fonts` by position as /PmF0, /PmF1. A font is its character map, {font}, and PDF source with the
+    placeholders {maps} and {widths}.
     """
     with translate_errors(), pymupdf.open(original) as document:
         if document.needs_pass:
@@ -54,10 +51,7 @@ def add_streams(
 
 
 def _to_own_space(page: Any) -> tuple[float, ...]:
-    """Return the matrix from points of the page as it is shown, cropped and turned, to its own space.
-
-    PyMuPDF's own matrices ignore the crop of a turned page.
-    """
+    """PyMuPDF's own matrices ignore the crop of a turned page."""
     whole, shown = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
     mupdf.pdf_page_transform(pymupdf._as_pdf_page(page), whole, shown)
     return tuple(~pymupdf.Matrix(shown.a, shown.b, shown.c, shown.d, shown.e, shown.f))
@@ -87,7 +81,7 @@ def _add_font(document: Any, source: str, widths: str) -> int:
 
 
 def _add_stream(document: Any, stream: bytes) -> int:
-    """Add a compressed stream. PyMuPDF takes five times as long to make it a few bytes smaller."""
+    """PyMuPDF takes five times as long to make it a few bytes smaller."""
     xref: int = document.get_new_xref()
     document.update_object(xref, "<<>>")
     document.update_stream(xref, zlib.compress(stream), compress=False)

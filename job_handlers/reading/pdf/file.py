@@ -1,7 +1,4 @@
-"""An open PDF or image: reads, measures and draws its pages, which are numbered from 1.
-
-Opening a file of 100 MB by its path takes half a millisecond, and fifty and 100 MB of memory when it is read first.
-"""
+"""An open PDF or image. Pages are numbered from 1."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _WORDS_MOST = 20_000
 
 class PagedFile:
     def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
-        """Open the file. `is_mapped` maps a PDF into memory, for a caller that reads much of it."""
+        """`is_mapped` is for a caller that reads much of the file."""
         with translate_errors():
             self._document = document = pymupdf.open(**_open_arguments(path)) if is_mapped else pymupdf.open(path)
             self.is_locked = bool(document.needs_pass)
@@ -81,7 +78,7 @@ class PagedFile:
         return self.picture_and_damage(number)[:2]
 
     def picture_and_damage(self, number: int) -> tuple[Gray, float, bool]:
-        """Return the page as gray pixels, their resolution in dpi, and whether part of the page could not be drawn."""
+        """Return gray pixels, their resolution in dpi, and whether part of the page could not be drawn."""
         with self._page(number) as page:
             if self.is_pdf:
                 # Drop warnings of other pages. Reading an image's size may already decode it and report the damage.
@@ -117,10 +114,7 @@ class PagedFile:
             return [(*round_box(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
 
     def write_slice(self, numbers: Sequence[int], target: Path) -> bool:
-        """Write a PDF of these pages, each with the same pixels.
-
-        Return False if that is not certain, or if the result would be the whole file again.
-        """
+        """Return False if the pages might not have the same pixels, or would be the whole file."""
         with translate_errors():
             return self.is_pdf and len(numbers) < self.pages and slices.write_slice(self._document, numbers, target)
 
@@ -131,7 +125,7 @@ class PagedFile:
 
 
 def _locks_attachments_only(document: Any) -> bool:
-    """Return whether the encryption covers embedded files only, and neither strings nor streams."""
+    """Return whether neither strings nor streams are encrypted."""
     locked = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
     return all(locked.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
 

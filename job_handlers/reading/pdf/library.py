@@ -1,4 +1,4 @@
-"""PyMuPDF, and what the modules beside this one share of it. No other package imports PyMuPDF."""
+"""PyMuPDF, which no other package imports."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def size_of(whole: Any) -> tuple[float, float]:
 
 
 def round_box(box: Sequence[float]) -> tuple[float, float, float, float]:
-    """Round to tenths of a point, in a third of the time of `round` with a decimal place."""
+    """Round to tenths of a point, in a third of the time of `round`."""
     x0, y0, x1, y1 = box
     return round(10 * x0) / 10, round(10 * y0) / 10, round(10 * x1) / 10, round(10 * y1) / 10

@@ -1,7 +1,6 @@
-"""Draw the pages of a PDF or an image: in gray for OCR, in colour for people.
+"""Draw pages: in gray for OCR, in colour for people.
 
-Most scanned pages are one JPEG that covers them. Pillow decodes it, which is faster than drawing the page and needs no
-resampling.
+Pillow decodes a scan that is one JPEG, which is faster than drawing it and needs no resampling.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from job_handlers.reading.pdf.library import RESOURCES, PageTooLarge, inherited,
 from job_handlers.reading.preprocess import Gray
 
 _PIXELS_MAX = 40_000_000
-"""Pixels of a page drawn for OCR. An A4 page at 300 dpi has 9 million, an A0 page at 150 dpi has 35 million."""
+"""An A4 page at 300 dpi has 9 million, A0 at 150 dpi 35 million."""
 _DPI_LEAST = 70.0
 _IMAGE_BYTES_MAX = 400_000_000
 _SCAN_WIDTH_LEAST = 1200
 _SHRUNK_WIDTH_LEAST = 1500
 _OFF_MOST = 0.02
-"""Maximum deviation of an embedded image's resolution from the wanted one, as a share, if it is used unscaled."""
+"""Share by which an unscaled image may miss the wanted resolution."""
 _MARGIN_MOST = 1.5
 _CONTENT_BYTES_MAX = 400
-"""Size of a compressed content stream. Showing one image takes fifty bytes."""
+"""Showing one image takes fifty."""
 _ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
 _PLAIN_KEYS = {
     "Type", "Subtype", "Width", "Height", "ColorSpace", "BitsPerComponent", "Filter", "Length", "Name", "Interpolate",
@@ -40,7 +39,7 @@ DAMAGE = re.compile(
     r"premature end|truncated image|overflow in|read error|ran out of output|jbig2|library error: (?!FT_)",
     re.IGNORECASE,
 )
-"""MuPDF reports damaged images only in its warnings. Font and syntax errors are common in PDFs that look right."""
+"""MuPDF reports damaged images only in its warnings."""
 
 
 def picture_of(document: Any, page: Any) -> tuple[Gray, float]:
@@ -50,10 +49,7 @@ def picture_of(document: Any, page: Any) -> tuple[Gray, float]:
 
 
 def is_whole_jpeg(path: Path) -> bool:
-    """Return whether every pixel of a JPEG is present.
-
-    Many files lack only the end marker. If more is missing, bytes appended before it change the pixels.
-    """
+    """Many JPEGs lack only the end marker. If more is missing, bytes appended before it change the pixels."""
 
     def pixels(appended: bytes) -> bytes:
         image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed + appended + b"\xff\xd9"))
@@ -79,7 +75,7 @@ def packing_of(document: Any, page: Any) -> tuple[str, int]:
 
 
 def encode_image(page: Any, scale: float, form: str) -> bytes:
-    """Draw the page and encode it with Pillow, which takes a tenth of PyMuPDF's time."""
+    """Pillow takes a tenth of PyMuPDF's time."""
     if not page.parent.is_pdf or page.get_images():
         # Raise `PageTooLarge` before a huge image is decoded.
         _own_resolution(page, page.get_image_info())
@@ -90,10 +86,7 @@ def encode_image(page: Any, scale: float, form: str) -> bytes:
 
 
 def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
-    """Return a scan's own resolution between 150 and 300 dpi, otherwise 300.
-
-    A wide image on a page that claims to be huge is read pixel by pixel.
-    """
+    """Return a scan's own resolution between 150 and 300 dpi, otherwise 300."""
     width, height = page.rect.width, page.rect.height
     own, own_width = _own_resolution(page, images)
     is_as_it_is = own >= 150 or own_width >= _SCAN_WIDTH_LEAST
@@ -128,7 +121,7 @@ def _draw_gray(page: Any, dpi: float) -> Gray:
 
 
 def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted: float) -> tuple[Gray, float] | None:
-    """Return (pixels, dpi) of a page that is just one upright JPEG of 1, 2 or 4 times the wanted resolution."""
+    """Return (pixels, dpi) of a page that is one upright JPEG of 1, 2 or 4 times the wanted resolution."""
     # The image's position is reported as if its page were not turned.
     if not document.is_pdf or len(images) != 1 or page.rotation:
         return None
@@ -176,7 +169,6 @@ def _only_image(document: Any, page: Any) -> int | None:
 
 
 def _has_colours_of_its_own(document: Any, page: Any) -> bool:
-    """Return whether the page or document redefines colours, so that gray may mean another colour."""
     resources = inherited(pymupdf._as_pdf_page(page), RESOURCES)
     catalog = document.pdf_catalog()
     intents = document.xref_get_key(catalog, "OutputIntents")[0]

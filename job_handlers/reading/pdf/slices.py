@@ -1,8 +1,4 @@
-"""Write some pages of a PDF into a file of their own, for another machine.
-
-Everything that affects the pixels of a page is copied, compressed as it is. A page is not cut out if that would reach
-objects outside the page, such as form fields.
-"""
+"""Write some pages of a PDF, compressed as they are, into a file of their own for another machine."""
 
 from __future__ import annotations
 

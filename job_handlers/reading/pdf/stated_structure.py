@@ -1,4 +1,4 @@
-"""Structure that a PDF states: the headings of its outline, and its structure tree (tags)."""
+"""Structure that a PDF states: its outline and its structure tree (tags)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRUCTURE_ROOT = "StructTreeRoot"
 _TITLES_MAX = 20_000
 _LINKS_MAX = 300
 _IN_TREE_LEAST = 0.8
-"""Share of a page's lines in its structure tree. A tree with less is not complete."""
+"""Share of a page's lines below which the tree is not complete."""
 _EDGE = 0.1
 _IDENTITY = pymupdf.Matrix(1, 1)
 _ROLES = {
@@ -28,14 +28,14 @@ _ROLES = {
 }  # fmt: skip
 
 Place = tuple[int, int]
-"""x and y of the beginning of a line, in hundredths of a point."""
+"""Beginning of a line, in hundredths of a point."""
 
 
 class Statement(NamedTuple):
     role: Role | None = None
     level: int = 0
     group: int = 0
-    """The element that the line is in, numbered within the page."""
+    """Number of the element within the page."""
 
 
 class StatedStructure:
@@ -52,7 +52,7 @@ class StatedStructure:
                 self._titles.setdefault(page, {}).setdefault(_key(title), level)
 
     def with_outline(self, number: int, blocks: list[Block], text: str) -> list[Block]:
-        """Return the blocks. A block that is a title of the outline on this page is a heading."""
+        # A block that is a title of the outline is a heading.
         titles = self._titles.get(number)
         if not titles:
             return blocks
@@ -136,7 +136,7 @@ def _below(kind: str, above: Statement, groups: Iterator[int]) -> Statement:
 
 
 def _artifact(place: Place, height: float) -> Statement:
-    """Return what a line outside of a complete tree is: at the page's edge, a running head or foot."""
+    # A line outside of a complete tree is a running head or foot at the page's edge.
     share = place[1] / 100 / (height or 1.0)
     return Statement(Role.HEAD if share < _EDGE else Role.FOOT if share > 1 - _EDGE else None)
 

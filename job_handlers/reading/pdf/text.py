@@ -1,7 +1,7 @@
 """Read the text of a PDF's page, with its blocks and tables.
 
-Most pages are read below PyMuPDF's Python layer, which saves a fifth of the time. Its own API reads the pages for which
-equal results are not certain. Either way the result is JSON in hundredths of a point.
+Below PyMuPDF's Python layer, which saves a fifth of the time, unless equal results are not certain. Coordinates are
+hundredths of a point.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def _to_page_space(box: Sequence[float], turn: Any) -> tuple[float, float, float
 
 
 def _has_pictures(own: Any) -> bool:
-    """Return whether the page has images or forms, in less time than it takes to list them."""
+    # Listing them takes longer.
     return bool(inherited(own, RESOURCES).pdf_dict_get(_XOBJECT).m_internal)
 
 

@@ -1,8 +1,6 @@
-"""Find tables on a page from the positions of its text and lines. Pure functions.
+"""Find tables from the positions of text and lines: drawn as a grid, or aligned by gaps.
 
-A table is either drawn, as a grid of ruling lines, or aligned: consecutive lines with gaps in the same places. Running
-prose, where a line ends because the next word would not fit, is not a table, so that two columns of a report stay two
-columns. All distances are multiples of `em`, the median height of a piece.
+Running prose is not a table, in however many columns. Distances are multiples of `em`, the median height of a piece.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class FoundTable(Struct, frozen=True):
     x1: float
     y1: float
     rows: list[list[list[TextPiece]]]
-    """Rows of cells. A cell that spans several columns is in the first of them."""
+    """A cell over several columns is in the first of them."""
     texts: list[list[str]]
 
     def as_text(self) -> str:
@@ -39,7 +37,7 @@ class FoundTable(Struct, frozen=True):
 
 
 def may_have_tables(middles: Sequence[int]) -> bool:
-    """Return whether some pieces are on one line, from their vertical positions. Prose in one column has none."""
+    """Return whether some pieces are on one line. Prose in one column has none."""
     return len(middles) - len(set(middles)) >= 2
 
 

@@ -15,7 +15,6 @@ Line = list[list[TextPiece]]
 _GAP_LEAST = 0.25
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")
 _HEADS_MOST = 3
-"""Lines with titles across several columns, at most."""
 
 
 def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
@@ -62,7 +61,7 @@ def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
 
 
 def _is_run_together(one: TextPiece, em: float) -> bool:
-    """Return whether an engine has read across a column gap as one word."""
+    """Return whether an engine read across a column gap."""
     text = one.text
     is_wide = one.x1 - one.x0 > 1.5 * em * len(text) > 1.5 * em
     return is_wide or (text.count(".") > 1 and _TWO_NUMBERS.fullmatch(text) is not None)

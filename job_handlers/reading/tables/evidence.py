@@ -1,4 +1,4 @@
-"""Decide whether lines with columns are a table: evidence, then reasons against, then reasons for it."""
+"""Decide whether lines with columns are a table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ _SNAP = 0.35
 
 @dataclass
 class Evidence:
-    """Facts for and against a table, computed when a rule asks for them."""
-
     lines: Sequence[Line]
     texts: Sequence[Sequence[str]]
     em: float
@@ -25,12 +23,11 @@ class Evidence:
 
     @cached_property
     def wide(self) -> list[int]:
-        """Lines with more than one cell."""
         return [at for at, line in enumerate(self.lines) if sum(map(bool, line)) > 1]
 
     @cached_property
     def cells(self) -> list[list[str]]:
-        """Texts of the cells in wide lines that are not empty, by column."""
+        """Texts of wide lines, by column."""
         columns = range(len(self.lines[0]))
         return [[text for at in self.wide if (text := self.texts[at][column])] for column in columns]
 
@@ -56,13 +53,13 @@ class Evidence:
 
     @property
     def are_labels(self) -> bool:
-        """True if the first column ends in colons, as on an invoice: labels and their values."""
+        """The first column ends in colons, as on an invoice."""
         first = self.cells[0]
         return bool(first) and sum(text.endswith(":") for text in first) >= 0.8 * len(first)
 
     @property
     def is_contents(self) -> bool:
-        """True for a table of contents: lines end in page numbers that never decrease."""
+        """Lines end in page numbers that never decrease."""
         if self.is_drawn or max(self.numeric[1:-1], default=0.0) >= 0.5:
             return False
         ends = [next(filter(None, reversed(self.texts[at]))).split()[-1].lstrip(".") for at in self.wide]
@@ -73,7 +70,7 @@ class Evidence:
 
     @cached_property
     def aligned(self) -> float:
-        """Share of cells aligned with their column by left edge, right edge or centre."""
+        """Share of cells aligned with their column."""
         good = total = 0
         for column in range(self.columns):
             own = [self.lines[at][column] for at in self.wide if self.lines[at][column]]

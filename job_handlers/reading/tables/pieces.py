@@ -16,12 +16,11 @@ _NUMBER = re.compile(
 _GROUPS = re.compile(r"[-+(]?\d{1,3}(?: \d{3})+(?:[.,]\d+)?\)?")
 _DOTS = re.compile(r"[.·…]+")
 _LEADS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
-"""Dot leaders, which connect a title with its page number."""
 _ENDS = frozenset(".?!:")
 SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
 _SPACE = 0.55
-"""Minimum gap between two columns inside a piece, in em."""
+"""In em, inside a piece."""
 _WIDER, _SENTENCE = 1.4, 1.7
 
 
@@ -32,11 +31,10 @@ class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):
     y1: float
     text: str
     at: int
-    """Identifier chosen by the caller."""
 
 
 class RulingLine(NamedTuple):
-    """A horizontal or vertical line drawn on the page, or an area."""
+    """Or an area."""
 
     x0: float
     y0: float
@@ -62,7 +60,7 @@ def is_number(text: str) -> bool:
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    """Return whether a sentence ends between the two words, where the gap is wider."""
+    # The gap after a sentence is wider.
     return word[-1] in _ENDS and following[0].isupper()
 
 
@@ -99,7 +97,7 @@ def middle(band: Band) -> float:
 
 
 def split_narrow_columns(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
-    """Split pieces that hold several narrow columns: adjacent numbers, and words with wide gaps."""
+    """Split adjacent numbers, and words with wide gaps."""
     if split is None:
         return bands
     return [[part for one in band for part in _split_piece(one, split, em)] for band in bands]

@@ -1,4 +1,4 @@
-"""Find the regions of tables: between ruling lines, and in runs of lines with gaps that are not prose."""
+"""Find the regions of tables: between ruling lines, and in runs of lines with gaps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_n
 from job_handlers.reading.text_layer import letters_in
 
 _ROW_DISTANCE_MOST = 3.4
-"""Maximum distance between the middles of two rows without ruling lines."""
+"""Between the middles of two rows."""
 _ALONE_MOST = 2
 _PROSE_CHARACTERS_LEAST = 16
 
@@ -19,7 +19,7 @@ _PROSE_CHARACTERS_LEAST = 16
 
 
 def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
-    """Return the ids of the pieces that are running text: lines that end where the next word did not fit."""
+    """Return the ids of running text: lines that end where the next word did not fit."""
     found: set[int] = set()
     middles = [one.y0 + one.y1 for one in pieces]
     for stack in _stacks(pieces, em):
@@ -52,7 +52,7 @@ def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
 
 
 def _are_cells(flow: Sequence[TextPiece], middles: Sequence[float], em: float) -> bool:
-    """Return whether these are cells of several lines each: every cell starts on a line with other pieces."""
+    """Return whether every cell of several lines starts on a line with other pieces."""
     if len(flow) > 12:
         return False
     beside = [
@@ -97,7 +97,7 @@ def lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
 
 
 def table_runs(bands: Sequence[Band], flows: Sequence[TextPiece], em: float) -> list[list[Band]]:
-    """Return runs of nearby lines with gaps, including a few single pieces between them. `flows` is the prose."""
+    # Runs may include a few single pieces. `flows` is the prose.
     runs: list[list[Band]] = []
     run: list[Band] = []
     alone = 0
@@ -155,7 +155,7 @@ def _continues_cell(band: Band, one: TextPiece, em: float) -> bool:
 
 
 def horizontal_and_vertical(rules: Sequence[RulingLine], em: float) -> tuple[list[RulingLine], list[RulingLine]]:
-    """Return the horizontal and the vertical lines, with collinear segments joined."""
+    """Join collinear segments."""
     thin, reach = 0.3 * em, 0.5 * em
     level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > 0.7 * em]
     upright = [_transpose(one) for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > 0.7 * em]
@@ -221,7 +221,7 @@ def _crossing_groups(
 
 
 def _stacked_areas(level: Sequence[RulingLine], em: float) -> list[RulingLine]:
-    """Return areas between stacked horizontal lines: above the head, below it and at the end, as in books."""
+    """Lines above the head, below it and at the end, as in books."""
     found: list[RulingLine] = []
     used: set[int] = set()
     ordered = sorted(level, key=lambda one: one.y0)
@@ -244,7 +244,7 @@ def is_inside(one: TextPiece, area: RulingLine) -> bool:
 
 
 def vertical_lines(upright: Sequence[RulingLine], area: RulingLine, em: float) -> list[float]:
-    """Return the x positions of vertical lines along at least 40 % of the area, its own edges included."""
+    """Return the x positions of lines along at least 40 % of the area."""
     xs: list[float] = []
     least = 0.4 * (area.y1 - area.y0)
     for one in sorted(upright):

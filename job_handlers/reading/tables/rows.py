@@ -19,15 +19,15 @@ class LineEvidence(Struct, frozen=True):
     text: str
     filled: list[int]
     before: set[int]
-    """Columns that are filled in the row above."""
+    """Filled columns of the row above."""
     has_values: bool
     values_above: bool
     is_tight: bool
-    """True if it is closer to the line above than usual."""
+    """Closer to the line above than usual."""
 
 
 class RowMerger:
-    """Merges the lines between the same two ruling lines, and the ones that continue the line above."""
+    """Merges the lines between two ruling lines, and those that continue the line above."""
 
     def __init__(self, bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float) -> None:
         self._lines, self._texts, self._em = lines, texts, em
@@ -66,7 +66,6 @@ class RowMerger:
         return rows
 
     def _continues(self, at: int, begun: int) -> bool:
-        """Return whether line `at` continues the row that began at line `begun`."""
         filled = [column for column, text in enumerate(self._texts[at]) if text]
         if self._steps[at - 1] > 2.1 * self._em or not filled:
             return False
@@ -87,7 +86,6 @@ class RowMerger:
         )
 
     def _continues_body(self, line: LineEvidence) -> bool:
-        """Return whether a line below the head continues the row above it."""
         if line.has_values:
             # A label of two lines, with its numbers beside the last of them.
             return line.before == {0} and line.filled[0] == 0 and line.text[:1].islower()
@@ -99,7 +97,7 @@ class RowMerger:
         return line.is_tight and len(line.filled) <= len(line.before)
 
     def _end_of_head(self) -> int:
-        """Return the index of the head's last line: the next line has values in most of the numeric columns."""
+        """Return the head's last line: the next has values in most of the numeric columns."""
         for at, line in enumerate(self._texts):
             values = sum(
                 is_value and not _YEAR.fullmatch(text) for text, is_value in zip(line, self._values[at], strict=True)
@@ -109,7 +107,7 @@ class RowMerger:
         return 0
 
     def _is_wrapped_head(self, at: int) -> bool:
-        """Return whether a line of the head continues the line above it. A title over several columns does not."""
+        # A title over several columns does not continue the line above it.
         above, line = self._lines[at - 1], self._lines[at]
         if not all(_is_above(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
             return False
