@@ -1,1 +1,1 @@
-"""Helpers for every package: errors, clock, log events, text and files."""
+"""Helpers for every package."""

@@ -1,5 +1,3 @@
-"""The address space without which a daemon would only run out of memory."""
-
 from __future__ import annotations
 
 import resource

@@ -1,7 +1,4 @@
-"""Clocks, time zones, and times as text. No other module reads the wall clock, so that a test can stop it.
-
-Times are stored as UTC text with milliseconds, ``2026-11-18 10:00:00.000``, which sorts by time.
-"""
+"""Clocks and time zones, and times as UTC text, which sorts. No other module reads the wall clock."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def wall_clock() -> datetime:
 
 
 def boot_clock() -> float:
-    """Return seconds since boot; they go on while the machine sleeps."""
+    """They go on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

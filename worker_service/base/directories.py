@@ -1,7 +1,6 @@
-"""Open directories, and files beneath them, without following symbolic links.
+"""Open files without following symbolic links.
 
-A process that can write one directory of a path can replace the next by a link between check and use. A descriptor
-stays with its directory.
+A path can be replaced by a link between check and use; a descriptor stays with its directory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path, PurePath
 _OPENAT2 = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
-"""struct open_how: flags, mode, resolve."""
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Refuse a path whose last part is a link, with `NotADirectoryError`."""
 
@@ -26,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool = False) -> Iterator[int]:
-    """Open the last of nested folders. `root` may be a link; no folder may. With `creates`, create missing folders."""
+    """Open the last of nested folders. `root` may be a link; no folder may."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(top, folders, creates=creates)

@@ -12,7 +12,7 @@ _DIVISIONS = re.compile(_DIVISION)
 
 
 def divided_words(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and the whole of each divided word; of `high-` and `speed` on the next line, `highspeed`."""
+    """Yield start, end and the whole of each divided word."""
     if _DIVISIONS.search(text):
         for found in _DIVIDED.finditer(text):
             yield found.start(), found.end(), _DIVISIONS.sub("", found[0])

@@ -1,7 +1,4 @@
-"""Problems, and one small exception class for each thing that a caller would do differently.
-
-Each has a stable ``code`` and the exit code of the command line.
-"""
+"""One small exception class for each thing that a caller would do differently, with code and exit code."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ def in_a_sentence(detail: str, remedy: str | None) -> str:
 
 
 class Problem(NamedTuple):
-    """`remedy` is empty if unknown."""
-
     code: str
     detail: str
     remedy: str = ""
@@ -94,11 +89,11 @@ class StoreDamaged(StoreError, code="database_damaged"): ...
 
 
 class RuleBroken(StoreError, code="rule_broken", exit_code=1):
-    """A constraint or trigger rejected the change. The message is the database's."""
+    """A constraint or trigger rejected the change, with this message."""
 
 
 class PublishedFileRemoved(RuleBroken, code="file_forgotten"):
-    """A file that should be published again was removed. The job publishes its content in another attempt."""
+    """A file that should be published again was removed."""
 
 
 class JobNotFound(PagemillError, code="job_not_found", exit_code=66): ...
@@ -132,8 +127,8 @@ class LeaseLost(PagemillError, code="lease_lost"):
 
 
 class CancelRequested(LeaseLost, code="cancel_requested"):
-    """The only change that the job still accepts is the end of its cancellation (P7)."""
+    """The job still accepts only the end of its cancellation (P7)."""
 
 
 class WorkerUnknown(PagemillError, code="worker_unknown"):
-    """The worker was declared dead, or never registered. It owns no jobs."""
+    """The worker was declared dead, or never registered."""

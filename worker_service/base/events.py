@@ -1,8 +1,6 @@
 """Names of log events, and the setup of logging.
 
-A name is a noun and a past participle; values are fields. Payloads, results and secrets are never logged. Lines are
-plain text on a terminal, journal entries with fields under systemd, and JSON elsewhere. structlog is imported when
-logging starts.
+Payloads, results and secrets are never logged. structlog is imported when logging starts.
 """
 
 from __future__ import annotations
@@ -93,7 +91,6 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
-    """`auto` selects the journal under systemd, colours on a terminal, otherwise JSON."""
     with _without_rich():
         import structlog
 

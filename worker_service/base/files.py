@@ -15,9 +15,9 @@ _COPIED_BYTES = 1 << 20
 
 @contextmanager
 def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file that appears at `to` in one step when the block ends. The umask applies to `mode`.
+    """Write a file that appears in one step when the block ends.
 
-    It replaces an existing file; with `is_new`, raise `FileExistsError`.
+    With `is_new`, raise `FileExistsError` instead of replacing one.
     """
     # The name is unique, because two processes may write the same file at once.
     unfinished = to.with_name(f".{os.urandom(8).hex()}.unfinished")
@@ -42,9 +42,9 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
 def move_file(
     source: Path | str, target: Path | str, *, source_directory: int | None = None, target_directory: int | None = None
 ) -> None:
-    """Replace the target in one step. Across file systems the copy is synced before it gets its name.
+    """Replace the target in one step.
 
-    Relative paths are relative to the directory descriptors.
+    Across file systems the copy is synced first. Relative paths are relative to the directory descriptors.
     """
     try:
         os.rename(source, target, src_dir_fd=source_directory, dst_dir_fd=target_directory)

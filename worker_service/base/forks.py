@@ -18,8 +18,8 @@ libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
     """Fork a process that calls `run` and ends, at the latest with this process.
 
-    `keeps` are the only descriptors besides 0, 1 and 2 that stay open; None keeps all. The exit code is
-    `EXIT_OUT_OF_MEMORY` after a `MemoryError`, and 1 after another exception.
+    Only the descriptors 0, 1, 2 and `keeps` stay open; None keeps all. After a `MemoryError` the exit code is
+    `EXIT_OUT_OF_MEMORY`.
     """
     parent = os.getpid()
     # Text that is still in a buffer would be printed twice.

@@ -1,4 +1,4 @@
-"""Format numbers for people: ``1 job``, ``1,200 jobs``; ``3 min``; ``4.2 MB``."""
+"""Format numbers for people."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Identify the language of a text by its most frequent words, and the script of a language.
-
-Text recognised with the data of another language will do: small words survive.
-"""
+"""Identify the language and script of a text by its most frequent words, which survive bad OCR."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Convert paths to text and back.
-
-On Linux a file name is bytes. A UTF-8 path is written as it is, any other as a file: URL that preserves every byte.
-"""
+"""Convert paths to text and back. A path that is not UTF-8 becomes a file: URL that preserves every byte."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def path_of(text: str) -> Path:
 
 
 def legible(path: Path | str) -> str:
-    """Return text for display. Bytes that are not UTF-8 are shown as Windows-1252."""
+    """Show bytes that are not UTF-8 as Windows-1252."""
     text = str(path)
     return text if _is_text(text) else "/".join(map(_decode_part, os.fsencode(text).split(b"/")))
 

@@ -1,8 +1,4 @@
-"""Sanitise untrusted text for terminals, pagers, JSON and spreadsheets.
-
-File names, rows and log lines may contain escape sequences, characters that reverse the text direction, or bytes that
-are not UTF-8.
-"""
+"""Sanitise untrusted text for terminals, pagers, JSON and spreadsheets."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ _JOINERS = "\u200c\u200d"
 _BYTES = range(0xDC80, 0xDD00)
 # A spreadsheet takes these as the start of a formula, also in full width.
 _SIGNED = re.compile(r"[+-](?:[ .,]?\d+)*%?")
-"""The dash alone stands for no value."""
 _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 

@@ -1,7 +1,4 @@
-"""Tell systemd that a daemon or web server is ready, alive or stopping.
-
-Does nothing unless `NOTIFY_SOCKET` is set.
-"""
+"""Tell systemd that a process is ready, alive or stopping. Does nothing without `NOTIFY_SOCKET`."""
 
 from __future__ import annotations
 

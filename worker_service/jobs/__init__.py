@@ -1,1 +1,1 @@
-"""Immutable values and pure rules about jobs, documents and batches. No clock and no I/O."""
+"""Values and pure rules: no clock and no I/O."""

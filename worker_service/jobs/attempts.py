@@ -20,7 +20,7 @@ class ChildProcess(Struct, frozen=True):
 
 
 class Count(NamedTuple):
-    """`unit` is a plural such as pages; `rate` is in units per second."""
+    """`unit` is a plural such as pages; `rate` is per second."""
 
     done: int
     total: int | None = None
@@ -53,15 +53,12 @@ class Completion(NamedTuple):
     files: Sequence[NewFile | RepublishedFile] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
-    """Make the job's generation current."""
     child: ChildProcess | None = None
     """Set if no report has named the child process."""
     node: str | None = None
 
 
 class Checkpoint(Struct, frozen=True):
-    """Stored in one transaction."""
-
     state: str
     follow_ups: Sequence[NewJob] = ()
     crawl: CrawlPage | None = None

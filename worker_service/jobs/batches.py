@@ -1,5 +1,3 @@
-"""Batches: jobs that a user has submitted together, and their progress."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +10,7 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 
 ENDS_TO_REPORT = "notify-batches"
-"""Reader of the notices about batches whose ends are reported to the users who submitted them. It exists from the first
-such batch on."""
+"""Reader of the notices about batches whose ends are reported to the users who submitted them."""
 
 
 class BatchState(StrEnum):
@@ -48,7 +45,7 @@ class NewBatch(Struct, frozen=True):
     asked: str = "{}"
     """JSON: the user's request."""
     actions: str = "[]"
-    """JSON: actions to run at its end, each {"job_type": …, "payload": …}."""
+    """JSON: actions to run at its end."""
     notify: str = ""
     """Address to which its end is reported."""
 
@@ -68,7 +65,6 @@ class Batch(Struct, frozen=True):
     round: int
     """+1 whenever the batch starts again."""
     note: str | None
-    """Such as "stopped by ann"."""
     asked: str
     actions: str
     created_at: str
@@ -113,7 +109,7 @@ class LiveWork(NamedTuple):
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
     live: Mapping[int, LiveWork]
-    """Position → live job of the same owner that does the same work. The other positions need no job."""
+    """Position → live job of the same owner that does the same work. The others need no job."""
 
 
 class BatchMoved(Struct, frozen=True):
@@ -134,7 +130,7 @@ class BatchFacts(Struct, frozen=True):
     files_cancelled: int
     documents_cancelled: int
     may_find_more: bool
-    """A live job belongs to no document and no single source, such as a crawl."""
+    """A live job, such as a crawl, belongs to no single source."""
     pages: int
     pages_read: int
     pages_left: int

@@ -1,10 +1,7 @@
-"""Roles of the parts of a page's text: headings, paragraphs, items of lists, running heads. Pure rules.
+"""Roles of the parts of a page's text.
 
-A page result stores its blocks in reading order, with the roles that the page alone shows. `resolve_roles` adds what
-only the whole document shows: which lines repeat on every page, which letters are larger than its body text, and
-which heading is below which.
-
-A decision is a sum of evidence: a table of points, and whether they count.
+Pure rules: a decision is a sum of evidence, a table of points. A page result stores the roles that the page alone
+shows. `resolve_roles` adds what only the whole document shows.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 BOLD, ITALIC, MONOSPACED, SAID = 1, 2, 4, 8
-"""Flags of `Block.style`. SAID: the file itself says what the block is, by a tag, a style or its outline."""
+"""Flags of `Block.style`. SAID: the file itself says what the block is, such as by a tag or style."""
 
 HEADING_LEVELS = 6
 MARKER = re.compile(
@@ -36,7 +33,7 @@ _SENTENCE_END = (".", "!", "?", ";", ",", ":")
 _HEADING_CHARACTERS_MAX = 200
 _HEADING_POINTS = 3.0
 _EDGE = 0.11
-"""Share of the page's height at its top and at its bottom where lines may be running heads and feet."""
+"""Share of the page's height at top and bottom where running lines may be."""
 _EDGE_BLOCKS = 4
 _RUNNING_LINES_MAX = 3
 _LARGER = 1.08
@@ -70,7 +67,7 @@ class Block(Struct, array_like=True, frozen=True):
     """Range in the page's text."""
     role: Role = Role.PARAGRAPH
     level: int = 0
-    """Level of a heading, from 1, or of an item. 0: not known."""
+    """From 1. 0: not known."""
     size: float = 0.0
     """Height of the font in points. 0: not known."""
     style: int = 0
@@ -88,7 +85,7 @@ class TextLink(Struct, array_like=True, frozen=True):
 
 
 LINK_ADDRESS = re.compile(r"(?:https?://|mailto:)[^\s<>()]{1,2000}", re.IGNORECASE)
-"""Addresses that formats show as links. Others could run a script."""
+"""Others could run a script."""
 
 
 class BlocksOfPage(Struct, frozen=True):
@@ -102,7 +99,7 @@ class BlocksOfPage(Struct, frozen=True):
 
 
 def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
-    """Return the pages with the roles and levels that follow from the whole document."""
+    """Add the roles and levels that follow from the whole document."""
     pages = _with_running_lines(pages)
     facts = _facts_of(pages)
     made: list[BlocksOfPage] = []
@@ -123,7 +120,6 @@ def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
 
 
 def _with_running_lines(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
-    """Mark the lines at the edges of pages that repeat, and page numbers."""
     edges = [_edge_blocks(page) for page in pages]
     places: dict[tuple[bool, str], list[float]] = defaultdict(list)
     for page, some in zip(pages, edges, strict=True):
@@ -193,7 +189,6 @@ class _DocumentFacts(NamedTuple):
     """Font height of most of the text."""
     is_body_bold: bool
     says_headings: bool
-    """The file itself names headings."""
 
 
 def _facts_of(pages: Sequence[BlocksOfPage]) -> _DocumentFacts:
@@ -216,7 +211,6 @@ def _rounded(size: float) -> float:
 
 
 def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> float:
-    """Return how much speaks for a block being a heading."""
     block = page.blocks[at]
     before = page.blocks[at - 1] if at else None
     after = page.blocks[at + 1] if at + 1 < len(page.blocks) else None
@@ -265,12 +259,12 @@ def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> fl
 
 
 def _is_beside(other: Block, own: Block) -> bool:
-    """Return whether the other block is on the same line, as in a form. A paragraph of another column is not."""
+    """Return whether the other block is on the same line, as in a form, not in another column."""
     return other.y1 - other.y0 < 4.5 * own.size and min(other.y1, own.y1) - max(other.y0, own.y0) > 0.5 * own.size
 
 
 def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
-    """Give each heading a level: the file's own, otherwise by its number, otherwise by the rank of its letters."""
+    """By the file's own levels, otherwise by numbers, otherwise by the rank of the letters."""
     found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
     ranks = _style_ranks(found)
     depths = {depth: _usual(ranks[_heading_style(page, one)] for page, one in found if _depth(page, one) == depth)
@@ -292,7 +286,7 @@ def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[B
 
 
 def _heading_style(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
-    """Return what a heading looks like; the greatest is the highest."""
+    """Return what orders headings: the greatest is the highest."""
     return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
 
 

@@ -1,5 +1,3 @@
-"""Counts for overviews, and findings of checks."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -61,7 +59,7 @@ class HourOfWork(Struct, frozen=True):
     completed: int
     failed: int
     pages: int
-    """Pages read by the completed jobs."""
+    """Read by the completed jobs."""
     seconds: float
     """Sum of the lengths of their last attempts."""
     longest_seconds: float
@@ -75,8 +73,6 @@ class HourOfWork(Struct, frozen=True):
 
 
 class BrokenPromise(NamedTuple):
-    """`promise` is its number, such as P4."""
-
     promise: str
     detail: str
 

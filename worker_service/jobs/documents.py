@@ -1,7 +1,4 @@
-"""Documents, their files and pages, crawl items, and the questions of handlers.
-
-Each accepted request to read a document starts a new generation; only jobs of the newest generation may publish (P11).
-"""
+"""Documents, their generations (P11), files and pages, crawl items, and the questions of handlers."""
 
 from __future__ import annotations
 
@@ -43,22 +40,18 @@ class AskedAction(DeferredAction, frozen=True):
 
 
 class TagAction(DeferredAction, frozen=True):
-    """An action for each document with a tag."""
-
     tag: str = ""
     owner: str = ""
-    """Owner of the documents. Empty: all owners."""
+    """Empty: all owners."""
 
 
 class DocumentRequest(Struct, frozen=True):
-    """Its job is inserted only if it has to be read."""
-
     source_key: str
     """Drive file id, URL or absolute path. With platform and owner it identifies the document for good."""
     name: str
     content: str = ""
     settings: str = ""
-    """JSON: settings that can change the text. A missing key keeps the stored value, null restores the default."""
+    """JSON: settings that can change the text. Missing: the stored value; null: the default."""
     is_forced: bool = False
     is_standing: bool = False
     """An automatic request: a known document keeps its stored settings."""
@@ -74,13 +67,13 @@ class Decision(StrEnum):
     TAKEN_OVER = "taken over"
     """Accepted: the work under way had not advanced for too long, or is held up."""
     UNDER_WAY = "under way"
-    """Nothing to do: queued or indexing with this content and these settings."""
+    """Queued or indexing with this content and these settings."""
     UNCHANGED = "unchanged"
     """Read successfully with the same content and settings."""
 
 
 class TakeoverTimeouts(Struct, frozen=True):
-    """Without progress; then a new request may take over a document."""
+    """Time without progress after which a new request may take over a document."""
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
@@ -110,7 +103,7 @@ class DocumentFacts(Struct, frozen=True):
 
 
 CONFIDENCE_LEAST = 50
-"""OCR confidence in per cent. Pages below it are doubtful: notes name them, and a search can leave them out."""
+"""OCR confidence in per cent. Pages below it are doubtful."""
 
 
 class PageResult(Struct, frozen=True):
@@ -121,12 +114,11 @@ class PageResult(Struct, frozen=True):
     text: str | None = None
     """None: stored already under this digest."""
     method: str = ""
-    """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: part of the image is damaged."""
+    """layer, ocr, partial (part of the image is damaged), rows, blank, too_large or unreadable."""
     confidence: float | None = None
     """0 to 100; 0: in a script for which it was not recognised."""
     layout: str | None = None
     also: str = ""
-    """Second digest of the page."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -180,9 +172,8 @@ class CrawlPage(Struct, frozen=True):
     walk: int = 0
     state: str | None = None
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items, before a colon and the id. Pending jobs of an item that
-    disappears are cancelled. Empty: none are.
-    """
+    """Prefix of the unique keys of jobs that fetch items. Pending jobs of an item that disappears are cancelled. Empty:
+    none are."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -204,7 +195,7 @@ class Question(Generic[A_co]):
 class KnownDigests(QuestionAnswer, frozen=True):
     digests: Sequence[str] = ()
     is_stale: bool = False
-    """The generation is no longer the newest, so asking again is pointless."""
+    """The generation is no longer the newest."""
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
@@ -238,7 +229,7 @@ class Currency(QuestionAnswer, frozen=True):
 
 
 class IsCurrent(Question[Currency], Struct, frozen=True):
-    """Is the generation still the newest? Ask before expensive work."""
+    """Ask before expensive work whether the generation is the newest."""
 
 
 class CrawlMemory(QuestionAnswer, frozen=True):
@@ -264,13 +255,13 @@ class TextOfResult(Struct, frozen=True):
 
 class TextsToEmbed(QuestionAnswer, frozen=True):
     documents: Sequence[tuple[int, int]] = ()
-    """Documents without all vectors, each with its current generation. Empty: there is nothing to do."""
+    """Documents without all vectors, each with its current generation."""
     pages: Sequence[TextOfResult] = ()
     """Some of their pages without vectors."""
 
 
 class PagesToEmbed(Question[TextsToEmbed], Struct, frozen=True):
-    """Pages of all documents. Asked only by jobs of type `embed`, which belong to no owner."""
+    """Only for jobs of type `embed`, which belong to no owner."""
 
     model: str
 

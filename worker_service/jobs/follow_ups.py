@@ -75,7 +75,7 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
 
 
 def names_file(text: str) -> bool:
-    """Return whether a handler could take the text for a file or directory of the machine."""
+    """Return whether a handler could take the text for a file of the machine."""
     return text.strip().lower().startswith(("/", "~", ".", "file:"))
 
 

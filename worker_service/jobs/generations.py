@@ -1,4 +1,4 @@
-"""Rules that decide whether a document request takes the next generation, and with which settings."""
+"""Decide whether a request takes a document's next generation, and with which settings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def decide(
     is_forced: bool,
     patience: TakeoverTimeouts,
 ) -> Decision:
-    """`still_seconds` is the time since the document or one of its pages changed.
+    """`still_seconds` is the time since the document or a page changed.
 
-    `is_held_up`: all live work on it belongs to batches that are stopped or waiting.
+    `is_held_up`: all live work on it belongs to idle batches.
     """
     is_same = same_content and same_settings
     match status:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 LOG_LINES_MOST = 3000
-"""Per job. Older lines are deleted."""
+"""Per job."""
 
 
 class Event(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Notice(Struct, frozen=True):
 
 
 class Episode(Struct, frozen=True):
-    """A condition that lasts, such as a silent worker. A notice is written when it begins."""
+    """A condition that lasts, such as a silent worker; its begin is a notice."""
 
     key: str
     message: str

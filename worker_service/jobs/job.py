@@ -53,9 +53,7 @@ class NewJob(Struct, frozen=True):
     document: DocumentRequest | None = None
     """The job is inserted only if this document has to be read, and takes its next generation."""
     brings: DocumentRequest | None = None
-    """The document that the job would add. It is not inserted if that revision has been read with the requested
-    settings.
-    """
+    """The document that the job would add. It is not inserted if that revision has been read so."""
 
 
 class Enqueued(NamedTuple):
@@ -95,7 +93,7 @@ class StartedWork(Struct, frozen=True):
 
 
 class Lease(NamedTuple):
-    """The right to finish one attempt. It is lost when the row's fence is raised."""
+    """The right to finish one attempt, lost when the row's fence is raised."""
 
     job_id: int
     fence: int
@@ -149,7 +147,6 @@ class Job(NamedTuple):
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Job:
-        """`row` has the values of the fields, in their order."""
         values = list(row)
         values[_STATUS] = _STATUSES[values[_STATUS]]
         return cls._make(values)
@@ -186,8 +183,8 @@ class Pause(Struct, frozen=True):
 
 
 CAPABILITY_MISSING = "CAPABILITY_MISSING"
-"""Gate of a job type or job that needs what the machine does not have."""
+"""Gate of work that needs what the machine does not have."""
 
 
 WATCHING = "WATCHING"
-"""Code of an attempt that has looked at a source, and will look again later."""
+"""Code of an attempt that will look at a source again later."""

@@ -1,5 +1,3 @@
-"""Documents, pages and files as they are shown."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +38,6 @@ class DocumentSort(StrEnum):
     """When it was added, newest first."""
     NAME = "name"
     PAGES = "pages"
-    """Most pages first."""
     STATE = "state"
     """Failed documents first."""
 
@@ -75,7 +72,7 @@ class Document(Struct, frozen=True):
     state: str
     """The status, after "readable, " if an older generation is published."""
     percent: int
-    """Pages read of the newest generation, or of the current one if the newest has failed."""
+    """Of the newest generation, or of the current one if the newest has failed."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -87,7 +84,7 @@ class Document(Struct, frozen=True):
     updated_at: str
     gone_at: str | None
     size: int
-    """Bytes of its newest original; 0: there is none."""
+    """Of its newest original; 0: there is none."""
     is_locked: bool
     """Its file opens with a password only."""
     tags: Sequence[str] = ()
@@ -102,12 +99,11 @@ class Document(Struct, frozen=True):
 
     @property
     def has_pages_to_see(self) -> bool:
-        """A document of unknown kind counts as one with page images."""
+        """Those of unknown kind count, too."""
         return self.kind in (None, "pdf", "image")
 
     @property
     def has_picture(self) -> bool:
-        """True if its first page can be shown."""
         is_drawn = self.kind in ("pdf", "image") and bool(self.size)
         return is_drawn and (self.current_generation is not None or self.status is not IndexStatus.FAILED)
 
@@ -133,7 +129,7 @@ class Provenance(Struct, frozen=True):
 
 
 class ReadingSpeed(Struct, frozen=True):
-    """Measured over the newest documents, without the time when none was being read."""
+    """Over the newest documents, without the time when none was being read."""
 
     documents: int
     pages: int

@@ -1,8 +1,4 @@
-"""Safe file and folder names, and the names of the links to a document's files.
-
-A safe name has no separators, control characters or leading dot, nothing that reverses or hides text, and a limited
-length.
-"""
+"""Safe names of files and folders, and of links to documents: no separators, control characters or leading dot."""
 
 from __future__ import annotations
 
@@ -83,7 +79,7 @@ def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
 
 
 def folded(path: str) -> str:
-    """Equal for paths that a case-insensitive or normalising file system takes for equal."""
+    """Equal for paths that some file systems take for equal."""
     return unicodedata.normalize("NFC", path.casefold())
 
 

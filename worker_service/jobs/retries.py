@@ -1,4 +1,4 @@
-"""Retry policy. Attempts, crashes and requeues are each capped (P6); the store enforces the cap on requeues."""
+"""Retry policy. Attempts, crashes and requeues are each capped (P6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_service.jobs.job import Job, NewJob
 REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
-"""Error code of an `at_most_once` job whose handler had started and reported no outcome: its effect is unknown."""
+"""Error code of an `at_most_once` job whose handler started and reported no outcome."""
 MAY_HAVE_RUN_REMEDY = "check whether it took effect, and retry it only if it did not"
 
 

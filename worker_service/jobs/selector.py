@@ -1,5 +1,3 @@
-"""Selectors of jobs. The store turns them into SQL."""
-
 from __future__ import annotations
 
 import json
@@ -63,7 +61,7 @@ class Selector(Struct, frozen=True):
     """All given fields must match. Times are UTC text. Empty: every job."""
 
     ids: Sequence[int] = ()
-    """`ids`, `batch_ids` and `document_ids` are added up; all other fields narrow down."""
+    """`ids`, `batch_ids` and `document_ids` are added up; other fields narrow down."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()

@@ -1,5 +1,3 @@
-"""Tags: the words by which people sort their documents. Pure."""
-
 from __future__ import annotations
 
 import unicodedata
@@ -18,7 +16,7 @@ class TagCount(Struct, frozen=True):
 
 
 def read_tags(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the tags of words as users write them, such as `Invoice, paid`, each once."""
+    """Return the tags of words such as `Invoice, paid`, each once."""
     parts = (part.strip() for word in words for part in word.split(","))
     return tuple(dict.fromkeys(_read_tag(part) for part in parts if part))
 

@@ -1,6 +1,6 @@
 """API tokens, one-time links and browser sessions.
 
-Only the SHA-256 of a secret is stored: the secret is long and random. The user's text also contains the token's id.
+Only the SHA-256 of a secret is stored: the secret is long and random.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GrantedRequest(Struct, frozen=True):
     at: str
     status: int | None
     answer: str | None
-    """Body of the response. None: unknown, or not known yet."""
+    """Body of the response. None: unknown."""
     location: str | None
 
 

@@ -61,7 +61,7 @@ class WorkerState(Struct, frozen=True):
 
 
 NODE = "node"
-"""Attempts that may run on cluster nodes."""
+"""Class of attempts that may run on cluster nodes."""
 
 
 class NodeState(Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""The SQLite database of jobs and documents. No other package contains SQL."""
+"""The SQLite database. No other package contains SQL."""

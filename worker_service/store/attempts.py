@@ -1,7 +1,4 @@
-"""Checkpoints, pages and crawl items of running attempts, and their questions.
-
-Pages are stored while the attempt runs; a completion makes their generation current (P5).
-"""
+"""Checkpoints, pages, crawl items and questions of running attempts."""
 
 from __future__ import annotations
 
@@ -95,9 +92,9 @@ class Attempts:
         return None
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
-        """Return the leases of the attempts that must stop (lost, outdated or cancelled).
+        """Return the leases of the attempts that must stop.
 
-        Pages of a job that must be cancelled are stored too: the next attempt finds them by their digest.
+        Pages of a cancelled job are stored too, for the next attempt.
         """
         # Compress before the transaction, so that no other writer waits for it.
         ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
@@ -204,7 +201,6 @@ class Attempts:
     # ── The lease ──
 
     def _work_of(self, lease: Lease) -> Work | None:
-        """Return None if the lease allows no write."""
         for row in self._db.write("work_under_lease", **lease._asdict()):
             return work_from(row)
         return None

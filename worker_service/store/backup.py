@@ -1,8 +1,6 @@
-"""Write a backup of a database, and replace a database with a backup.
+"""Write a backup, and replace a database with one.
 
-A restore migrates a copy beside the database, requeues its running jobs, and raises its fences and ids above all values
-used since the backup. A rename then swaps the files; the replaced database is kept. It is refused while another process
-has the database open.
+A restore prepares a copy beside the database; a rename swaps them.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import migrate
 
 RAISED_BY = 1_000_000
-"""Upper bound for attempts of one job, new jobs and new documents since the backup."""
+"""More than the attempts of a job, new jobs and new documents since any backup."""
 _BUSY_MILLISECONDS = 1000
 
 _JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
@@ -75,7 +73,7 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
 def _unfinished_file(path: Path) -> Iterator[Path]:
     """Create an empty file, and remove it in the end.
 
-    All backups in a directory use one name: each removes what a killed one has left, and waits for a running one.
+    All backups in a directory share one name: each waits for a running one and removes what a killed one has left.
     """
     lock = _lock_file(path)
     try:
@@ -265,7 +263,7 @@ def _unlock(lock: Connection) -> None:
 
 
 def _lock_exclusively(database: Path) -> Connection | None:
-    """Move the log into the database and lock it. Return None if it is damaged."""
+    """Return None if it is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)

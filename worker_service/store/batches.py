@@ -1,7 +1,4 @@
-"""Batches: submit, extend, stop, resume, retry, cancel and remove.
-
-Triggers hold the jobs of a stopped batch and write notices, also after an UPDATE by hand. `settle` ends batches.
-"""
+"""Batches. Triggers hold the jobs of a stopped batch and write notices; `settle` ends batches."""
 
 from __future__ import annotations
 
@@ -58,12 +55,10 @@ class Batches:
         most: int = 50,
         before_id: int | None = None,
     ) -> Sequence[Batch]:
-        """`before_id` is the last id of the previous page."""
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
 
     def addresses(self, batch_ids: Sequence[int]) -> Mapping[int, str]:
-        """Return the address to which the end of each batch is reported, without batches that have none."""
         return dict(self._db.read("batches_with_address", batch_ids=json.dumps(list(batch_ids))))
 
     def count_replaced(self) -> int:
@@ -105,7 +100,7 @@ class Batches:
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Return which jobs would be inserted. Live work of a stopped batch does not count."""
+        """Live work of a stopped batch does not count."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
@@ -136,7 +131,7 @@ class Batches:
     # ── Changes ──
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
-        """Insert a batch with all its jobs, or nothing. It takes over documents of stopped and waiting batches."""
+        """Take over documents of stopped and waiting batches."""
         with self._db.transaction():
             return self.insert(new, jobs, policy)
 
@@ -171,7 +166,6 @@ class Batches:
             return BatchAdded(self._get_locked(batch_id), _results_of(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
-        """Its running jobs are released."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
@@ -274,7 +268,6 @@ class Batches:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
-        """Keep its jobs and documents."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):

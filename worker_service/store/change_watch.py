@@ -18,12 +18,9 @@ _LAST_LOOK_SECONDS = 0.5
 class FileWatch:
     """Notices within milliseconds that another connection has committed.
 
-    inotify on the database's folder gives hints, also for this process's own writes, and before the commit is visible.
-    So the change counter decides: after a hint it is read at growing intervals until it has changed. Reading it every
-    10 ms instead would cost 0.8 % of a core; an idle daemon takes 0.03 %.
-
-    If the database or its log is deleted or replaced, SQLite does not notice and commits are lost; the names of this
-    process's open files show it.
+    The kernel's hints (inotify) also report this process's writes, and before the commit is visible, so after a hint
+    the change counter is read at growing intervals. Reading it every 10 ms would cost 0.8 % of a core; this costs 0.03
+    %. The names of open files show that the database was deleted or replaced, which SQLite does not notice.
     """
 
     def __init__(
@@ -44,9 +41,8 @@ class FileWatch:
         self._seen: int | None = None
         self._gap = _FIRST_LOOK_SECONDS
         self.look_at: float | None = None
-        """Next check, while no commit has followed the last hint."""
         self.is_doubtful = False
-        """A file of the database was created, deleted or moved. `fault` finds out whether that is an error."""
+        """A file was created, deleted or moved; `fault` finds out whether that is an error."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
         self._watch = _watch(database.parent)
 
@@ -54,7 +50,6 @@ class FileWatch:
         return self._watch
 
     def has_changed(self) -> bool:
-        """Start a turn of the loop."""
         self._begins_turn()
         is_hinted, now = self._read_hints(), self._monotonic()
         if is_hinted:

@@ -14,7 +14,7 @@ from worker_service.store.settling import settle
 _Claim = Mapping[str, object]
 
 _Head = tuple[int, bytes, int]
-"""Priority, created_at and id of the first ready job of a lane. Text is bytes, since it may not be UTF-8."""
+"""Priority, created_at and id of a lane's first ready job. Text is bytes, since it may not be UTF-8."""
 
 _CACHED_LANES_MIN = 4
 """Reading fewer lanes again costs no more than reading the changed ones."""
@@ -25,7 +25,7 @@ FREED_MOST = 1000
 
 @dataclass(slots=True)
 class _LaneCache:
-    """The last walk over the lanes, all of them open, and the jobs written since."""
+    """The last walk over the lanes, and the jobs written since."""
 
     worker_id: object
     job_class: object
@@ -51,13 +51,11 @@ class _Capacity:
 
 
 class Scheduler:
-    """Selects the next job. No limit is exceeded (P8).
+    """Selects the next job (P8, P9).
 
-    The owner with the fewest running jobs comes first, then the one served longest ago (P9), then priority, age, id.
-
-    A claim of one job reuses the last walk while no other connection has committed: over 300 lanes it takes 0.12 ms
-    instead of 1.3. SQLite's update hook names the jobs that this connection has written to; only their lanes are read
-    again. The claiming statement checks the gates of the job again.
+    Until another connection commits, a claim of one job reuses the last walk and reads only the lanes of jobs that
+    SQLite's update hook has named: 0.12 ms instead of 1.3 with 300 lanes. The claiming statement checks the gates
+    again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -67,7 +65,7 @@ class Scheduler:
     def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> tuple[list[Job], list[int]]:
         """End at the first job whose type is not in `only`.
 
-        Return the jobs, and the ids of claimed jobs with text that is not UTF-8.
+        Return the jobs, and the ids of claimed jobs that are not UTF-8.
         """
         types = None if only is None else {job_type.encode() for job_type in only}
         if most == 1 and (cache := self._valid_cache(values)) is not None:
@@ -222,7 +220,7 @@ class Scheduler:
         return cache
 
     def _refresh(self, cache: _LaneCache, values: _Claim) -> bool:
-        """Read the lanes of the changed jobs. Return False if one of them no longer exists."""
+        """Return False if a lane of the changed jobs no longer exists."""
         changed, cache.changed = cache.changed, set()
         rows = self._db.write("lanes_of_jobs", ids=json.dumps(list(changed)), **values)
         for *head, job_type, owner, source, served, is_mine in rows:

@@ -94,7 +94,6 @@ class Completions:
             raise PublishedFileRemoved(f"there is no file {file.file_id} any more: publish the content itself")
 
     def insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Each inherits owner, batch, priority and document unless it sets its own."""
         return self._intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
 
     def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:

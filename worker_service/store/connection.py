@@ -1,7 +1,4 @@
-"""Open connections to the database file.
-
-Open the file in no other way meanwhile: closing any descriptor of it drops SQLite's locks.
-"""
+"""Open the database file. Never open it in another way: closing any descriptor of it drops SQLite's locks."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ OnLongWait = Callable[[float, "LockOwner | None"], None]
 """Called once in each long wait for the write lock, with the seconds and the holder, if known."""
 
 _LONG_WAIT_SECONDS = 1.0
-"""Pagemill's own transactions take milliseconds, so a longer wait is caused by another program."""
+"""Pagemill's own transactions take milliseconds."""
 
 # Below the default of 1,000 pages, so that checkpoints are made here and not by another program, whose SQLite may have
 # the WAL-reset bug.
@@ -67,10 +64,9 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
 
 @cache
 def _raise_heap_threshold() -> None:
-    """Make glibc keep freed memory, by allocating and freeing one large block.
+    """Make glibc keep freed memory, by allocating and freeing one large, never written block.
 
-    Six sevenths of a claim's time went into returning SQLite's scratch memory to the kernel. The block is never
-    written, so it uses no memory.
+    Returning SQLite's scratch memory to the kernel took six sevenths of a claim's time.
     """
     block = bytes(16 * 1024 * 1024)
     del block

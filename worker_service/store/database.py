@@ -1,6 +1,6 @@
-"""Connections, statements, clock and write transactions, shared by all parts of a store.
+"""Connections, statements, clock and write transactions.
 
-Both connections are opened on first use, so that a user with read access only can read.
+Connections open on first use, so that reading needs no write access.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Values = Sequence[Any] | dict[str, Any]
 
 _PAUSE_SECONDS = 0.001
 _IN_A_ROW_SECONDS = 0.01
-"""Period in which the writes of one turn follow each other without a pause."""
+"""The writes of one turn follow each other without a pause."""
 _PAUSE_SHARE = 1 / 3
 """Length of the pause per time the lock was held."""
 _LONG_SECONDS = 0.005
-"""After a longer write, the pause is as long as the write: waiting programs retry at growing intervals."""
+"""A longer write gets a pause as long as itself: waiting programs retry at growing intervals."""
 
 
 class WriteOptions(Struct, frozen=True):
@@ -46,8 +46,6 @@ class WriteOptions(Struct, frozen=True):
 
 
 class Database:
-    """Serves one thread."""
-
     def __init__(
         self,
         path: Path,
@@ -60,7 +58,6 @@ class Database:
     ) -> None:
         self.path = path
         self.retries = retries
-        """Job type → rule, for jobs without settings of their own."""
         self.writing = writing or WriteOptions()
         self.statements = statements
         self.clock = clock
@@ -112,17 +109,16 @@ class Database:
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
         """Run a statement on the write connection.
 
-        A query replaces bytes that are not UTF-8. With such text in RETURNING, raise `UnicodeDecodeError` after the
-        rows were written.
+        With text that is not UTF-8, a query replaces the bytes; RETURNING raises `UnicodeDecodeError` after the rows
+        were written.
         """
         return _run(self.writer, self.statements[name], named if row is None else row)
 
     def query(self, name: str, /, **named: object) -> list[Row]:
-        """Text that is not UTF-8 raises `UnicodeDecodeError`."""
         return self.writer.execute(self.statements[name], named).fetchall()
 
     def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
-        """Run a statement for all rows at once, by repeating its VALUES row. `more` is bound after them."""
+        """Repeat the statement's VALUES row; `more` is bound after the rows."""
         row = row_of(len(rows[0]))
         sql = self.statements[name].replace(row, ", ".join([row] * len(rows)))
         return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
@@ -190,7 +186,7 @@ class Database:
 
 
 class _RelaxedDatabase(Database):
-    """A separate connection's commits would wake up the main loop, and SQLite would drop the page caches."""
+    """A separate connection's commits would wake up the main loop and drop SQLite's page caches."""
 
     def __init__(self, durable: Database) -> None:
         super().__init__(durable.path, durable.statements, durable.clock, writing=durable.writing)
@@ -335,8 +331,7 @@ def _set_synchronous(connection: apsw.Connection, how: str) -> None:
 class WritePauses:
     """Pauses between the write transactions of all stores that share this object.
 
-    SQLite's lock is not fair: beside a daemon that writes without pauses, another program's INSERT waits for seconds.
-    Time between two writes counts towards the pause.
+    SQLite's lock is not fair: without pauses, other programs wait for seconds.
     """
 
     def __init__(
@@ -350,7 +345,6 @@ class WritePauses:
         self._busy_until = 0.0
 
     def turn(self) -> None:
-        """Let a pause precede the next write."""
         self._busy_until = 0.0
 
     def begin(self) -> None:

@@ -29,9 +29,9 @@ def tag_documents(db: Database, document_ids: Sequence[int], tags: Sequence[str]
 def fire_actions(
     db: Database, document_ids: Sequence[int], tags: Sequence[Row], asked_by: ParentFacts | None = None
 ) -> None:
-    """Insert the jobs that are due for these documents and (document, tag) pairs, once per generation.
+    """Insert the due jobs of documents and (document, tag) pairs, once per generation.
 
-    They inherit batch and priority from `asked_by`, by default the newest job of the generation.
+    Without `asked_by` they inherit batch and priority from the generation's newest job.
     """
     ids = json.dumps(list(document_ids))
     if tags:

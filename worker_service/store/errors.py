@@ -137,7 +137,6 @@ PAYLOAD_RULES: Mapping[str, tuple[str, str]] = {
         "put the data into a file and its path into the payload",
     ),
 }
-"""Name of a payload constraint in schema.sql → (detail, remedy)."""
 
 
 def rule_broken(rule: str) -> RuleBroken | BadPayload:

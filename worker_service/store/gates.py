@@ -31,8 +31,7 @@ class Gates:
     def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
         """Return the gates of a pending job; if it has none, the jobs ahead of it.
 
-        Read in one snapshot, since the job may be claimed meanwhile. If a claim would first free waiting jobs, this is
-        rehearsed, unless the database is read-only or busy. `dead` names workers known to be dead.
+        If a claim would first free waiting jobs, rehearse that, unless the database is read-only or busy.
         """
         with self._db.snapshot():
             job = self._reading.get(job_id)
@@ -51,7 +50,7 @@ class Gates:
         return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return why nothing can start now, or nothing if some lane is open."""
+        """Return nothing if some lane is open."""
         with self._db.snapshot():
             workers = [worker_id for worker_id, *_ in self._db.read("workers")]
             now = self._db.now()
@@ -105,6 +104,6 @@ def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str])
 
 
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
-    """Prefer a worker without a gate, then the one whose first gate comes latest, then one without a handler."""
+    """Prefer a worker without a gate, then the one whose first gate comes latest."""
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)

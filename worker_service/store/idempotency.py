@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: each is executed once; repetitions get the stored response."""
+"""Requests with an Idempotency-Key: each runs once; repetitions get the stored response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IdempotencyKeys:
 
     @contextmanager
     def granting(self, key: str, wish: str) -> Iterator[None]:
-        """Write the key with the first transaction of this block. A second request changes nothing."""
+        """Write the key with the first transaction of this block."""
         is_noted = False
 
         def note() -> None:

@@ -1,7 +1,4 @@
-"""Insert jobs and request documents.
-
-The rules of `jobs/generations.py` decide, under the same write lock as the INSERT.
-"""
+"""Insert jobs and request documents, by the rules of `jobs/generations.py`."""
 
 from __future__ import annotations
 
@@ -33,15 +30,13 @@ class Intake:
         self._patience = patience
 
     def enqueue(self, job: NewJob) -> Enqueued:
-        """Return the live job with the same unique_key, if there is one."""
         [enqueued] = self.enqueue_many([job])
         return enqueued
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Insert all of these jobs, or none.
 
-        A job with a `document` is inserted only if the document has to be read, and takes the next generation. One that
-        `brings` a document: only if that revision has not been read with the requested settings.
+        A job with a `document` or that `brings` one is inserted only if it has to be read.
         """
         with self._db.transaction():
             inserted = self.insert_many(jobs)
@@ -52,8 +47,8 @@ class Intake:
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
         """Insert jobs within the caller's transaction.
 
-        The caller calls `settle` after its last write: earlier, it would fail a document whose job has completed and
-        whose follow-up jobs come next.
+        The caller calls `settle` after its last write: earlier, it would fail a document whose follow-up jobs come
+        next.
         """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=statement_of):

@@ -1,6 +1,6 @@
-"""Checks of the database file, the search index, and the rows against the promises.
+"""Checks of the file, the search index and the promises.
 
-The audit orders events by id, because a wall clock may be set back.
+The audit orders events by id: a wall clock may be set back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INDEXED_AT_ONCE = 200
 """Pages per transaction, which then takes about 0.25 s."""
 
 SENTENCES_MOST = 20
-"""Maximum number of findings per rule of the audit."""
+"""Per rule of the audit."""
 
 FAULTS_MOST = 5
 

@@ -1,7 +1,4 @@
-"""Bulk changes by users: cancel, retry, delete, set priority, dismiss, pause, drain.
-
-Each is recorded as an action. A large selection takes several short transactions, which check each job again.
-"""
+"""Bulk changes by users, recorded as actions. Each of several short transactions checks its jobs again."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ class Steering:
         self._reading = reading
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
-        """`without_grace` has running jobs killed at once."""
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
         return self._run_action(verbs, selector, actor)
@@ -73,7 +69,6 @@ class Steering:
         return changed
 
     def dismiss(self, job_ids: Sequence[int], *, actor: str) -> Changed:
-        """Remove these failures from what needs attention. The jobs stay failed."""
         return self._run_action(("dismiss",), Selector(ids=job_ids), actor) if job_ids else Changed(None, ())
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
@@ -174,7 +169,6 @@ class Steering:
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
-        """Scope 'all' pauses everything."""
         with self._db.transaction():
             self._db.write(
                 "pause", scope=scope, name=name, now=self._db.now(), until=until and as_text(until), reason=reason

@@ -1,7 +1,6 @@
-"""Leases of the daemon: claim jobs, beat, report progress, end attempts.
+"""Leases: claim, beat, report, end attempts.
 
-An attempt is closed before the job's status changes, or a trigger refuses. A change that jobs may wait for calls
-`settle` in the same transaction.
+An attempt is closed before the job's status changes, or a trigger refuses.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class Leases:
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
-        """Claim jobs that have no gate. Each gets fence + 1 and one open attempt (P1, P8, P9).
+        """Claim jobs that have no gate (P1, P8, P9).
 
         `behind` is the number of running jobs that were prefetched and take no slot. The claim ends at the first job
-        whose type is not in `only`, so that prefetching overtakes no job. A job with text that is not UTF-8 fails.
+        whose type is not in `only`, so that prefetching overtakes no job.
         """
         try:
             with self._db.transaction():
@@ -87,7 +86,6 @@ class Leases:
         self._end(Lease(job_id, fence, worker_id), "failed", "fail", failure)
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
-        """Return the leases that are lost or must be cancelled."""
         with self._db.transaction():
             if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
@@ -149,7 +147,7 @@ class Leases:
         return [done.lease for done in completions if done.lease not in completed or by_lease[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
-        """Put the job back until `retry_at` and count a retry; without one or a retry left, fail it."""
+        """Put the job back until `retry_at` and count a retry; without one, fail it."""
         with self._db.transaction():
             has_retry_left = self._db.write("has_retry_left", **lease._asdict()) == [(1,)]
             if retry_at is not None and has_retry_left:
@@ -168,16 +166,15 @@ class Leases:
             self._end(lease, "released", "release")
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
-        """Cancel the job. Call only when the processes of its attempt are proven gone (P7)."""
+        """Call only when the processes of the attempt are proven gone (P7)."""
         with self._db.transaction():
             self._end_cancelled(lease, usage)
             settle(self._db)
 
     def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
-        """Requeue every job of a worker that is proven gone, and delete its row.
+        """Requeue or end every job of a worker that is proven gone, and delete its row.
 
-        Jobs with a requested cancellation are cancelled; `at_most_once` jobs and jobs requeued too often fail. Do
-        nothing if the worker has beaten since `last_beat`.
+        Do nothing if the worker has beaten since `last_beat`.
         """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():

@@ -48,7 +48,7 @@ class Library:
         before_id: int | None = None,
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
-        """`before_id` is the last id of the previous page. In the default order that document may have been removed."""
+        """In the default order the document `before_id` may have been removed."""
         condition, values = _where(selector)
         way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]
@@ -123,7 +123,7 @@ class Library:
         return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
 
     def document_changes(self, after: int, *, owner: str | None, most: int) -> Sequence[DocumentChange]:
-        """Return the last change of each document that has one after the number `after`, in the order of commits."""
+        """Return each document's last change after the number `after`, in the order of commits."""
         return [DocumentChange(*row) for row in self._db.read("document_changes", after=after, owner=owner, most=most)]
 
     def history(self) -> str:
@@ -159,7 +159,6 @@ class Library:
         return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
-        """Return the files of the newest attempt that published any."""
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
 
 

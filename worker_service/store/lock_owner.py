@@ -1,8 +1,4 @@
-"""Find the process that holds the write lock, in the kernel's list of locks.
-
-Open only files in /proc: closing a file of the database would drop this process's locks. Under the systemd unit the
-list is hidden.
-"""
+"""Find the process that holds the write lock, in the kernel's list of locks, which is hidden under the systemd unit."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ class LockOwner(Struct, frozen=True):
 
 
 def lock_owner_of(database: Path) -> LockOwner | None:
-    """Return another process only."""
     for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
         with suppress(OSError):
             found = path.stat()

@@ -1,5 +1,3 @@
-"""Notices, and the positions of their readers, such as notification channels."""
-
 from __future__ import annotations
 
 import json

@@ -81,7 +81,7 @@ def open_store(
 
 
 class _LateStatements(dict[str, str]):
-    """Read from their files when the first is used: `pagemill ls` needs none."""
+    """Read when the first is used: `pagemill ls` needs none."""
 
     def __missing__(self, name: str) -> str:
         from worker_service.store.statements import sqlite_statements
@@ -122,10 +122,7 @@ def schema_sql() -> str:
 
 
 def _make_file(path: Path) -> None:
-    """Create the file, because SQLite gives the group no write access.
-
-    In a directory shared by its group, the file gets it regardless of the umask.
-    """
+    """SQLite would give the group no write access, even in a directory shared by its group."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -165,7 +162,6 @@ def refuse_network_file_system(path: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: str) -> str:
-    """Later mounts hide earlier ones."""
     found = (Path("/"), "")
     for line in mounts.splitlines():
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))

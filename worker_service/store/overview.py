@@ -74,7 +74,7 @@ class OverviewQueries:
     ) -> Sequence[ErrorCount]:
         """Count failed jobs by code and type, most frequent first.
 
-        `to_retry` selects jobs with these codes that a retry would accept, and whose work no newer job has done.
+        `to_retry` has codes; only jobs that a retry would accept, and whose work no newer job has done, count.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]
@@ -88,11 +88,10 @@ class OverviewQueries:
         return dict(self._db.read("ready_by_type", owner=owner, most=most))
 
     def source_rests(self) -> Sequence[SourceRest]:
-        """Return the sources that have asked for a pause."""
         return [SourceRest(*row) for row in self._db.read("rests", now=self._db.now())]
 
     def hours_of_work(self, since: str) -> Sequence[HourOfWork]:
-        """Count the jobs that ended in each hour since then, by type, oldest first. Skip hours without work."""
+        """Count the jobs that ended in each hour, by type, oldest first."""
         return [HourOfWork(*row) for row in self._db.read("hours_of_work", since=since[:13])]
 
 

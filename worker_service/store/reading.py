@@ -23,7 +23,6 @@ _COMPLETION_QUERIES = {
 }
 
 _Term = tuple[str, Sequence[Any]]
-"""Term of a WHERE clause and its values."""
 
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
@@ -65,7 +64,7 @@ class Reading:
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the jobs that wait for their next look at a source. They never end."""
+        """Return the jobs that wait for their next look at a source."""
         return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
@@ -120,7 +119,6 @@ class Reading:
         return [job_id for (job_id,) in self._db.read("failed_beside", ids=json.dumps(list(ids)))]
 
     def count_failures(self, owner: str | None) -> Mapping[str, int]:
-        """Return the counts by error code, most frequent first."""
         return dict(self._db.read("count_failures", owner=owner))
 
     def newest_id(self) -> int:

@@ -1,7 +1,6 @@
-"""Removal of documents, and of data that nothing refers to any more.
+"""Removal of documents and unreferenced data.
 
-Pages are deleted later in small steps. A page result without a page is first marked and no longer offered to handlers,
-and deleted when every attempt that may have asked for it has ended.
+A page result without a page is offered to no more attempts, and deleted when all that may have asked for it have ended.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Removal:
         return bool(is_awaited)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
-        """Remove permanently. A document with a live job is refused. Shared files and page results are kept."""
+        """Shared files and page results are kept."""
         action_id: int | None = None
         removed: list[int] = []
         refused: dict[int, str] = {}
@@ -78,7 +77,7 @@ class Removal:
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Delete pages of removed documents and as many unreferenced results. Call until it returns 0."""
+        """Delete pages of removed documents and unreferenced results. Call until it returns 0."""
         if self._db.read("is_forgettable") == [(0,)]:
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -86,10 +85,7 @@ class Removal:
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Delete pages of old generations, unreferenced results and superseded files, `most` of each.
-
-        Call until it returns 0.
-        """
+        """Delete pages of old generations, unreferenced results and superseded files. Call until it returns 0."""
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
         files = self._db.read("superseded_files", most=most)

@@ -1,7 +1,4 @@
-"""Start scheduled work exactly once: per slot of a schedule, or per key and period.
-
-One transaction records the slot, inserts the job or batch, and advances the schedule.
-"""
+"""Start scheduled work exactly once: one transaction records the slot, inserts the work and advances the schedule."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ class Schedules:
             self._db.write(statement, name=one.name)
 
     def last_handled_slot(self, schedule: str, plan: str) -> datetime | None:
-        """Return the last slot handled. None: the schedule or its plan is new."""
+        """None: the schedule or its plan is new."""
         for (until,) in self._db.read("last_handled_slot", schedule=schedule, plan=plan):
             return from_text(until)
         return None
@@ -82,7 +79,7 @@ class Schedules:
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
-        """Take all slots up to this one, and insert the job or batch.
+        """Take all slots up to this one, and insert the work.
 
         Return None if it has been taken. `missed` is the text of a notice about skipped slots.
         """

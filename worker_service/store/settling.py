@@ -18,10 +18,9 @@ _SETTLED_MAX = 1000
 
 
 def settle(db: Database) -> None:
-    """Update the jobs, documents and batches that wait for jobs that have ended.
+    """Update what waits for ended jobs: dependent jobs in waves, then documents, then batches.
 
-    First fail, revive or free dependent jobs, in waves; then set the status of documents; then end batches. A call
-    handles about `_SETTLED_MAX` rows; the next claim continues.
+    A call handles about `_SETTLED_MAX` rows; the next claim continues.
     """
     if db.write("is_settled") == [(1,)]:
         return
@@ -58,7 +57,7 @@ def settle(db: Database) -> None:
 def _hand_over_documents(db: Database, batch_ids: str) -> None:
     """Move documents from idle batches to active batches that have requested them too.
 
-    Otherwise an active batch would wait for a stopped one, and possibly each for the other.
+    An active batch would wait for a stopped one.
     """
     from worker_service.store.intake import Intake  # imports this module
 

@@ -1,7 +1,6 @@
-"""Read the SQL statements of the store from the .sql file beside each module.
+"""Read the SQL statements from the .sql files.
 
-``-- name: claim`` starts a statement, ``-- fragment: lanes`` a piece that statements include with ``{lanes}``, so that
-`claim` and `explain` have the same gates.
+``-- name: claim`` starts one, ``-- fragment: lanes`` a piece included as ``{lanes}``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The store: its parts over one database.
+"""The store: parts over one database, loaded when first used.
 
-Every write after a claim carries the lease (P2): once the fence has been raised or the row has ended, the method raises
-`LeaseLost` or returns the lost leases. Each public method is one transaction.
-
-A part and its module are loaded when first used, so that `pagemill ls` starts quickly.
+Each public method is one transaction; writes with a lost lease raise `LeaseLost` or return it (P2).
 """
 
 from __future__ import annotations
@@ -44,8 +41,6 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """Serves one thread."""
-
     def __init__(self, database: Database, patience: TakeoverTimeouts | None = None) -> None:
         self.database = database
         self._patience = patience

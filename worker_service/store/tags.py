@@ -17,9 +17,9 @@ class Tags:
         self._db = database
 
     def add(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
-        """Tag documents, and start the actions of each new tag for the ones that are read already.
+        """Tag documents, and start the actions of new tags for the ones that are read already.
 
-        Return the documents that did not have all of the tags.
+        Return the documents changed.
         """
         with self._db.transaction():
             new = tag_documents(self._db, document_ids, tags)
@@ -28,7 +28,7 @@ class Tags:
             return changed
 
     def remove(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
-        """Return the documents that had any of the tags. Jobs that their actions have started continue."""
+        """Return the documents that had any of the tags."""
         with self._db.transaction():
             values = {"document_ids": json.dumps(list(document_ids)), "tags": json.dumps(list(tags))}
             return sorted({document_id for (document_id,) in self._db.write("untag_documents", **values)})
@@ -43,7 +43,7 @@ class Tags:
     # ── Actions ──
 
     def add_action(self, tag: str, action: DeferredAction, *, owner: str) -> bool:
-        """Add an action for the documents of `owner`, or of all owners if it is empty. Return False if it exists."""
+        """Empty `owner`: documents of all owners. Return False if it exists."""
         with self._db.transaction():
             return bool(self._db.write("add_tag_action", tag=tag, owner=owner, **action_values(action)))
 

@@ -1,5 +1,3 @@
-"""Rows of workers, their handlers and nodes, and limits."""
-
 from __future__ import annotations
 
 import json
@@ -22,7 +20,6 @@ class Workers:
         self._scheduler = scheduler
 
     def register(self, worker: Worker) -> None:
-        """Write its row and handlers: its first heartbeat."""
         self._scheduler.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
@@ -43,7 +40,7 @@ class Workers:
                 raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
 
     def set_slots(self, worker_id: str, slots: int) -> bool:
-        """Change the number of slots for reading, which the daemon adopts. Its next start resets it."""
+        """Change the number of slots for reading until the daemon's next start."""
         with self._db.transaction():
             return bool(self._db.write("set_slots", worker_id=worker_id, slots=slots))
 

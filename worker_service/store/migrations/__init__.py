@@ -1,7 +1,6 @@
-"""Migrate an older database to the current schema.
+"""Migrate an older database.
 
-Version 0 is the plain table of the original proposal; `adopt.sql` copies its rows. A file `0002_subject.sql` migrates
-from version 1 to 2. A step is plain SQL, and also recreates the triggers, views and indexes that differ.
+`adopt.sql` copies version 0, the original proposal's table; `0002_subject.sql` would lead to version 2.
 """
 
 from __future__ import annotations
