@@ -12,8 +12,8 @@ from tests.kit.system import System, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.library import DocumentSelector
 
-MODULES_MOST = 29
-"""28 (runner 12, daemon 6, store 4, base 4, jobs 2), and one more if the daemon waits for the write lock."""
+MODULES_MOST = 27
+"""26 (runner 10, daemon 6, store 4, base 4, jobs 2), and one more if the daemon waits for the write lock."""
 PDF_MODULES_MOST, PDF_PROCESSES_MOST = 24, 3
 """Modules of the handlers, and processes that run them: one for each of two jobs, and one for the pages."""
 

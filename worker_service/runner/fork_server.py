@@ -28,8 +28,7 @@ from msgspec import Struct
 from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
-from worker_service.runner.attempt import RunningAttempt
-from worker_service.runner.child_process import ForkedChild
+from worker_service.runner.attempt import ForkedChild, RunningAttempt
 from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.messages import AttemptOver, Begin, Ended, Hello, How, Key, Launch, Ping, Pong, Reply, Stop
 from worker_service.runner.protocol import (
