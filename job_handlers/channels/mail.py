@@ -52,12 +52,18 @@ def send(message: Message, context: Context[Any]) -> object:
     return {"to": to}
 
 
+def missing() -> MissingDependency | None:
+    if value_of(HandlersSettings.mail_server):
+        return None
+    return MissingDependency("no mail server is set", 'set mail_server = "smtp.example.com" and restart the service')
+
+
 @contextmanager
 def _connected_server() -> Iterator[smtplib.SMTP]:
+    # Checked here and not by the job type, because most machines send no e-mail.
+    if (lacking := missing()) is not None:
+        raise lacking
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
-    if not host:
-        # Checked here and not by the job type, because most machines send no e-mail.
-        raise MissingDependency("no mail server is set", 'set mail_server = "smtp.example.com" and restart the service')
     security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
     number = int(port or _PORTS[security])
     try:

@@ -54,6 +54,18 @@ def test_more_is_added_to_a_batch_that_has_not_ended(run: Run, shelf: Shelf) -> 
     assert "are for a new batch" in run("add", "b.pdf", "--batch", 1, "--name", "x", fails=2).stderr
 
 
+def test_a_mail_at_the_end_that_cannot_be_sent_is_told_at_once(
+    run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers("a.pdf")
+    words = ("add", "a.pdf", "--force", "--notify", "ann@example.com")
+
+    said = run(*words).stderr
+    assert "to mailto:ann@example.com: no mail server is set: set mail_server = " in said
+    monkeypatch.setenv("WORKER_MAIL_SERVER", "smtp.example.com")
+    assert "no mail server" not in run(*words).stderr
+
+
 def test_waiting_says_at_once_that_no_daemon_runs_and_at_the_end_which_files_failed(shelf: Shelf) -> None:
     papers("a.pdf")
     waiting = begin("add", "a.pdf", "--wait", "--timeout", "60s")

@@ -38,13 +38,13 @@ def ls(call: Invocation, document: int | None) -> None:
     if document is None:
         rules = operations.actions_of_tags(call.session)
         if not call.printed_json({"items": rules}):
-            rows = [(one.tag, *_row(one), one.owner or "all") for one in rules]
-            output.show_table(("TAG", *_HEADINGS, "OWNER"), rows)
+            rows = [(one.tag, one.owner or "all", *_row(one)) for one in rules]
+            output.show_table(("TAG", "OWNER", *_HEADINGS), rows)
         return
     asked = operations.actions_of_document(call.session, document)
     if not call.printed_json({"items": asked}):
-        of_document = [(one.generation, *_row(one), output.to_the_second(one.fired_at), one.job_id) for one in asked]
-        output.show_table(("GENERATION", *_HEADINGS, "STARTED (UTC)", "JOB"), of_document)
+        of_document = [(one.generation, one.job_id, output.to_the_second(one.fired_at), *_row(one)) for one in asked]
+        output.show_table(("GENERATION", "JOB", "STARTED (UTC)", *_HEADINGS), of_document)
 
 
 @verb

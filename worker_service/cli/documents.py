@@ -35,9 +35,9 @@ from worker_service.services.parse import read_document_order, read_document_sel
 if TYPE_CHECKING:
     from worker_service.services.page_layouts import PageReaders
 
-_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "UPDATED", "ERROR", "NOTE")
+_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "UPDATED", "ERROR", "NAME", "NOTE")
 _GIVES_UP = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
-_FAILED_COLUMNS = ("JOB", "FAILED", "OWNER", "NAME", "ERROR", "NOTE")
+_FAILED_COLUMNS = ("JOB", "FAILED", "OWNER", "ERROR", "NAME", "NOTE")
 _LISTED = 50
 _SHOWN_MAX = 50
 _SAMPLE = 5
@@ -180,7 +180,7 @@ def show_documents(
             output.show()
         rows = [
             (
-                job.id, output.short_time(job.completed_at or "", now=now), job.owner, job.name, job.error_code,
+                job.id, output.short_time(job.completed_at or "", now=now), job.owner, job.error_code, job.name,
                 job.error_text,
             )
             for job in failed
@@ -196,7 +196,7 @@ def _row(one: Document, now: datetime) -> tuple[object, ...]:
     updated = output.short_time(one.updated_at, now=now)
     return (
         one.id, one.state, f"{one.percent}%", one.pages, output.size(one.size) if one.size else None, one.kind,
-        one.owner, one.name, updated, one.error_code, note,
+        one.owner, updated, one.error_code, one.name, note,
     )  # fmt: skip
 
 

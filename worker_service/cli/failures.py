@@ -12,7 +12,7 @@ from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Invocation, JobId, completes, confirm, confirming, verb
 from worker_service.services import failures as operations
 
-_COLUMNS = ("JOB", "FILE", "OWNER", "WHEN (UTC)", "WHAT HAPPENED", "WHAT YOU CAN DO")
+_COLUMNS = ("JOB", "WHEN (UTC)", "OWNER", "FILE", "WHAT HAPPENED", "WHAT YOU CAN DO")
 
 _owner_option = click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="Only this owner's.")
 _code_option = click.option("--error", "code", metavar="CODE", help="Only failures with this error code.")
@@ -39,7 +39,7 @@ def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> Non
         output.say("nothing needs attention")
         return
     rows = [
-        (one.job_id, one.name, one.owner or None, output.to_the_second(one.at), one.happened, one.advice or None)
+        (one.job_id, output.to_the_second(one.at), one.owner or None, one.name, one.happened, one.advice or None)
         for one in page.items
     ]
     output.show_table(_COLUMNS, rows, gives_up=("OWNER", "WHEN (UTC)"), whole=("JOB",))

@@ -34,7 +34,9 @@ EXIT_NOT_YET = 3
 _FILES_SHOWN = 50
 _SILENT_SECONDS = 10.0
 _LISTED = [column for column in COLUMNS if column.heading]
-_HEADINGS = ("ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NOTE")
+_HEADINGS = (
+    "ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME", "NOTE"
+)  # fmt: skip
 _GIVES_UP = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
 
 _ATTEMPT_COLUMNS = (
@@ -192,7 +194,8 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
     tries = f"{job.retry_count}/{job.max_retries}"
     created = output.short_time(job.created_at, now=now)
     columns = (getattr(job, column.name) for column in _LISTED)
-    return (job.id, state, *columns, job.priority, tries, f"{job.progress_percent}%", created, job.error_code, note)
+    done = f"{job.progress_percent}%"
+    return (job.id, state, *columns, job.priority, tries, done, created, job.error_code, job.name, note)
 
 
 def _facts_of(job: Job) -> dict[str, object]:

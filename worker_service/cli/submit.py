@@ -20,7 +20,7 @@ from worker_service.jobs.batches import BatchAdded, BatchState, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services import batches, enqueue
 from worker_service.services.batches import PRIORITY
-from worker_service.services.notifications import read_address
+from worker_service.services.notifications import channel_warnings, read_address
 
 _LEFT_OUT_SHOWN_MAX = 10
 _NAME_CHARACTERS_MAX = 60
@@ -151,7 +151,11 @@ _READ_OPTIONS = (
     click.option("--quality", type=click.Choice(QUALITIES), help="OCR quality; better is slower."),
     click.option("--force-ocr", is_flag=True, help="Run OCR on pages with a good text layer, too."),
     click.option("--hocr", is_flag=True, help="Create an hOCR file, too."),
-    click.option("--password-file", metavar="FILE", help="Read the password from this file or credential."),
+    click.option(
+        "--password-file",
+        metavar="FILE",
+        help="Read the password from this file or credential. All files get it.",
+    ),
     click.option("--then", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when a document is read."),
     click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when reading fails."),
 )
@@ -190,6 +194,8 @@ def start_batch(
     actions: Sequence[Mapping[str, Any]] = (),
 ) -> BatchAdded:
     notify = read_address(call.session, submission.notify, owner=submission.owner)
+    for sentence in channel_warnings(call.session, notify):
+        output.say(sentence)
     report_replaced(call, submission.owner)
     added = batches.add_batch(
         call.session,

@@ -55,7 +55,7 @@ def password_options(function: Function) -> Function:
         typed = None if text is None else TypedPassword(passwords.check(text), remember)
         return function(call, *arguments, typed=typed, **values | ({} if typed is None else {"password_file": None}))
 
-    asks = click.option("--password", is_flag=True, help="Type the password of a locked PDF.")
+    asks = click.option("--password", is_flag=True, help="Type the password of locked PDFs. All files get it.")
     keeps = click.option(
         "--remember-password",
         "remember",

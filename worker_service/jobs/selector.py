@@ -36,7 +36,7 @@ class Column(Struct, frozen=True):
 COLUMNS = (
     Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True,
            about="Jobs of this type; several separated by commas."),
-    Column("name", "--name", "TEXT", heading="NAME", is_filled=True, chosen_by="name", is_part=True,
+    Column("name", "--name", "TEXT", is_filled=True, chosen_by="name", is_part=True,
            written="Name in lists, such as a file name.", about="Jobs with this in their name."),
     Column("platform", "--platform", heading="PLATFORM", chosen_by="platforms", divides=True, is_filled=True,
            written="Default: local.",

@@ -106,6 +106,14 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
     return address
 
 
+def channel_warnings(session: Session, address: str) -> list[str]:
+    """Return what the channel of the address lacks by these settings, such as a mail server."""
+    session.settings.hand_to_handlers()
+    channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
+    lacking = [channel.missing() for channel in channels if hasattr(channel, "missing")]
+    return [f"no message can be sent to {address}: {one}" for one in lacking if one is not None]
+
+
 def is_for_everybody(session: Session, address: str, *, owner: str) -> bool:
     """Return whether messages may go there: otherwise users could have the service write to any address."""
     # Without the characters that end the host of an address, or begin a second address.

@@ -84,8 +84,8 @@ def read_selector(
     )
 
 
-def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
-    return tuple(dict.fromkeys(one_of(kind, word) for word in _split(words)))
+def read_statuses(kind: type[S], words: Sequence[str], what: str = "status") -> tuple[S, ...]:
+    return tuple(dict.fromkeys(one_of(kind, word, what) for word in _split(words)))
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
@@ -108,6 +108,10 @@ def read_document_selector(
         from worker_service.jobs.tags import read_tags
 
         chosen["tags"] = read_tags(chosen["tags"])
+    if chosen.get("kinds"):
+        from job_handlers.file_kinds import FileKind
+
+        chosen["kinds"] = read_statuses(FileKind, chosen["kinds"], "kind")
     return DocumentSelector(
         statuses=read_statuses(IndexStatus, statuses),
         since=None if since is None else as_text(read_past(since, now=now)),

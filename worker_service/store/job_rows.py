@@ -6,25 +6,15 @@ from typing import TYPE_CHECKING
 
 from worker_service.base.clock import as_text
 from worker_service.jobs.job import NewJob
+from worker_service.store.statements import PLAIN_FIELDS, USUAL_FIELDS
 
 if TYPE_CHECKING:
     from worker_service.jobs.retries import RetryRule
 
-_CONVERTED_FIELDS = (
-    "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
-)  # fmt: skip
-"""Not stored unchanged in a column of the same name."""
-_PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
-_plain_values = attrgetter(*_PLAIN_FIELDS)
-NEW_COLUMNS = (*_PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
-
-# Most jobs set only these fields. Binding the defaults of the others would cost an eighth of an INSERT
-# (`enqueue_many` in benchmarks).
-_USUAL_FIELDS = ("job_type", "platform", "account", "payload", "priority", "owner")
-usual_values = attrgetter(*_USUAL_FIELDS)
-_unusual_values = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _USUAL_FIELDS))
+_plain_values = attrgetter(*PLAIN_FIELDS)
+usual_values = attrgetter(*USUAL_FIELDS)
+_unusual_values = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in USUAL_FIELDS))
 _UNUSUAL_DEFAULTS = _unusual_values(NewJob(""))
-USUAL_COLUMNS = (*_USUAL_FIELDS, "created_at", "max_retries", "parent_id")
 
 NAME_CHARACTERS_MAX = 1000
 
