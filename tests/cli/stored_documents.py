@@ -68,6 +68,17 @@ class Shelf:
         facts = facts or DocumentFacts("pdf", len(texts))
         self.store.leases.complete_many([Completion(job.lease, files=files, document=facts, publishes=True)])
 
+    def with_sheet(self, name: str, *pages: Sequence[Sequence[object]]) -> int:
+        job = self.wish(name)
+        for number, rows in enumerate(pages, 1):
+            text = "".join("\t".join("" if cell is None else str(cell) for cell in row) + "\n" for row in rows)
+            layout = json.dumps({"sheet": "Costs", "first": number, "values": rows}, separators=(",", ":"))
+            page = PageResult(number, f"{name}:{number}", text, "rows", None, layout)
+            self.store.attempts.save_pages([(job.lease, page)])
+        self.publish(job, name, facts=DocumentFacts("sheet", len(pages)))
+        assert job.document_id is not None
+        return job.document_id
+
     def with_tables(self, name: str, *tables: Sequence[Sequence[str]], **fields: str) -> int:
         """A page for each, of which nothing else is known."""
         job = self.wish(name, **fields)

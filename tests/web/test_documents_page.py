@@ -8,10 +8,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from html import unescape
+from io import BytesIO
 from pathlib import Path
 
 import httpx
 import pytest
+from python_calamine import CalamineWorkbook
 
 from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
@@ -109,6 +111,19 @@ def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, s
     assert told["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
 
 
+def test_a_worksheet_is_a_table_over_all_of_its_pages(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.with_sheet("costs.xlsx", [["year", "cost"], [2025, 1.5]], [["2026", None, "x"]])
+
+    page = site.get(f"/documents/{document_id}?tab=tables", headers=PAGE).text
+    csv = site.get(f"/documents/{document_id}/pages/2/tables/1.csv")
+    book = BytesIO(site.get(f"/documents/{document_id}/tables.xlsx").content)
+
+    assert "Tables <small>1</small>" in page
+    assert csv.text.splitlines() == ["year,cost", "2025,1.5", "2026,,x"]
+    rows = CalamineWorkbook.from_filelike(book).get_sheet_by_index(0).to_python()
+    assert rows == [["year", "cost", ""], [2025, 1.5, ""], [2026, "", "x"]]
+
+
 @pytest.mark.parametrize("query", ["'", '"', "((", "NEAR(", "*", "<script>", "a AND", "%"])
 def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, shelf: Shelf, query: str) -> None:
     shelf.read("report.pdf", "words")
@@ -157,14 +172,14 @@ def test_each_control_of_the_view_is_a_link_that_keeps_the_others(site: httpx.Cl
 
     page = unescape(site.get(f"{at}?q=climate&page=1&match=2&zoom=150&turn=90&tab=tables", headers=PAGE).text)
 
-    assert "<b>2</b> of 2 on this page" in page
+    assert "<b>2</b> of 3<" in page
     assert 'transform="translate(842 0) rotate(90)"' in page
     for changed in ("page=2", "page=1&match=1", "page=3&match=1", "page=1&match=2&turn=180"):
         address = re.escape(at) + r"\?(?=[^\"]*q=climate)(?=[^\"]*zoom=150)(?=[^\"]*tab=tables)"
         wanted = "".join(rf'(?=[^"]*{one}(?:[&#"]))' for one in changed.split("&"))
         assert re.search(f'href="{address}{wanted}', page), changed
     last = unescape(site.get(f"{at}?q=climate&page=1&match=-1", headers=PAGE).text)
-    assert "<b>2</b> of 2 on this page" in last
+    assert "<b>2</b> of 3<" in last
 
 
 def test_tags_are_changed_on_the_page_of_the_document(site: httpx.Client, shelf: Shelf, session: Session) -> None:
@@ -211,7 +226,7 @@ def test_pages_are_turned_and_those_with_a_hit_are_told(site: httpx.Client, shel
     assert re.search(r'href="[^"]*page=2&amp;match=-1#here" aria-label="Previous match"', page)
     assert re.search(r'href="[^"]*page=4&amp;match=1#here" aria-label="Next match"', page)
     assert page.count("has matches") == 2
-    assert "none here, on 2 pages" in page
+    assert "none here, 2 on 2 pages" in page
     # The first that has it, where nobody says which.
     assert "Page 2:" in site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
     assert 'value="4"' in site.get(f"/documents/{document_id}?page=99", headers=PAGE).text
@@ -239,7 +254,7 @@ def test_a_spreadsheet_is_shown_in_rows_with_its_hits(site: httpx.Client, shelf:
 
     shown = site.get(f"/documents/{job.document_id}?q=2012", headers=PAGE).text
 
-    assert '<td class="num"><mark>2012</mark></td>' in shown
+    assert '<td class="num"><mark class="here" id="here">2012</mark></td>' in shown
     assert ">12</th>" in shown
     assert "<img" not in shown
 

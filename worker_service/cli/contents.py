@@ -35,7 +35,7 @@ from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.exports import CHOICES, IfExists, TargetExists
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
 from worker_service.services.markdown import with_markdown
-from worker_service.services.page_layouts import tables_of, write_csv, write_tables
+from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
 from worker_service.services.search import find_documents, read_added
 
 # Marks around the hits in a snippet. The text of a document contains neither.
@@ -240,8 +240,8 @@ def tables(
     pagemill tables 7 --xlsx tables.xlsx
     pagemill tables 7 --json
 
-    Print the tables of a document: one line per row, with tabs between the cells. Cells are text as on the page; no
-    cell becomes a formula.
+    Print the tables of a document: one line per row, with tabs between the cells. Worksheets of a
+    spreadsheet are tables, too. Cells are text as on the page; no cell becomes a formula.
 
     Exit code 1 if there are none.
     """
@@ -254,12 +254,12 @@ def tables(
             with atomic_write(xlsx) as file:
                 write_tables(file, found)
             output.say(f"wrote {xlsx}")
-    for table in found if directory is not None else ():
+    for table, rows in whole_tables(found) if directory is not None else ():
         path = directory / f"{table.name}.csv"  # type: ignore[operator]
         _require_free(path, force)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
-            write_csv(file, table)
+            write_csv(file, rows)
         written.append(path)
     answer = {"items": written} if directory is not None else None
     if call.printed_json(answer or {"document": document_id, "name": document.name, "items": found}):
@@ -281,8 +281,6 @@ def _require_free(path: Path, force: bool) -> None:
 
 def _why_no_tables(document: Document) -> str:
     why = "" if document.current_generation is not None else ": it is not read yet"
-    if document.kind == "sheet":
-        why = f": it is a spreadsheet; to get the file: pagemill export {document.id} --format original"
     return f"document {document.id} has no tables on these pages{why}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, groupby
 from typing import IO, Any
 
 import msgspec
@@ -37,6 +39,8 @@ class TableOnPage(Struct, frozen=True):
     begin: int = 0
     end: int = 0
     spans: Sequence[Span] = ()
+    sheet: str | None = None
+    """The worksheet of which these are rows; a long one continues on the next page."""
 
     @property
     def name(self) -> str:
@@ -52,9 +56,12 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
     # A cheap check before parsing: in the text of a page, a quotation mark is always escaped.
-    if not layout or '"tables":' not in layout:
+    if not layout or not ('"tables":' in layout or '"values":' in layout):
         return []
-    found: Any = json.loads(layout).get("tables", ())
+    read: Any = json.loads(layout)
+    if values := read.get("values"):
+        rows = [["" if cell is None else str(cell) for cell in row] for row in values]
+        return [TableOnPage(page, 1, (), rows, sheet=read.get("sheet", ""))]
     return [
         TableOnPage(
             page,
@@ -65,7 +72,7 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
             one.get("end", 0),
             one.get("spans", ()),
         )
-        for number, one in enumerate(found, 1)
+        for number, one in enumerate(read.get("tables", ()), 1)
     ]
 
 
@@ -76,22 +83,38 @@ def _text_of(cell: Any) -> str:
     return str(cell[4]) if cell else ""
 
 
-def write_csv(file: IO[bytes], table: TableOnPage) -> None:
-    for line in csv_lines(table.rows[0], table.rows[1:]):
+def whole_tables(found: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
+    """Yield each table with its rows; those of a worksheet from all of its pages."""
+    for _, parts in groupby(found, lambda one: (one.page, one.number) if one.sheet is None else one.sheet):
+        pages = iter(parts)
+        first = next(pages)
+        yield first, chain(first.rows, chain.from_iterable(one.rows for one in pages))
+
+
+def write_csv(file: IO[bytes], rows: Iterator[Sequence[str]]) -> None:
+    for line in csv_lines(next(rows), rows):
         file.write(line.encode())
 
 
 def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
     count = 0
     with Workbook(file) as workbook:
-        for table in found:
+        for table, rows in whole_tables(found):
             count += 1
             add_row = workbook.add_sheet(table.name)
-            for row in table.rows:
-                add_row(row)
+            for row in rows:
+                add_row(row if table.sheet is None else [_typed(cell) for cell in row])
         if not count:
             workbook.add_sheet("no tables")
     return count
+
+
+def _typed(text: str) -> str | int | float:
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(kind(text)) == text:
+                return kind(text)
+    return text
 
 
 # ── Recognition ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
@@ -61,6 +61,7 @@ _SAMPLE = 12
 """Number of pages by which the language of a query is chosen."""
 
 _TAGS_MOST = 1000
+_NUMBER_MOST = (1 << 63) - 1
 _SIMILAR_MOST = 5
 _SNIPPET = 200
 """Characters of a page without any of the words."""
@@ -269,16 +270,24 @@ class PageSearch:
 
     def match_ranges(self, document_id: int, number: int, query: str) -> Sequence[tuple[int, int]]:
         """Return start and end of each match in the text of a page."""
+        return next((ranges for _, ranges in self._matches_in(document_id, query, number, number)), ())
+
+    def match_counts(self, document_id: int, query: str) -> Mapping[int, int]:
+        """Return the number of matches on each page that has some."""
+        return {number: len(ranges) for number, ranges in self._matches_in(document_id, query, 1, _NUMBER_MOST)}
+
+    def _matches_in(
+        self, document_id: int, query: str, first: int, last: int
+    ) -> Iterator[tuple[int, Sequence[tuple[int, int]]]]:
         # Random marks, which cannot occur in the text.
         begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
-        place = {"document_id": document_id, "number": number, "open": begin, "close": end}
-        rows = self._db.read("marked_page", **place, query=_fts_query(query))
+        place = {"document_id": document_id, "first": first, "last": last, "open": begin, "close": end}
+        rows = self._db.read("marked_pages", **place, query=_fts_query(query))
         if not rows and (operands := plain_operands(query)):
-            rows = self._db.read("marked_page", **place, query=self._choose_terms(operands).query)
-        for marked, divided in rows:
+            rows = self._db.read("marked_pages", **place, query=self._choose_terms(operands).query)
+        for number, marked, divided in rows:
             text, ranges = _ranges_between(marked, begin, end)
-            return sorted([*ranges, *_divided_matches(text, divided, begin)])
-        return []
+            yield number, sorted([*ranges, *_divided_matches(text, divided, begin)])
 
     def keyword_counts(
         self,

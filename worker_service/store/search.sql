@@ -97,12 +97,15 @@ SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24),
  WHERE page_text MATCH :query AND rowid BETWEEN :first AND :last
    AND +rowid IN (SELECT value FROM json_each(:result_ids));
 
--- name: marked_page
-SELECT highlight(page_text, 0, :open, :close), highlight(page_text, 1, :open, :close) FROM page_text
+-- name: marked_pages
+WITH own AS MATERIALIZED (
+    SELECT p.number, p.result_id
+      FROM document d CROSS JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
+     WHERE d.id = :document_id AND p.number BETWEEN :first AND :last)
+SELECT own.number, highlight(page_text, 0, :open, :close), highlight(page_text, 1, :open, :close)
+  FROM page_text t CROSS JOIN own ON own.result_id = t.rowid
  WHERE page_text MATCH :query
-   AND rowid = (SELECT p.result_id FROM document d
-                  JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
-                 WHERE d.id = :document_id AND p.number = :number);
+   AND t.rowid BETWEEN (SELECT min(result_id) FROM own) AND (SELECT max(result_id) FROM own);
 
 -- name: keyword_counts
 SELECT p.document_id, p.number, occurrences(page_text)

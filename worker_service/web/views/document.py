@@ -38,6 +38,7 @@ from worker_service.web.views.page_view import DOUBTFUL, page_view
 _PAGES_SHOWN = 41
 _HARD_PAGES_SHOWN = 30
 _JOBS_SHOWN = 200
+_COUNTED_PAGES_MAX = 200
 _METHODS: Mapping[str, str] = {
     "layer": "text of its own", "ocr": "recognised", "rows": "rows of a spreadsheet", "blank": "blank",
     "partial": "recognised in part, because its picture is damaged",
@@ -82,6 +83,10 @@ class MatchPlace(Struct, frozen=True):
     number: int
     on_page: int
     pages: int
+    ahead: int
+    """Matches on earlier pages, if all are counted."""
+    total: int
+    """0 if they are on too many pages to count."""
     before: str = ""
     after: str = ""
 
@@ -116,7 +121,13 @@ def document_page(request: Request) -> Response:
             view=view,
             number=number,
             last=last,
-            match=_match_place(asked, document.id, hits, view.hits if view else 0),
+            match=_match_place(
+                asked,
+                document.id,
+                hits,
+                view.hits if view else 0,
+                _matches_by_page(session, document.id, hits, asked.q),
+            ),
             rail=_rail(whole.page_items, hits, hard, number),
             hard=hard[:_HARD_PAGES_SHOWN],
             hard_count=len(hard),
@@ -147,15 +158,21 @@ def _is_hard(page: PageSummary) -> bool:
     return page.method in _HARD or (page.confidence is not None and page.confidence < DOUBTFUL)
 
 
-def _match_place(asked: ReaderQuery, document_id: int, hits: Sequence[int], on_page: int) -> MatchPlace:
+def _match_place(
+    asked: ReaderQuery, document_id: int, hits: Sequence[int], on_page: int, by_page: Mapping[int, int]
+) -> MatchPlace:
     here = asked.page or 1
     number = on_page if asked.match == _LAST else min(max(asked.match, 1), on_page)
     before, after = [one for one in hits if one < here], [one for one in hits if one > here]
     link = partial(asked.link, document_id)
+    if on_page and by_page.get(here) != on_page:  # a page with some of the words, where others have all
+        by_page = {}
     return MatchPlace(
         number,
         on_page,
         len(hits),
+        sum(number for page, number in by_page.items() if page < here),
+        sum(by_page.values()),
         link(match=number - 1) if number > 1 else link(page=before[-1], match=_LAST) if before else "",
         link(match=number + 1) if number < on_page else link(page=after[0], match=1) if after else "",
     )
@@ -166,6 +183,12 @@ def _pages_with(session: Session, document_id: int, query: str) -> Sequence[int]
         return session.search.page_numbers(document_id, query)
     except BadInput:
         return []
+
+
+def _matches_by_page(session: Session, document_id: int, hits: Sequence[int], query: str) -> Mapping[int, int]:
+    if not 0 < len(hits) <= _COUNTED_PAGES_MAX:
+        return {}
+    return session.search.match_counts(document_id, query)
 
 
 def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:

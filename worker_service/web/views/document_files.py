@@ -17,7 +17,7 @@ from worker_service.jobs.library import Document
 from worker_service.services import documents, exports
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTH, WIDTHS
-from worker_service.services.page_layouts import tables_of, write_csv, write_tables
+from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import Id, read_known
@@ -92,15 +92,17 @@ def table(request: Request) -> Response:
     number, position = request.path_params["number"], request.path_params["table"]
     with session_of(request) as session, ExitStack() as until_sent:
         document = _visible(session, request)
-        for one in tables_of(session, document.id, pages=str(number)):
-            if one.number == position:
-                content = until_sent.enter_context(TemporaryFile())
-                write_csv(content, one)
-                until_sent.pop_all()
-                return stream_file(
-                    content, "text/csv; charset=utf-8", file_name=f"document-{document.id}-{one.name}.csv"
-                )
-    raise exports.NotExported(f"page {number} has no table {position}")
+        on_page = tables_of(session, document.id, pages=str(number))
+        chosen = next((one for one in on_page if one.number == position), None)
+        if chosen is None:
+            raise exports.NotExported(f"page {number} has no table {position}")
+        parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
+        for whole, rows in whole_tables(one for one in parts if one.sheet == chosen.sheet):
+            content = until_sent.enter_context(TemporaryFile())
+            write_csv(content, rows)
+            until_sent.pop_all()
+            return stream_file(content, "text/csv; charset=utf-8", file_name=f"document-{document.id}-{whole.name}.csv")
+    raise AssertionError("a page belongs to its worksheet")
 
 
 def _visible(session: Session, request: Request) -> Document:

@@ -30,7 +30,8 @@ class TextRun(Struct, frozen=True):
 
 class SheetCell(Struct, frozen=True):
     value: str | int | float | bool | None
-    is_hit: bool = False
+    matches: Sequence[int] = ()
+    """Numbers on the page, from 1."""
 
 
 class TextBlock(Struct, frozen=True):
@@ -68,14 +69,16 @@ def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]
     made: list[list[SheetCell]] = []
     lines, at = text.splitlines(keepends=True), 0
     for number, row in enumerate(rows):
-        found, column = set[int](), 0
+        found, column = list[tuple[int, int]](), 0
         line = lines[number] if number < len(lines) else ""
         for character, mark in zip(line, marks[at : at + len(line)], strict=False):
             column += character == "\t"
             if mark.match:
-                found.add(column)
+                found.append((column, mark.match))
         at += len(line)
-        made.append([SheetCell(value, place in found) for place, value in enumerate(row)])
+        made.append(
+            [SheetCell(value, [match for column, match in found if column == place]) for place, value in enumerate(row)]
+        )
     return made
 
 
