@@ -25,7 +25,6 @@ from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import Beat
 from worker_service.store.batches import Batches
-from worker_service.store.completions import Completions
 from worker_service.store.database import Database, Transaction, WriteOptions
 from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
@@ -145,10 +144,9 @@ class WatchedStore(Store):
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
         super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), TakeoverTimeouts())
-        completions = Completions(self.database, self.intake)
-        self.leases = _WatchedLeases(self.database, self.leases.scheduler, completions)
-        self.steering = _WatchedSteering(self.database, self.reading)
-        self.batches = _WatchedBatches(self.database, self.intake, self.steering)
+        self.leases = _WatchedLeases(self)
+        self.steering = _WatchedSteering(self)
+        self.batches = _WatchedBatches(self)
 
 
 # ── The verbs, each by its right ──

@@ -34,9 +34,8 @@ from worker_service.jobs.documents import (
     SameContent,
 )
 from worker_service.jobs.job import Lease
-from worker_service.store.completions import Completions, Work, work_from
-from worker_service.store.database import Database
-from worker_service.store.embeddings import PageEmbeddings
+from worker_service.store.completions import Work, work_from
+from worker_service.store.database import StorePart
 from worker_service.store.leases import lease_error
 from worker_service.store.library import page_from
 from worker_service.store.removal import mark_unused_results
@@ -66,11 +65,7 @@ class PageTarget(Struct, frozen=True):
         return {"document_id": self.document_id, "generation": self.generation}
 
 
-class Attempts:
-    def __init__(self, database: Database, completions: Completions) -> None:
-        self._db = database
-        self._completions = completions
-
+class Attempts(StorePart):
     def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         with self._db.transaction():
             work = self._work_of(lease)
@@ -81,8 +76,8 @@ class Attempts:
             if checkpoint.crawl is not None:
                 self._save_crawl(checkpoint.crawl, work, now)
             if checkpoint.embeddings is not None:
-                PageEmbeddings(self._db).save(lease, checkpoint.embeddings)
-            self._completions.insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
+                self._store.embeddings.save(lease, checkpoint.embeddings)
+            self._store.completions.insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
             if checkpoint.follow_ups:
                 settle(self._db)
 
@@ -164,7 +159,7 @@ class Attempts:
             case IsCurrent():
                 return Currency(not self._db.read("stale_work", job_id=lease.job_id))
             case PagesToEmbed(model):
-                return PageEmbeddings(self._db).texts_to_embed(lease, model)
+                return self._store.embeddings.texts_to_embed(lease, model)
             case CrawlItems():
                 return self._crawl_memory(question)
             case _:

@@ -26,9 +26,7 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
-from worker_service.store.database import Database, Row
-from worker_service.store.intake import Intake
-from worker_service.store.job_control import Steering
+from worker_service.store.database import Row, StorePart
 from worker_service.store.settling import settle
 
 LATELY = timedelta(minutes=5)
@@ -36,12 +34,7 @@ _JOBS_PER_TRANSACTION = 500
 _UNREAD = (IndexStatus.QUEUED, IndexStatus.INDEXING)
 
 
-class Batches:
-    def __init__(self, database: Database, intake: Intake, steering: Steering) -> None:
-        self._db = database
-        self._intake = intake
-        self._steering = steering
-
+class Batches(StorePart):
     # ── Queries ──
 
     def get(self, batch_id: int) -> Batch:
@@ -120,7 +113,7 @@ class Batches:
                 return False, LiveWork(*row)
         if job.brings is None or not job.brings.revision:
             return False, None
-        if (found := self._intake.decide_by_revision(job, job.brings)) is None:
+        if (found := self._store.intake.decide_by_revision(job, job.brings)) is None:
             return False, None
         _, document_id, decision = found
         if decision is Decision.TAKEN_OVER and not job.brings.actions:
@@ -151,7 +144,7 @@ class Batches:
         )
         # Replace the other batches first, so that the new jobs can take over their documents.
         replaced = self._replace(others, policy, batch_id)
-        inserted = self._intake.insert_many([_with_batch(job, new, batch_id) for job in jobs])
+        inserted = self._store.intake.insert_many([_with_batch(job, new, batch_id) for job in jobs])
         self._db.write("batch_unsettled", batch_id=batch_id)
         settle(self._db)
         return BatchAdded(self._get_locked(batch_id), _results_of(inserted), replaced)
@@ -161,7 +154,7 @@ class Batches:
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}, and takes nothing more: begin a new one")
-            inserted = self._intake.insert_many([_with_batch(job, batch, batch_id) for job in jobs])
+            inserted = self._store.intake.insert_many([_with_batch(job, batch, batch_id) for job in jobs])
             settle(self._db)
             return BatchAdded(self._get_locked(batch_id), _results_of(inserted))
 
@@ -171,7 +164,7 @@ class Batches:
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to stop")
             self._set_state(batch_id, BatchState.STOPPED, f"stopped by {actor}")
-            self._steering.begin_batch_action("stop_batch", batch_id, actor)
+            self._store.steering.begin_batch_action("stop_batch", batch_id, actor)
             settle(self._db)
             return self._get_locked(batch_id)
 
@@ -197,7 +190,7 @@ class Batches:
             starts_early = is_resume and batch.state is BatchState.WAITING and policy is not OwnerPolicy.QUEUE
             if batch.state is BatchState.STOPPED or batch.state.is_ended or starts_early:
                 replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
-            self._steering.begin_batch_action(verb, batch_id, actor)
+            self._store.steering.begin_batch_action(verb, batch_id, actor)
             seen = self._retry_some(batch_id, statuses, 0, retried, refused)
             settle(self._db)
         while seen:
@@ -252,12 +245,12 @@ class Batches:
             # Stop the batch first, so that nothing more starts. The loop below also cancels the follow-up jobs that
             # running jobs still insert.
             self._set_state(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
-            action_id = self._steering.begin_batch_action("cancel", batch_id, actor)
+            action_id = self._store.steering.begin_batch_action("cancel", batch_id, actor)
             settle(self._db)
         cancelled: list[int] = []
         asked: list[int] = []
         while any(status == Status.PENDING for _, status in self._live_jobs(batch_id)) or not (cancelled or asked):
-            changed = self._steering.cancel_jobs_of_batch(batch_id, action_id, actor)
+            changed = self._store.steering.cancel_jobs_of_batch(batch_id, action_id, actor)
             if not changed.job_ids and not changed.asked:
                 break
             cancelled += changed.job_ids
@@ -278,7 +271,7 @@ class Batches:
                 # Batches that wait for this one can start now.
                 self._set_state(batch_id, BatchState.STOPPED, "removed")
                 settle(self._db)
-            self._steering.begin_batch_action("forget_batch", batch_id, actor)
+            self._store.steering.begin_batch_action("forget_batch", batch_id, actor)
             self._db.write("forget_batch_documents", batch_id=batch_id)
             self._db.write("remove_batch", batch_id=batch_id)
             return batch

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from worker_service.jobs.job import Job
-from worker_service.store.database import Database, Row
+from worker_service.store.database import Database, Row, StorePart
 from worker_service.store.settling import settle
+
+if TYPE_CHECKING:
+    from worker_service.store.store import Store
 
 _Claim = Mapping[str, object]
 
@@ -50,7 +54,7 @@ class _Capacity:
         return most if limit is None else limit - self.by_owner[owner]
 
 
-class Scheduler:
+class Scheduler(StorePart):
     """Selects the next job (P8, P9).
 
     Until another connection commits, a claim of one job reuses the last walk and reads only the lanes of jobs that
@@ -58,8 +62,8 @@ class Scheduler:
     again.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
         self._cache: _LaneCache | None = None
 
     def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> tuple[list[Job], list[int]]:

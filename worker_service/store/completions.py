@@ -13,8 +13,7 @@ from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import unique_key_in_batch
 from worker_service.jobs.documents import NewFile, RepublishedFile
 from worker_service.jobs.job import Enqueued, Lease, NewJob
-from worker_service.store.database import Database, Row
-from worker_service.store.intake import Intake
+from worker_service.store.database import Row, StorePart
 from worker_service.store.removal import forget_files
 from worker_service.store.settling import documents_changed
 
@@ -35,12 +34,8 @@ class Work(Struct, frozen=True):
         return {"document_id": self.document_id, "generation": self.generation}
 
 
-class Completions:
+class Completions(StorePart):
     """Its methods run in the caller's transaction."""
-
-    def __init__(self, database: Database, intake: Intake) -> None:
-        self._db = database
-        self._intake = intake
 
     def write(self, completions: Sequence[Completion]) -> None:
         now = self._db.now()
@@ -94,7 +89,7 @@ class Completions:
             raise PublishedFileRemoved(f"there is no file {file.file_id} any more: publish the content itself")
 
     def insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self._intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
+        return self._store.intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
 
     def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]

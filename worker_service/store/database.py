@@ -23,6 +23,7 @@ from worker_service.store.errors import DRIVER_ERRORS, raise_translated, rule_of
 
 if TYPE_CHECKING:
     from worker_service.jobs.retries import RetryRule
+    from worker_service.store.store import Store
 
 T = TypeVar("T")
 
@@ -205,6 +206,12 @@ class _RelaxedDatabase(Database):
 
     def transaction(self) -> Transaction:
         return _RelaxedTransaction(lambda: self.writer, self.path, self.writing.pauses)
+
+
+class StorePart:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._db = store.database
 
 
 # ── Rows ──

@@ -19,7 +19,7 @@ from worker_service.base.errors import Refused
 from worker_service.jobs.documents import TextOfResult, TextsToEmbed
 from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import Lease
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,10 +42,7 @@ _FEEDBACK_PAGES, _FEEDBACK_SHARE = 3, 0.5
 """The query's vector is moved towards those of the best pages by words. Chosen on half of the Cranfield questions."""
 
 
-class PageEmbeddings:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class PageEmbeddings(StorePart):
     # ── For jobs ──
 
     def is_behind(self, model: str) -> bool:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from worker_service.base.errors import StoreBusy, StoreReadOnly
 from worker_service.jobs.job import WATCHING, Gate, Status
 from worker_service.store.claim_order import claim_values, make_ready
-from worker_service.store.database import Database, Row
-from worker_service.store.reading import Reading
+from worker_service.store.database import Row, StorePart
 
 AHEAD_MOST = 1000
 
@@ -23,18 +22,14 @@ _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 _RunQuery = Callable[..., list[Row]]
 
 
-class Gates:
-    def __init__(self, database: Database, reading: Reading) -> None:
-        self._db = database
-        self._reading = reading
-
+class Gates(StorePart):
     def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
         """Return the gates of a pending job; if it has none, the jobs ahead of it.
 
         If a claim would first free waiting jobs, rehearse that, unless the database is read-only or busy.
         """
         with self._db.snapshot():
-            job = self._reading.get(job_id)
+            job = self._store.reading.get(job_id)
             if job.status != Status.PENDING:
                 return []
             gates = self._gates(job_id, dead, self._db.read)

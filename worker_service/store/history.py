@@ -4,13 +4,10 @@ from collections.abc import Sequence
 
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.history import Action, Event, JobMove, LogLine
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 
 
-class History:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class History(StorePart):
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:
         return [AttemptRow(*row) for row in self._db.read("attempts", job_id=job_id)]
 

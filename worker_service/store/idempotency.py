@@ -9,15 +9,12 @@ from datetime import timedelta
 from worker_service.base.clock import as_text
 from worker_service.base.errors import IdempotencyConflict
 from worker_service.jobs.tokens import GrantedRequest
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 
 _RETENTION = timedelta(days=30)
 
 
-class IdempotencyKeys:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class IdempotencyKeys(StorePart):
     def find(self, key: str) -> GrantedRequest | None:
         for row in self._db.read("find_request", key=key):
             return GrantedRequest(*row)

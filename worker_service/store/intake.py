@@ -14,7 +14,7 @@ from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequ
 from worker_service.jobs.generations import decide, way_to_read
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import retries_of
-from worker_service.store.database import Database, Row, chunks
+from worker_service.store.database import Row, StorePart, chunks
 from worker_service.store.deferred_actions import ParentFacts, fire_actions, tag_documents
 from worker_service.store.errors import rule_broken
 from worker_service.store.job_rows import row_of_job, statement_of, usual_values
@@ -24,11 +24,7 @@ from worker_service.store.settling import settle
 _ROWS_AT_ONCE = 50
 
 
-class Intake:
-    def __init__(self, database: Database, patience: TakeoverTimeouts) -> None:
-        self._db = database
-        self._patience = patience
-
+class Intake(StorePart):
     def enqueue(self, job: NewJob) -> Enqueued:
         [enqueued] = self.enqueue_many([job])
         return enqueued
@@ -186,7 +182,7 @@ class Intake:
                 same_settings=new_settings == canonical(json.loads(settings or "{}")),
                 is_held_up=self._db.write("held_up", document_id=document_id, batch_id=job.batch_id) == [(1,)],
                 is_forced=request.is_forced,
-                patience=self._patience,
+                patience=self._store.patience or TakeoverTimeouts(),
             )
             return document_id, new_settings, decision
         new_settings = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)

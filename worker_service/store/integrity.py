@@ -18,7 +18,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.counts import BrokenPromise, Check
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.connection import SQLITE_VERSION, is_in_wal_mode, set_wal_mode
-from worker_service.store.database import Database, Row, Transaction, WritePauses
+from worker_service.store.database import Row, StorePart, Transaction, WritePauses
 from worker_service.store.errors import SqlError, translate_errors
 from worker_service.store.lock_owner import lasting_lock_owner_of
 
@@ -40,10 +40,7 @@ SENTENCES_MOST = 20
 FAULTS_MOST = 5
 
 
-class Integrity:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Integrity(StorePart):
     def check(self) -> Sequence[Check]:
         return list(self._checks())
 

@@ -13,8 +13,7 @@ from worker_service.base.errors import Refused, RuleBroken
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.database import Database, chunks
-from worker_service.store.reading import Reading
+from worker_service.store.database import StorePart, chunks
 from worker_service.store.settling import settle
 
 _JOBS_PER_TRANSACTION = 500
@@ -37,11 +36,7 @@ class JobToChange(Struct, frozen=True):
     title: str
 
 
-class Steering:
-    def __init__(self, database: Database, reading: Reading) -> None:
-        self._db = database
-        self._reading = reading
-
+class Steering(StorePart):
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
@@ -64,7 +59,9 @@ class Steering:
         changed = self._run_action(("priority",), selector, actor, level)
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
         late = f"{_POSSIBLE['priority']} AND priority <> {level}"
-        while (selector.names_more or selector.batch_id is not None) and (ids := self._reading.ids(selector, late)):
+        while (selector.names_more or selector.batch_id is not None) and (
+            ids := self._store.reading.ids(selector, late)
+        ):
             self._run_action(("priority",), Selector(ids=ids), actor, level)
         return changed
 
@@ -97,7 +94,7 @@ class Steering:
         verb = verbs[0]
         # Jobs that were named are all looked at, so that each refusal has its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
-        job_ids = sorted(set(selector.ids)) if is_named else self._reading.ids(selector, _POSSIBLE[verb])
+        job_ids = sorted(set(selector.ids)) if is_named else self._store.reading.ids(selector, _POSSIBLE[verb])
 
         def change(job: JobToChange) -> None:
             nonlocal action_id

@@ -20,9 +20,8 @@ from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Job, Lease, NewJob, Status
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
 from worker_service.jobs.workers import Beat, LeaseRow
-from worker_service.store.claim_order import Scheduler, claim_values, make_ready
-from worker_service.store.completions import Completions
-from worker_service.store.database import Database, Row, chunks
+from worker_service.store.claim_order import claim_values, make_ready
+from worker_service.store.database import Database, Row, StorePart, chunks
 from worker_service.store.settling import settle
 
 STALE = "STALE_GENERATION"
@@ -34,12 +33,7 @@ _claim_order = attrgetter("priority", "created_at", "id")
 _NO_CHILD = {"pid": None, "pid_started": None, "sandbox": None}
 
 
-class Leases:
-    def __init__(self, database: Database, scheduler: Scheduler, completions: Completions) -> None:
-        self._db = database
-        self.scheduler = scheduler
-        self._completions = completions
-
+class Leases(StorePart):
     # ── Claim, beat, report ──
 
     def claim(
@@ -60,21 +54,21 @@ class Leases:
                 if any(job.generation is not None for job in claimed):
                     settle(self._db)
                 if claimed:
-                    self.scheduler.record_turns(list(dict.fromkeys(job.owner for job in claimed)))
+                    self._store.scheduler.record_turns(list(dict.fromkeys(job.owner for job in claimed)))
         except BaseException:
             # The cache may hold rows of the transaction that was rolled back.
-            self.scheduler.forget()
+            self._store.scheduler.forget()
             raise
         return claimed
 
     def _claim_readable(
         self, worker_id: str, most: int, values: dict[str, object], only: Sequence[str] | None
     ) -> list[Job]:
-        claimed, unreadable = self.scheduler.claim(values, most, only)
+        claimed, unreadable = self._store.scheduler.claim(values, most, only)
         while unreadable:
             for job_id in unreadable:
                 self._fail_unreadable(job_id, worker_id)
-            rest, unreadable = self.scheduler.claim(values, most - len(claimed), only)
+            rest, unreadable = self._store.scheduler.claim(values, most - len(claimed), only)
             claimed += rest
         return sorted(claimed, key=_claim_order)
 
@@ -142,7 +136,7 @@ class Leases:
             # Without checkpoints and waiting jobs there is nothing to delete or to settle.
             if with_effects or self._db.write("nothing_follows") != [(1,)]:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in completed]))
-                self._completions.write(with_effects)
+                self._store.completions.write(with_effects)
                 settle(self._db)
         return [done.lease for done in completions if done.lease not in completed or by_lease[done.lease] is not done]
 

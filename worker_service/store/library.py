@@ -26,7 +26,7 @@ from worker_service.jobs.library import (
     Provenance,
     ReadingSpeed,
 )
-from worker_service.store.database import Database, Row
+from worker_service.store.database import Row, StorePart
 
 _SORTED_BY = {
     DocumentSort.DATE: "d.id",
@@ -36,10 +36,7 @@ _SORTED_BY = {
 }
 
 
-class Library:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Library(StorePart):
     def documents(
         self,
         selector: DocumentSelector,

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker_service.jobs.names import LinkFacts, Links, folded
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 
 
-class DocumentLinks:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class DocumentLinks(StorePart):
     def links_due(self, most: int = 100) -> Sequence[int]:
         """Document 0 stands for all."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]

@@ -7,15 +7,10 @@ from datetime import datetime
 from worker_service.base.clock import as_text
 from worker_service.jobs.history import Episode, Notice
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.store.database import Database
-from worker_service.store.intake import Intake
+from worker_service.store.database import StorePart
 
 
-class Notices:
-    def __init__(self, database: Database, intake: Intake) -> None:
-        self._db = database
-        self._intake = intake
-
+class Notices(StorePart):
     def newest(self) -> int:
         [(notice_id,)] = self._db.read("newest_notice")
         return int(notice_id)
@@ -45,7 +40,7 @@ class Notices:
         with self._db.transaction():
             if not self._db.write("notices_read", name=reader, since=since, upto=upto):
                 return None
-            return self._intake.insert_many(jobs)
+            return self._store.intake.insert_many(jobs)
 
     def note(self, kind: str, episodes: Sequence[Episode]) -> None:
         """Replace the episodes of a kind. A new one becomes a notice; a missing one has ended."""

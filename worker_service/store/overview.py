@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from worker_service.jobs.counts import Counts, ErrorCount, HourOfWork, LiveCounts, PlatformCount, TypeCounts
 from worker_service.jobs.job import SourceRest, Status
 from worker_service.jobs.workers import HandlerFacts, NodeRow, NodeWork, WorkerState
-from worker_service.store.database import Database, Row
+from worker_service.store.database import Row, StorePart
 
 
-class OverviewQueries:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class OverviewQueries(StorePart):
     def nodes(self) -> Sequence[NodeRow]:
         return [NodeRow(*(*row[:6], bool(row[6]))) for row in self._db.read("nodes")]
 

@@ -4,8 +4,7 @@ from datetime import datetime, timedelta
 
 from worker_service.base.clock import as_text
 from worker_service.jobs.selector import Selector
-from worker_service.store.database import Database, chunks
-from worker_service.store.reading import Reading
+from worker_service.store.database import StorePart, chunks
 
 UNDO_DAYS = 7
 
@@ -18,14 +17,10 @@ _HOURS_DAYS = 31
 _ROWS_PER_TRANSACTION = 500
 
 
-class Pruning:
-    def __init__(self, database: Database, reading: Reading) -> None:
-        self._db = database
-        self._reading = reading
-
+class Pruning(StorePart):
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         """Call again until it returns 0."""
-        job_ids = self._reading.oldest_ended_ids(selector, most)
+        job_ids = self._store.reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _ROWS_PER_TRANSACTION):
             with self._db.transaction():
                 for job_id in chunk:

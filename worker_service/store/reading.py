@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import WATCHING, Job, Pause, Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 
 # Only the newest rows, because shell completion must be immediate on a table of millions.
 _COMPLETION_QUERIES = {
@@ -27,10 +27,7 @@ _Term = tuple[str, Sequence[Any]]
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
 
-class Reading:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Reading(StorePart):
     def get(self, job_id: int) -> Job:
         rows = self._db.read("get", job_id=job_id)
         if not rows:

@@ -10,15 +10,12 @@ import os
 from collections.abc import Sequence
 
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
-from worker_service.store.database import Database, Row, chunks
+from worker_service.store.database import Database, Row, StorePart, chunks
 
 _DOCUMENTS_PER_TRANSACTION = 50
 
 
-class Removal:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Removal(StorePart):
     def weigh(self, document_ids: Sequence[int]) -> Weight:
         [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)

@@ -12,9 +12,7 @@ from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchOfJobs
 from worker_service.jobs.job import Enqueued, NewJob, ScheduleRun, StartedWork, StoredSchedule
-from worker_service.store.batches import Batches
-from worker_service.store.database import Database
-from worker_service.store.intake import Intake
+from worker_service.store.database import StorePart
 
 Work = NewJob | BatchOfJobs
 
@@ -29,12 +27,7 @@ class _Change(Struct, frozen=True):
     after: StoredSchedule | None
 
 
-class Schedules:
-    def __init__(self, database: Database, intake: Intake, batches: Batches) -> None:
-        self._db = database
-        self._intake = intake
-        self._batches = batches
-
+class Schedules(StorePart):
     def stored(self, name: str | None = None) -> Sequence[StoredSchedule]:
         return [StoredSchedule(*row) for row in self._db.read("stored_schedules", name=name)]
 
@@ -105,7 +98,7 @@ class Schedules:
         with self._db.transaction():
             for (job_id,) in self._db.write("job_of_slot", **slot):
                 return Enqueued(job_id, existing=True)
-            enqueued = self._intake.insert_many([job])[0]
+            enqueued = self._store.intake.insert_many([job])[0]
             if not enqueued.existing:
                 self._db.write("take_slot", **slot, now=self._db.now())
                 self._db.write("slot_has", **slot, job_id=enqueued.job_id, batch_id=None)
@@ -126,9 +119,9 @@ class Schedules:
         if not self._db.write("take_slot", schedule=schedule, slot=slot, now=self._db.now()):
             return None
         if isinstance(work, NewJob):
-            enqueued = self._intake.insert_many([work])[0]
+            enqueued = self._store.intake.insert_many([work])[0]
             taken = StartedWork(enqueued.job_id, None, enqueued.existing)
         else:
-            taken = StartedWork(None, self._batches.insert(work.new, work.jobs, work.policy).batch.id)
+            taken = StartedWork(None, self._store.batches.insert(work.new, work.jobs, work.policy).batch.id)
         self._db.write("slot_has", schedule=schedule, slot=slot, job_id=taken.job_id, batch_id=taken.batch_id)
         return taken

@@ -22,8 +22,7 @@ from worker_service.jobs.search import (
     SearchResult,
 )
 from worker_service.store.connection import register_fts_count
-from worker_service.store.database import Database, Row
-from worker_service.store.embeddings import PageEmbeddings
+from worker_service.store.database import Row, StorePart
 from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands, with_spellings
 from worker_service.store.search_ranking import (
     RERANKED_MOST,
@@ -114,10 +113,7 @@ class Meaning(Struct, frozen=True):
     vector: Vectors
 
 
-class PageSearch:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class PageSearch(StorePart):
     def find(self, request: SearchRequest, meaning_of: Callable[[], Meaning | None] = lambda: None) -> SearchResult:
         """Return documents with the best of their pages.
 
@@ -236,7 +232,7 @@ class PageSearch:
             return matches
         values = {**_filters(request), "document_id": request.document_id}
         best = [match.result_id for match in matches]
-        similar = PageEmbeddings(self._db).similar(meaning.model, meaning.vector, best, values)
+        similar = self._store.embeddings.similar(meaning.model, meaning.vector, best, values)
         rows = self._db.read("matches_of_results", result_ids=json.dumps(similar), **values)
         rank = {result_id: at for at, result_id in enumerate(similar, 1)}
         return fuse_ranks(matches, [(match, rank[match.result_id]) for match in (Match(*row) for row in rows)])

@@ -59,13 +59,13 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
 
     An active batch would wait for a stopped one.
     """
-    from worker_service.store.intake import Intake  # imports this module
+    from worker_service.store.store import Store
 
     for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
         request = DocumentRequest(key, name, is_standing=True)
         job = NewJob(**dict(zip(_LEFT_BEHIND_FIELDS, columns, strict=True)), document=request)
         # Infinite patience: do not take over other work, however long it has not advanced.
-        Intake(db, TakeoverTimeouts(math.inf, math.inf)).insert_many([job])
+        Store(db, TakeoverTimeouts(math.inf, math.inf)).intake.insert_many([job])
 
 
 def documents_changed(db: Database, document_ids: Sequence[int]) -> None:

@@ -6,7 +6,8 @@ Each public method is one transaction; writes with a lost lease raise `LeaseLost
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from worker_service.store.database import Database
 
@@ -40,161 +41,42 @@ if TYPE_CHECKING:
     from worker_service.store.workers import Workers
 
 
+def _part(name: str) -> cached_property[Any]:
+    # Imported when first used, so that `pagemill ls` starts quickly.
+    module, _, part = name.partition(".")
+    return cached_property(lambda store: getattr(import_module(f"worker_service.store.{module}"), part)(store))
+
+
 class Store:
+    actions: cached_property[Undo] = _part("undo.Undo")
+    attempts: cached_property[Attempts] = _part("attempts.Attempts")
+    batches: cached_property[Batches] = _part("batches.Batches")
+    completions: cached_property[Completions] = _part("completions.Completions")
+    embeddings: cached_property[PageEmbeddings] = _part("embeddings.PageEmbeddings")
+    gates: cached_property[Gates] = _part("gates.Gates")
+    history: cached_property[History] = _part("history.History")
+    idempotency_keys: cached_property[IdempotencyKeys] = _part("idempotency.IdempotencyKeys")
+    intake: cached_property[Intake] = _part("intake.Intake")
+    integrity: cached_property[Integrity] = _part("integrity.Integrity")
+    leases: cached_property[Leases] = _part("leases.Leases")
+    library: cached_property[Library] = _part("library.Library")
+    links: cached_property[DocumentLinks] = _part("links.DocumentLinks")
+    notices: cached_property[Notices] = _part("notices.Notices")
+    overview: cached_property[OverviewQueries] = _part("overview.OverviewQueries")
+    pruning: cached_property[Pruning] = _part("pruning.Pruning")
+    reading: cached_property[Reading] = _part("reading.Reading")
+    removal: cached_property[Removal] = _part("removal.Removal")
+    scheduler: cached_property[Scheduler] = _part("claim_order.Scheduler")
+    schedules: cached_property[Schedules] = _part("schedules.Schedules")
+    search: cached_property[PageSearch] = _part("search.PageSearch")
+    steering: cached_property[Steering] = _part("job_control.Steering")
+    tags: cached_property[Tags] = _part("tags.Tags")
+    tokens: cached_property[Tokens] = _part("tokens.Tokens")
+    workers: cached_property[Workers] = _part("workers.Workers")
+
     def __init__(self, database: Database, patience: TakeoverTimeouts | None = None) -> None:
         self.database = database
-        self._patience = patience
-
-    @cached_property
-    def intake(self) -> Intake:
-        from worker_service.jobs.documents import TakeoverTimeouts
-        from worker_service.store.intake import Intake
-
-        return Intake(self.database, self._patience or TakeoverTimeouts())
-
-    @cached_property
-    def workers(self) -> Workers:
-        from worker_service.store.workers import Workers
-
-        return Workers(self.database, self._scheduler)
-
-    @cached_property
-    def leases(self) -> Leases:
-        from worker_service.store.leases import Leases
-
-        return Leases(self.database, self._scheduler, self._completions)
-
-    @cached_property
-    def attempts(self) -> Attempts:
-        from worker_service.store.attempts import Attempts
-
-        return Attempts(self.database, self._completions)
-
-    @cached_property
-    def reading(self) -> Reading:
-        from worker_service.store.reading import Reading
-
-        return Reading(self.database)
-
-    @cached_property
-    def history(self) -> History:
-        from worker_service.store.history import History
-
-        return History(self.database)
-
-    @cached_property
-    def overview(self) -> OverviewQueries:
-        from worker_service.store.overview import OverviewQueries
-
-        return OverviewQueries(self.database)
-
-    @cached_property
-    def gates(self) -> Gates:
-        from worker_service.store.gates import Gates
-
-        return Gates(self.database, self.reading)
-
-    @cached_property
-    def steering(self) -> Steering:
-        from worker_service.store.job_control import Steering
-
-        return Steering(self.database, self.reading)
-
-    @cached_property
-    def batches(self) -> Batches:
-        from worker_service.store.batches import Batches
-
-        return Batches(self.database, self.intake, self.steering)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        from worker_service.store.schedules import Schedules
-
-        return Schedules(self.database, self.intake, self.batches)
-
-    @cached_property
-    def library(self) -> Library:
-        from worker_service.store.library import Library
-
-        return Library(self.database)
-
-    @cached_property
-    def tags(self) -> Tags:
-        from worker_service.store.tags import Tags
-
-        return Tags(self.database)
-
-    @cached_property
-    def search(self) -> PageSearch:
-        from worker_service.store.search import PageSearch
-
-        return PageSearch(self.database)
-
-    @cached_property
-    def embeddings(self) -> PageEmbeddings:
-        from worker_service.store.embeddings import PageEmbeddings
-
-        return PageEmbeddings(self.database)
-
-    @cached_property
-    def actions(self) -> Undo:
-        from worker_service.store.undo import Undo
-
-        return Undo(self.database, self.steering)
-
-    @cached_property
-    def removal(self) -> Removal:
-        from worker_service.store.removal import Removal
-
-        return Removal(self.database)
-
-    @cached_property
-    def links(self) -> DocumentLinks:
-        from worker_service.store.links import DocumentLinks
-
-        return DocumentLinks(self.database)
-
-    @cached_property
-    def pruning(self) -> Pruning:
-        from worker_service.store.pruning import Pruning
-
-        return Pruning(self.database, self.reading)
-
-    @cached_property
-    def integrity(self) -> Integrity:
-        from worker_service.store.integrity import Integrity
-
-        return Integrity(self.database)
-
-    @cached_property
-    def notices(self) -> Notices:
-        from worker_service.store.notices import Notices
-
-        return Notices(self.database, self.intake)
-
-    @cached_property
-    def tokens(self) -> Tokens:
-        from worker_service.store.tokens import Tokens
-
-        return Tokens(self.database)
-
-    @cached_property
-    def idempotency_keys(self) -> IdempotencyKeys:
-        from worker_service.store.idempotency import IdempotencyKeys
-
-        return IdempotencyKeys(self.database)
-
-    @cached_property
-    def _scheduler(self) -> Scheduler:
-        from worker_service.store.claim_order import Scheduler
-
-        return Scheduler(self.database)
-
-    @cached_property
-    def _completions(self) -> Completions:
-        from worker_service.store.completions import Completions
-
-        return Completions(self.database, self.intake)
+        self.patience = patience
 
     def watch(self) -> FileWatch:
         from worker_service.store.change_watch import FileWatch
@@ -204,7 +86,7 @@ class Store:
         return FileWatch(self.database.path, self.database.change_counter, begins_turn=begins_turn)
 
     def relaxed_durability(self) -> Store:
-        return Store(self.database.relaxed_durability(), self._patience)
+        return Store(self.database.relaxed_durability(), self.patience)
 
     def close(self) -> None:
         self.database.close()

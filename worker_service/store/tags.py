@@ -7,15 +7,12 @@ from collections.abc import Sequence
 
 from worker_service.jobs.documents import DeferredAction, OnEnd, TagAction
 from worker_service.jobs.tags import TagCount
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 from worker_service.store.deferred_actions import ParentFacts, fire_actions, tag_documents
 from worker_service.store.intake import action_values
 
 
-class Tags:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Tags(StorePart):
     def add(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
         """Tag documents, and start the actions of new tags for the ones that are read already.
 

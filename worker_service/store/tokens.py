@@ -7,13 +7,10 @@ from typing import Any
 from msgspec.structs import asdict
 
 from worker_service.jobs.tokens import NewToken, Token, TokenKind
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 
 
-class Tokens:
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
+class Tokens(StorePart):
     def make(self, new: NewToken) -> int | None:
         """Return None if the name is taken."""
         with self._db.transaction():

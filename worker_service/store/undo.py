@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from worker_service.base.errors import Refused
 from worker_service.jobs.history import OPPOSITE, Changed
-from worker_service.store.database import Database
-from worker_service.store.job_control import JobToChange, Steering
+from worker_service.store.database import StorePart
+from worker_service.store.job_control import JobToChange
 
 
-class Undo:
-    def __init__(self, database: Database, steering: Steering) -> None:
-        self._db = database
-        self._steering = steering
-
+class Undo(StorePart):
     def undo(self, action_id: int, *, actor: str) -> Changed:
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
@@ -24,10 +20,10 @@ class Undo:
             left_as, priority = items[job.id]
             if job.state != left_as:
                 raise Refused(f"it has moved since: it is {job.status}, with priority {job.priority}")
-            self._steering.refuse(verb, job)
+            self._store.steering.refuse(verb, job)
             self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
 
-        done, asked, refused = self._steering.apply_to_each(list(items), undo_one, asks=verb == "cancel")
+        done, asked, refused = self._store.steering.apply_to_each(list(items), undo_one, asks=verb == "cancel")
         if done:
             with self._db.transaction():
                 self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)

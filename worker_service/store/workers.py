@@ -9,18 +9,13 @@ from msgspec.structs import asdict, replace
 from worker_service.base.clock import as_text
 from worker_service.base.errors import Refused, WorkerUnknown
 from worker_service.jobs.workers import NodeState, Worker
-from worker_service.store.claim_order import Scheduler
-from worker_service.store.database import Database
+from worker_service.store.database import StorePart
 from worker_service.store.settling import settle
 
 
-class Workers:
-    def __init__(self, database: Database, scheduler: Scheduler) -> None:
-        self._db = database
-        self._scheduler = scheduler
-
+class Workers(StorePart):
     def register(self, worker: Worker) -> None:
-        self._scheduler.forget()
+        self._store.scheduler.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
             self._db.write("forget_handlers", worker_id=worker.id)
@@ -51,7 +46,7 @@ class Workers:
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
         # A node that is missing is removed, or marked as down while it drains. The slots of class `node` of this worker
         # become the sum of theirs. Only one worker at a time has a cluster.
-        self._scheduler.forget()
+        self._store.scheduler.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
             if not self._db.write("set_node_slots", worker_id=worker_id, slots=slots):
