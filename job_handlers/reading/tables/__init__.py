@@ -5,6 +5,7 @@ Running prose is not a table, in however many columns. Distances are multiples o
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from statistics import median
 
@@ -21,6 +22,7 @@ from job_handlers.reading.tables.rows import RowMerger
 
 PIECES_MOST = 4000
 RULES_MOST = 3000
+_BLANK = string.whitespace + "\xa0.…"
 
 
 class FoundTable(Struct, frozen=True):
@@ -44,7 +46,7 @@ def may_have_tables(middles: Sequence[int]) -> bool:
 def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
     # Keep the pieces ordered from top to bottom; every list below relies on it.
     pieces = sorted(
-        [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")],
+        [one for one in pieces if one.x1 > one.x0 and one.text.strip(_BLANK)],
         key=lambda one: (one.y0 + one.y1, one.x0),
     )
     if len(pieces) < 4 or len(pieces) > PIECES_MOST:

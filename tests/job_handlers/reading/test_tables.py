@@ -53,6 +53,18 @@ def accounts(top: float = 300) -> list[tuple[float, float, str]]:
     ]
 
 
+def test_lines_of_returns_alone_are_no_cells() -> None:
+    """Some fonts map the pieces of a large bracket to carriage returns."""
+    rows = [["x1", "y1", "z1"], ["\r\r", "\r\r", "\r"], ["x2", "y2", "z2"], ["x3", "y3", "z3"]]
+    pieces = [
+        TextPiece(72.0 + 80 * across, 100.0 + 16 * down, 90.0 + 80 * across, 110.0 + 16 * down, text, 3 * down + across)
+        for down, row in enumerate(rows)
+        for across, text in enumerate(row)
+    ]
+
+    find(pieces)
+
+
 def test_a_row_is_a_line_of_the_text_its_cells_parted_by_tabs(tmp_path: Path) -> None:
     found = drawn(
         tmp_path / "a.pdf", (72, 100, "What stands above the table."), *accounts(), (72, 500, "And below it.")
