@@ -110,6 +110,7 @@ def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts
         (2.5, not is_same_row and not 0.89 < b.size / size < 1.12),
         (2.0, not is_same_row and (a.style ^ b.style) & (BOLD | MONOSPACED)),
         (3.0, MARKER.match(b.text) or _BULLET_ALONE.fullmatch(b.text.strip())),
+        (3.0, b.text[:1] in "123456789(" and _is_next_note(first.text, b.text)),
         (1.0, is_short),
         (0.5, is_short and ends_sentence),
         (0.5, is_short and not is_small_letter),
@@ -124,6 +125,12 @@ def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts
         (-4.0, is_same_group and a.group > 0),
     )
     return sum([points for points, speaks in evidence if speaks])
+
+
+def _is_next_note(first: str, text: str) -> bool:
+    notes = _NOTE.match(first), _NOTE.match(text)
+    one, other = (int("".join(filter(str.isdecimal, note[0])) or "0") if note else 0 for note in notes)
+    return 0 < one == other - 1
 
 
 def blocks_of_words(

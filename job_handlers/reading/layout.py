@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from worker_service.handlers import Block, TextLink
+from worker_service.handlers import Block, NoteMark, TextLink
 
 LAYOUT_BYTES_MAX = 400_000
 """A larger page, with some ten thousand words, loses their positions."""
@@ -65,6 +65,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: list[list[Word]] = []
     blocks: list[Block] = []
     links: list[TextLink] = []
+    notes: list[NoteMark] = []
     tables: list[PageTable] = []
     turn: int = 0
     """Degrees clockwise by which the page must be turned to be read."""
@@ -92,6 +93,7 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: list[Block] = []
     """Their boxes are empty."""
     links: list[TextLink] = []
+    notes: list[NoteMark] = []
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -101,7 +103,9 @@ _decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
 def encode(layout: Layout) -> str:
     text = _encoder.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], links=[], tables=[], is_cut=True))
+        text = _encoder.encode(
+            msgspec.structs.replace(layout, lines=[], blocks=[], links=[], notes=[], tables=[], is_cut=True)
+        )
     return text.decode()
 
 
@@ -110,7 +114,7 @@ def encode_flow(flow: FlowLayout) -> str | None:
         return None
     text = _encoder.encode(flow)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(flow, tables=[], blocks=[], links=[]))
+        text = _encoder.encode(msgspec.structs.replace(flow, tables=[], blocks=[], links=[], notes=[]))
     return text.decode()
 
 

@@ -18,7 +18,7 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # Increase a number whenever the same page may now give another result.
-LAYER_RULES = 9
+LAYER_RULES = 10
 OCR_RULES = 12
 ROW_RULES = 3
 

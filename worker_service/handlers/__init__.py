@@ -36,6 +36,7 @@ from worker_service.jobs.blocks import MARKER as MARKER
 from worker_service.jobs.blocks import MONOSPACED as MONOSPACED
 from worker_service.jobs.blocks import SAID as SAID
 from worker_service.jobs.blocks import Block as Block
+from worker_service.jobs.blocks import NoteMark as NoteMark
 from worker_service.jobs.blocks import Role as Role
 from worker_service.jobs.blocks import TextLink as TextLink
 from worker_service.jobs.digest import canonical as canonical

@@ -84,6 +84,15 @@ class TextLink(Struct, array_like=True, frozen=True):
     address: str
 
 
+class NoteMark(Struct, array_like=True, frozen=True):
+    """A reference to a footnote; or the footnote's own number, if a footnote begins there."""
+
+    begin: int
+    end: int
+    """Range in the page's text. Empty if the file has the number by other means."""
+    note: str
+
+
 LINK_ADDRESS = re.compile(r"(?:https?://|mailto:)[^\s<>()]{1,2000}", re.IGNORECASE)
 """Others could run a script."""
 

@@ -22,6 +22,8 @@ _SENTENCE_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
 _LEVELS_MAX = 6
 # Characters that no text has.
 _LINK_BEGIN, _LINK_END = "\ufdd0", "\ufdd1"
+_NOTE = "\ufdd2"
+_MARKED_NOTE = re.compile(rf" *{_NOTE}([\w-]+){_NOTE}")
 _MARKED_LINK = re.compile(f"{_LINK_BEGIN}([^{_LINK_BEGIN}]*){_LINK_END}(\\d+){_LINK_END}")
 
 
@@ -50,17 +52,24 @@ def page_markdown(page: StructuredPage) -> str:
             made.append(_code([page.text_of(one) for one, _ in blocks]))
         else:
             made += [_block(page, one, text) for one, text in blocks]
-    whole = "\n\n".join(filter(None, made)) + "\n" if made else ""
+    whole = _MARKED_NOTE.sub(r"[^\1]", "\n\n".join(filter(None, made)) + "\n" if made else "")
     return _MARKED_LINK.sub(lambda found: f"[{found[1]}]({page.links[int(found[2])].address})", whole)
 
 
-def _linked_text(page: StructuredPage, block: Block) -> str:
-    """Return the text with links between marks, which later steps leave alone."""
+def _marked_text(page: StructuredPage, block: Block) -> str:
+    """Return the text with links and footnotes between marks, which later steps leave alone."""
     text = page.text_of(block)
-    for number, link in reversed([*enumerate(page.links)]):
-        begin, end = link.begin - block.begin, link.end - block.begin
-        if 0 <= begin < end <= len(text) and block.role not in (Role.TABLE, Role.CODE):
-            text = f"{text[:begin]}{_LINK_BEGIN}{text[begin:end]}{_LINK_END}{number}{_LINK_END}{text[end:]}"
+    if block.role in (Role.TABLE, Role.CODE):
+        return text
+    places = [(one.begin, one.end, f"{_NOTE}{one.note}{_NOTE}") for one in page.notes]
+    for number, link in enumerate(page.links):
+        own = f"{_LINK_BEGIN}{page.text[link.begin : link.end]}{_LINK_END}{number}{_LINK_END}"
+        places.append((link.begin, link.end, own))
+    least = block.end
+    for begin, end, marked in sorted(places, reverse=True):
+        if block.begin <= begin <= end <= least:
+            text = f"{text[: begin - block.begin]}{marked}{text[end - block.begin :]}"
+            least = begin
     return text
 
 
@@ -84,7 +93,7 @@ def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, 
     """Return the blocks with their text, each paragraph whole that goes on in the next column."""
     made: list[tuple[Block, str]] = []
     for block in blocks:
-        text = _linked_text(page, block) if page.links else page.text_of(block)
+        text = _marked_text(page, block) if page.links or page.notes else page.text_of(block)
         if made and _goes_on(*made[-1], block, text):
             made[-1] = made[-1][0], f"{made[-1][1].rstrip()}\n{text}"
         else:
@@ -113,6 +122,8 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
     plain = flowing_text(text)
     if block.role is Role.HEADING:
         return f"{'#' * min(max(block.level, 1), _LEVELS_MAX)} {_inline(plain)}"
+    if note := _MARKED_NOTE.match(plain) if block.role is Role.FOOTNOTE else None:
+        return f"{note[0]}: {_inline(plain[note.end() :].lstrip())}"
     return _escaped(plain)
 
 

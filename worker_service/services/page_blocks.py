@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.blocks import Block, BlocksOfPage, Role, TextLink, resolve_roles
+from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, TextLink, resolve_roles
 from worker_service.jobs.documents import PageResult
 from worker_service.services.database import Session
 from worker_service.services.page_layouts import Rows, Span, tables_in
@@ -27,6 +28,7 @@ class StoredLayout(Struct, frozen=True):
     size: tuple[float, float] = (0.0, 0.0)
     blocks: Sequence[Block] = ()
     links: Sequence[TextLink] = ()
+    notes: Sequence[NoteMark] = ()
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     sheet: str = ""
     first: int = 1
@@ -43,6 +45,8 @@ class StructuredPage(Struct, frozen=True):
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     """Words of a recognised page, undecoded."""
     links: Sequence[TextLink] = ()
+    notes: Sequence[NoteMark] = ()
+    """Marks with labels that are unique in the document, of footnotes whose both ends are known."""
     spans: Mapping[int, Sequence[Span]] = {}
     """By the beginning of the table's text."""
 
@@ -68,7 +72,36 @@ def _stored_pages(session: Session, document_id: int, last: int) -> Iterator[Pag
 def structure_of(results: Iterator[PageResult]) -> list[StructuredPage]:
     read = [_read_page(one) for one in results]
     resolved = resolve_roles([BlocksOfPage(one.number, one.size, one.text, one.blocks) for one in read])
-    return [replace(one, blocks=found.blocks) for one, found in zip(read, resolved, strict=True)]
+    return _with_labels([replace(one, blocks=found.blocks) for one, found in zip(read, resolved, strict=True)])
+
+
+def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
+    """Give each footnote with a reference a label of its own; leave out the marks of the others."""
+    begins = {(page.number, one.begin) for page in pages for one in page.blocks if one.role is Role.FOOTNOTE}
+    defined: dict[str, list[int]] = defaultdict(list)
+    for page in pages:
+        for mark in page.notes:
+            if (page.number, mark.begin) in begins:
+                defined[mark.note].append(page.number)
+
+    def footnote_of(page: StructuredPage, mark: NoteMark) -> tuple[int, str]:
+        numbers = defined[mark.note]
+        return (page.number if page.number in numbers else numbers[0] if len(numbers) == 1 else 0), mark.note
+
+    referred = sorted(
+        {footnote_of(page, one) for page in pages for one in page.notes if (page.number, one.begin) not in begins}
+    )
+    labels = {
+        (number, note): note if note.isdecimal() and len(defined[note]) == 1 else f"p{number}-{at}"
+        for at, (number, note) in enumerate(referred, 1)
+        if number
+    }
+    return [
+        replace(page, notes=[
+            replace(one, note=labels[where]) for one in page.notes if (where := footnote_of(page, one)) in labels
+        ])
+        for page in pages
+    ]  # fmt: skip
 
 
 def _read_page(page: PageResult) -> StructuredPage:
@@ -87,7 +120,7 @@ def _read_page(page: PageResult) -> StructuredPage:
     ]
     rows = {at: one.rows for at, one in tables.items()}
     spans = {at: one.spans for at, one in tables.items()}
-    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines, layout.links, spans)
+    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines, layout.links, layout.notes, spans)
 
 
 def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:

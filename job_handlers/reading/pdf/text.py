@@ -22,9 +22,10 @@ from msgspec.structs import replace
 from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import reading_order, tables
 from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Layout, PageTable, TableCell, bounds_of
+from job_handlers.reading.pdf.footnotes import notes_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
 from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement, links_of
-from worker_service.handlers import Block, Role, TextLink
+from worker_service.handlers import Block, NoteMark, Role, TextLink
 
 _SCAN_PIXELS_LEAST = 300_000
 # Expand ligatures into letters, which is what users type when they search.
@@ -49,11 +50,12 @@ class PageText(Struct, frozen=True):
     blocks: list[Block]
     tables: list[PageTable]
     links: list[TextLink]
+    notes: list[NoteMark]
     may_be_scan: bool
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.size, blocks=self.blocks, links=self.links, tables=self.tables)
+        return Layout(self.size, blocks=self.blocks, links=self.links, notes=self.notes, tables=self.tables)
 
 
 class _Corners(msgspec.Struct, gc=False):
@@ -207,7 +209,9 @@ def _page_text(
             begin += len(text)
     if turn is not None:
         blocks = [replace(one, **dict(zip(_EDGES, _to_page_space(_box_of(one), turn), strict=True))) for one in blocks]
-    return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, [], may_be_scan)
+    text = "".join(written)[:TEXT_CHARACTERS_MAX]
+    notes = notes_of(read, blocks, text)
+    return PageText(size, text, blocks, placed, [], notes, may_be_scan)
 
 
 _NOTHING_SAID = Statement()

@@ -200,6 +200,48 @@ def test_the_links_of_a_pdf_are_links_in_markdown(library: Library, tmp_path: Pa
     assert page_markdown(page) == "Read the [rules of water](https://a.example/rules) and more.\n"
 
 
+def noted(path: Path, *texts: str, note: str = "1See the rules.") -> Path:
+    """Save a page with these lines, in which ^1 is a superscript, above a footnote."""
+    lines: list[tuple[float, float, str, float, str]] = []
+    for at, text in enumerate(texts):
+        before, mark, after = text.partition("^1")
+        width = pymupdf.get_text_length(before, "tiro", 10)
+        lines.append((72, 80 + 13 * at, "tiro", 10, before))
+        if mark:
+            lines += (72 + width, 77 + 13 * at, "tiro", 6, "1"), (76 + width, 80 + 13 * at, "tiro", 10, after or " ")
+    return printed(path, *lines, (72, 760, "tiro", 5, note[0]), (75, 763, "tiro", 8, note[1:]))
+
+
+def test_a_footnote_becomes_one_in_markdown(library: Library, tmp_path: Path) -> None:
+    [page] = read(library, noted(tmp_path / "a.pdf", "We pay for water^1 and", "for fire in forests."))
+
+    assert page_markdown(page) == "We pay for water[^1] and for fire in forests.\n\n[^1]: See the rules.\n"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["An area of 20 cm^1 here."], ["Water^1 is", "wet^1 here"], ["Water1 is wet."], ["Nobody refers to it."]],
+    ids=["exponent", "two", "no superscript", "none"],
+)
+def test_a_footnote_without_a_sure_reference_stays_a_paragraph(
+    library: Library, tmp_path: Path, texts: list[str]
+) -> None:
+    [page] = read(library, noted(tmp_path / "a.pdf", *texts))
+
+    assert page_markdown(page).endswith("\n\n1See the rules.\n")
+
+
+def test_footnotes_of_two_pages_have_labels_of_their_own(library: Library, tmp_path: Path) -> None:
+    other = noted(tmp_path / "b.pdf", "We pay for fire^1 and", "for much more.", note="1Ask the board for it.")
+    with pymupdf.open(noted(tmp_path / "a.pdf", "We pay for water^1 and")) as document, pymupdf.open(other) as more:
+        document.insert_pdf(more)
+        document.save(tmp_path / "c.pdf")
+
+    whole = "".join(document_markdown(read(library, tmp_path / "c.pdf")))
+
+    assert [whole.count(one) for one in ("[^p1-1]", "[^p2-2]", "[^p1-1]: See", "[^p2-2]: Ask")] == [2, 2, 1, 1]
+
+
 def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> None:
     lines = [
         ("Artifact", 20, "Page of the board"), ("H3", 700, "Of water"), ("LI", 660, "Rivers"), ("P", 640, "Lakes"),
