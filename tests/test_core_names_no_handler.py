@@ -79,4 +79,4 @@ def test_no_handler_is_known_by_name(path: Path) -> None:
 
 def test_the_guests_are_known_to_this_test() -> None:
     assert {"ocr_pages", "drive_crawl", "download", "webhook", "gdrive"} <= names()
-    assert {"watch_seconds", "languages", "force_ocr", "credential", "expected_md5"} <= keys()
+    assert {"reconcile", "languages", "force_ocr", "credential", "expected_md5"} <= keys()

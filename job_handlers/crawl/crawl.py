@@ -16,7 +16,7 @@ from job_handlers.crawl.walk import CrawlRun
 from job_handlers.fetch.errors import Timeouts
 from job_handlers.fetch.sources import credentials, environment, prepare, read_folder
 from job_handlers.fetch.sources.tree import Tree
-from worker_service.handlers import WATCHING, Context, Done, Handler, Limits, Permanent, Retryable, Snooze
+from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
 _RETRY_SECONDS = 60.0
 _TIMEOUTS = Timeouts()
@@ -40,16 +40,13 @@ def crawl_tree(context: Context[CrawlPayload], tree: Tree) -> Done:
     key = crawl_key(payload, tree, context.owner)
     record = DryRunRecord(context, key) if payload.dry_run else CrawlRecord(context, key)
     crawl_run = CrawlRun(context, tree, record)
-    is_watching = payload.watch_seconds is not None and not payload.dry_run
     try:
-        crawl_run.run(must_walk=payload.reconcile, is_repeated=is_watching)
+        crawl_run.run(must_walk=payload.reconcile)
     except Retryable as error:
         if not crawl_run.has_saved or payload.dry_run:
             raise
         # The attempt made progress, so it costs no retry.
         raise Snooze(error.detail, error.remedy, after=error.after or _RETRY_SECONDS) from error
-    if is_watching:
-        raise Snooze(crawl_run.summary(), after=payload.watch_seconds, code=WATCHING)
     if isinstance(record, DryRunRecord):
         counts = crawl_run.counts()
         return Done({"dry_run": True, **counts, "bytes": record.bytes, "would_enqueue": record.would_enqueue})

@@ -42,8 +42,6 @@ class CrawlPayload(Struct, frozen=True):
     """Count, and show what the crawl would enqueue now; enqueue nothing."""
     reconcile: bool = False
     """Rescan the whole folder and detect files that were deleted without notice."""
-    watch_seconds: int | None = None
-    """Repeat the crawl at this interval until the job is cancelled."""
     download: Mapping[str, Any] = field(default_factory=dict)
     """Added to the payload of each download."""
     afresh: str = ""
@@ -54,8 +52,6 @@ def check_payload(payload: CrawlPayload) -> None:
     """Raise `Permanent` for errors that the schema cannot express."""
     if payload.wanted.newer_than is not None and _parse_time(payload.wanted.newer_than) is None:
         raise Permanent("PAYLOAD_INVALID", "`newer_than` must be a time such as 2026-11-18 or 2026-11-18T10:00:00Z")
-    if payload.watch_seconds is not None and payload.watch_seconds < 1:
-        raise Permanent("PAYLOAD_INVALID", "`watch_seconds` must be at least 1")
 
 
 def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:

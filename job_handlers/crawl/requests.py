@@ -21,7 +21,7 @@ from job_handlers.fetch.sources import Source, folders_in_words, read_folder, re
 from job_handlers.fetch.sources.local import resolve_path
 from job_handlers.reading.find_files import LeftOut, find_files
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options
-from worker_service.base.clock import parse_duration, parse_length, wall_clock
+from worker_service.base.clock import parse_duration, wall_clock
 from worker_service.base.errors import BadTime
 from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
 
@@ -63,10 +63,7 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
 # ── A folder ──
 
 
-def crawl_job(
-    folder: str, options: CrawlOptions, *, owner: str, watch: str | None = None, is_dry_run: bool = False
-) -> NewJob:
-    """`watch` is the interval after which the crawl repeats, such as 1h."""
+def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: bool = False) -> NewJob:
     if not folder:
         # Path("") is the current directory.
         raise BadInput("the folder is empty", f"name {folders_in_words()}")
@@ -88,9 +85,7 @@ def crawl_job(
             **options.actions_and_tags(standing=True),
         },
     }
-    if watch is not None:
-        payload["watch_seconds"] = max(1, int(parse_length(watch).total_seconds()))
-    # Only one job at a time walks a folder; a full walk does not wait for a watching job that sleeps.
+    # Only one job at a time walks a folder; a full walk is not left out because a shorter one is live.
     key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
     return NewJob(
         "crawl",

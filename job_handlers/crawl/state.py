@@ -129,15 +129,15 @@ class CrawlRecord:
             after = items[-1].id
             yield items
 
-    def save(self, found: PageFindings, walk: int, state: RunState | None, bookmark: Bookmark | None = None) -> None:
+    def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
         """Without `bookmark`, the stored one stays."""
-        new_state = None if state is None else msgspec.to_builtins(state)
+        new_state = msgspec.to_builtins(state)
         *parts, last = _split(list(found.items.values()), found.jobs)
         for part in parts:
             # Until the last part the old state stays, so that a killed attempt repeats the page. But a folder that went
             # is not met again, so `is_stale` is saved with the first part.
             old_state = self._state
-            if old_state is not None and state is not None and state.is_stale:
+            if old_state is not None and state.is_stale:
                 old_state = {**old_state, "is_stale": True}
             self._checkpoint(part, found, walk, old_state, None)
         self._checkpoint(last, found, walk, new_state, bookmark)
@@ -182,7 +182,7 @@ class DryRunRecord(CrawlRecord):
         for items in super().items_not_seen(walk):
             yield [item for item in items if item.id not in self._found]
 
-    def save(self, found: PageFindings, walk: int, state: RunState | None, bookmark: Bookmark | None = None) -> None:
+    def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
         for item in found.items.values():
             self._found[item.id] = replace(item, walk=walk)
         names = [found.items[one].name for one in found.jobs]

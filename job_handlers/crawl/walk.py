@@ -44,8 +44,8 @@ class CrawlRun:
         self._counts: Counter[str] = Counter(self._state.counts)
         self.has_saved = False
 
-    def run(self, *, must_walk: bool, is_repeated: bool) -> None:
-        """`must_walk`: even if the source can list its changes. `is_repeated`: the same job will run again."""
+    def run(self, *, must_walk: bool) -> None:
+        """`must_walk`: even if the source can list its changes."""
         if self._state.is_over:
             return
         if not self._is_current():
@@ -60,7 +60,7 @@ class CrawlRun:
                 self._leave_changes()
             else:
                 self._sweep()
-                self._end(is_repeated=is_repeated)
+                self._end()
 
     def summary(self) -> str:
         parts = [_count_text(self._counts[name], name) for name in _SUMMARY_COUNTS if self._counts[name]]
@@ -121,11 +121,11 @@ class CrawlRun:
             self._state.token = self._tree.change_token(self._corpus)
         self._save(found, self._bookmark(must_walk=True))
 
-    def _end(self, *, is_repeated: bool) -> None:
+    def _end(self) -> None:
         bookmark = self._bookmark(must_walk=self._state.is_stale or self._state.is_abroad)
         is_current = self._is_current()
         self._state = RunState(phase=Phase.OVER)
-        self._save(PageFindings(), bookmark if is_current else None, keeps_state=not is_repeated)
+        self._save(PageFindings(), bookmark if is_current else None)
 
     def _bookmark(self, *, must_walk: bool) -> Bookmark:
         state = self._state
@@ -338,11 +338,11 @@ class CrawlRun:
             missing = {one.parent_id for one in fetched.values()}
         return {item_id for item_id, parent_id in parents.items() if _is_below_unsure(parent_id, folders)}
 
-    def _save(self, found: PageFindings, bookmark: Bookmark | None = None, *, keeps_state: bool = True) -> None:
+    def _save(self, found: PageFindings, bookmark: Bookmark | None = None) -> None:
         self._counts += found.counts
         self._context.progress(0, self.summary())
         self._state.counts = dict(self._counts)
-        self._record.save(found, self._state.walk, self._state if keeps_state else None, bookmark)
+        self._record.save(found, self._state.walk, self._state, bookmark)
         self.has_saved = True
 
 

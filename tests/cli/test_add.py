@@ -92,6 +92,9 @@ def test_a_folder_is_watched_by_a_schedule_and_without_a_batch(run: Run, shelf: 
     assert (begun["folder"], begun["wanted"], begun["download"]) == (
         folder, {"name": "*.pdf"}, {"read": {"languages": ["deu"]}},
     )  # fmt: skip
+    Path("in\udce9").mkdir()
+    assert "every 5 minutes" in run("add", "in\udce9", "--watch", "--owner", "ann").stderr
+    assert f"file://{Path.cwd()}/in%E9" in [crawl["folder"] for crawl in payloads(shelf, "crawl")]
     for words in (("--watch", "--name", "x"), ("--every", "1h"), ("--watch", "--wait")):
         assert "a watched folder is no batch" in run("add", "scans", *words, fails=2).stderr
     assert items(run("batch", "ls", "--json")) == []
@@ -117,3 +120,6 @@ def test_the_earlier_names_work_and_are_not_listed(run: Run, shelf: Shelf) -> No
 
     assert run("batch", "add", "a.pdf").stdout == "batch:1\n"
     assert "add" not in json.loads(run("help", "batch", "--json").stdout)["help"].partition("Commands:")[2]
+    Path("ls").mkdir()
+    assert run("crawl", "ls", "--owner", "ann").stdout == "2\n"
+    assert "every hour; to stop: pagemill schedules rm ls" in run("crawl", "ls", "--watch", "1h").stderr

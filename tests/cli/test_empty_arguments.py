@@ -21,7 +21,6 @@ from worker_service.jobs.selector import Selector
         ["batch", "add", ""],
         ["crawl", "", "--owner", "ann"],
         ["crawl", "", "--dry-run"],
-        ["crawl", "now", ""],
         ["documents", "adopt", ""],
         ["keywords", ""],
         ["db", "backup", ""],

@@ -14,7 +14,7 @@ from tests.cli.stored_documents import Shelf
 from tests.store.kit import ByHand
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.attempts import Failure, Report
-from worker_service.jobs.job import WATCHING, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.services.job_advice import NEXT_MOVES
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -222,11 +222,6 @@ def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon:
     run("enqueue", "ocr_pages")
     [put_off] = daemon.claim()
     daemon.store.leases.snooze(put_off.lease, in_an_hour(), Failure("SNOOZED", "the quota is used up"))
-    assert "the quota is used up" in run("why", fails=3).stdout
-
-    run("enqueue", "ocr_pages")
-    [watching] = daemon.claim()
-    daemon.store.leases.snooze(watching.lease, in_an_hour(), Failure(WATCHING, "nothing has changed"))
     assert "the quota is used up" in run("why", fails=3).stdout
 
     run("enqueue", "nobody_knows")

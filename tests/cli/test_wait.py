@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Daemon, Run
-from tests.cli.stored_documents import Shelf
 from tests.cli.test_processes import on_a_terminal
-from tests.store.kit import FAR_FUTURE
 from worker_service.cli.progress import Display, watch_jobs
 from worker_service.cli.waiting import JobsProgress
-from worker_service.jobs.attempts import Checkpoint, Failure, Report
-from worker_service.jobs.job import WATCHING, NewJob, Status
+from worker_service.jobs.attempts import Report
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 
@@ -46,7 +44,7 @@ def test_wait_fails_when_some_have_failed_or_were_cancelled(run: Run, daemon: Da
 
     answer = json.loads(run("wait", 1, 2, 3, "--json", fails=1).stdout)
 
-    assert answer == {"completed": 1, "failed": 1, "cancelled": 1, "gone": 0, "watching": [], "going_on": 0}
+    assert answer == {"completed": 1, "failed": 1, "cancelled": 1, "gone": 0, "going_on": 0}
 
 
 def test_a_batch_is_waited_for_with_all_that_comes_of_it(run: Run, daemon: Daemon) -> None:
@@ -90,25 +88,6 @@ def test_without_follow_it_is_said_what_goes_on(run: Run, daemon: Daemon) -> Non
 
     assert waited.stdout == "1 completed\n"
     assert waited.stderr == "2 follow-up jobs still live; --follow waits for them, too\n"
-
-
-def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run: Run, shelf: Shelf) -> None:
-    run("crawl", ".", "--watch", "1h", "--owner", "alice")
-    waiting = begin("wait", "--owner", "alice", "--follow", "--progress")
-    assert waiting.stderr is not None
-    assert waiting.stderr.readline() == "0 of 1 job ended\n"
-
-    watch = shelf.next_job()
-    found = NewJob("ocr_pages", owner="alice")
-    shelf.store.attempts.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
-    shelf.store.leases.snooze(watch.lease, FAR_FUTURE, Failure(WATCHING, "1 found"))
-    assert waiting.poll() is None
-    shelf.store.leases.complete(shelf.next_job().lease)
-
-    out, said = waiting.communicate(timeout=60)
-    assert (waiting.returncode, out) == (0, "1 completed\n")
-    assert said == "1 job still watching; to stop: pagemill cancel 1\n"
-    assert json.loads(run("wait", 1, "--json").stdout)["watching"] == [1]
 
 
 @pytest.mark.usefixtures("database")
@@ -190,7 +169,7 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
     assert said == "0 of 2 jobs ended; job 1 (ocr_pages) 40% page 4 of 10; job 2 (ocr_pages) 0%\n"
     assert rest == ""
     assert json.loads(out) == {
-        "completed": 2, "failed": 0, "cancelled": 0, "gone": 0, "watching": [], "going_on": 0,
+        "completed": 2, "failed": 0, "cancelled": 0, "gone": 0, "going_on": 0,
     }  # fmt: skip
 
 

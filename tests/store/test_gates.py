@@ -25,7 +25,7 @@ from tests.store.kit import (
 from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.clock import as_text
 from worker_service.jobs.attempts import Failure, Report
-from worker_service.jobs.job import WATCHING, Status
+from worker_service.jobs.job import Status
 from worker_service.store.store import Store
 
 ORDER = (
@@ -158,17 +158,6 @@ def test_the_queue_stands_still_while_a_resting_source_has_put_off_all_that_is_p
     [gate] = store.gates.standstill()
     assert gate.detail == f"drive rests until {as_text(until)}: DRIVE_QUOTA"
     clock.advance(61)
-    assert list(store.gates.standstill()) == []
-
-
-def test_what_only_looks_again_later_is_not_put_off_by_a_rest(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
-    enqueue(source="drive")
-    store.leases.snooze(claim_one(store).lease, clock.after(60), Failure(WATCHING, "it looks again"))
-    store.leases.rest_source("drive", clock.after(60), "DRIVE_QUOTA")
-
     assert list(store.gates.standstill()) == []
 
 

@@ -21,9 +21,9 @@ BUG = 70
 LOOKS = """
     --json|ls --limit 1000|ls --limit 1000 --json|status|status --json|doctor|doctor --json|doctor --audit|top --once
     workers|workers --json|documents|documents --json|stats|stats --json|errors|errors --json|search climate
-    search climate --json|keywords climate|handlers ls|undo --list|undo --list --json|crawl ls|crawl ls --json|db check
-    config show|why|logs|prune --older-than 1d --dry-run|cancel --type noop --dry-run|retry --status failed --dry-run
-    enqueue noop --dry-run
+    search climate --json|keywords climate|handlers ls|undo --list|undo --list --json|schedules|schedules --json
+    db check|config show|why|logs|prune --older-than 1d --dry-run|cancel --type noop --dry-run
+    retry --status failed --dry-run|enqueue noop --dry-run
 """
 
 

@@ -552,27 +552,34 @@ def test_a_typed_password_outlives_a_killed_daemon_and_one_that_is_remembered_th
     assert stored_passwords(workspace) == []
 
 
-def test_a_touched_file_of_a_watched_folder_is_read_as_somebody_has_said_since(reading: Desk) -> None:
+def test_a_watched_folder_gives_what_is_new_changed_and_gone_and_keeps_settings_made_since(reading: Desk) -> None:
     folder = reading.papers / "watched"
     folder.mkdir()
-    paper = slips(folder / "report.pdf", 1, "harbour")
-    reading.run("crawl", folder, "--owner", "watch", "--watch", "1s", "--lang", "eng", "--hocr")
-    wait_until(lambda: reading.document(paper, "watch"), "it is found")
-    document = reading.document(paper, "watch")
-    assert document is not None
-    reading.ended(document.id)
-    reading.run("reindex", document.id, "--lang", "deu")
-    reading.ended(document.id)
+    paper, going = slips(folder / "report.pdf", 1, "harbour"), slips(folder / "going.pdf", 1, "ferry")
+    reading.run("add", folder, "--watch", "--owner", "watch", "--lang", "eng", "--hocr")
+    first, second = (_found(reading, path) for path in (paper, going))
+    reading.run("reindex", first, "--lang", "deu")
+    reading.ended(first)
 
     slips(paper, 1, "lighthouse")
+    going.unlink()
+    new = slips(folder / "new.pdf", 1, "pier")
+    reading.run("schedules", "run-now", "watched")
 
-    wait_until(lambda: _generation_read(reading, document.id) == 3, "the changed file is read")
-    assert json.loads(reading.system.store.library.document(document.id).settings) == {
-        "hocr": True,
-        "languages": ["deu"],
-    }
-    assert reading.texts(document.id) == [leaf(1, "lighthouse")]
-    reading.run("cancel", "--type", "crawl", "--owner", "watch", "--yes")
+    wait_until(lambda: _generation_read(reading, first) == 3, "the changed file is read")
+    library = reading.system.store.library
+    assert json.loads(library.document(first).settings) == {"hocr": True, "languages": ["deu"]}
+    assert reading.texts(first) == [leaf(1, "lighthouse")]
+    assert reading.texts(_found(reading, new)) == [leaf(1, "pier")]
+    wait_until(lambda: library.document(second).gone_at is not None, "the removed file is marked")
+    reading.run("schedules", "rm", "watched")
+
+
+def _found(reading: Desk, path: Path) -> int:
+    wait_until(lambda: reading.document(path, "watch"), f"{path.name} is found")
+    document = reading.document(path, "watch")
+    assert document is not None
+    return reading.ended(document.id).id
 
 
 def _generation_read(desk: Desk, document_id: int) -> int | None:

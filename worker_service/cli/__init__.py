@@ -155,15 +155,12 @@ class VerbGroup(click.Group):
 
 
 class DefaultVerbGroup(VerbGroup):
-    """A verb with subcommands. `is_of_ids`: its own arguments are ids, not words."""
+    """A verb with subcommands. Its own arguments are never words."""
 
-    def __init__(
-        self, name: str, default: click.Command, *others: click.Command, is_of_ids: bool = False, **attributes: Any
-    ) -> None:
+    def __init__(self, name: str, default: click.Command, *others: click.Command, **attributes: Any) -> None:
         super().__init__(name, default.help, *others, params=default.params, **attributes)
         self.short_help = default.short_help
         self._default = default
-        self._is_of_ids = is_of_ids
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -175,7 +172,7 @@ class DefaultVerbGroup(VerbGroup):
             ctx = click.Context(self, parent, info_name)
             if (other := self.get_command(ctx, args[0])) is not None:
                 return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-            if hint := self._is_of_ids and _suggestion(args[0], self.list_commands(ctx)):
+            if hint := _suggestion(args[0], self.list_commands(ctx)):
                 raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return self._default.make_context(info_name, args, parent, **extra)
 

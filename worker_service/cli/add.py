@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from job_handlers.crawl.requests import CrawlOptions, crawl_job, jobs_of_sources
 from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
-from worker_service.base.path_text import legible, path_of
+from worker_service.base.path_text import legible, path_of, written
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, completes_directory, read_stdin, verb
-from worker_service.cli.estimate import ToRead, count_folder, estimate_files, show_estimate
+from worker_service.cli.estimate import ToRead, estimate_files, estimate_folder, show_estimate
 from worker_service.cli.progress import await_batches, reporting_interruption
 from worker_service.cli.submit import (
     Submission,
@@ -44,6 +44,10 @@ from worker_service.services.schedules import watch_folder
 
 _LIST_BYTES_MAX = 16_000_000
 _SOURCES_KEPT_MAX = 100
+_WATCHED_ALONE = (
+    "a watched folder is no batch, because it never ends",
+    "use --watch with --every, --owner and reading options only",
+)
 _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
 
 
@@ -97,12 +101,9 @@ def add(
     """
     words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
     if watch or every is not None:
-        if not watch or typed is not None or submission != Submission(owner=submission.owner):
-            raise BadInput(
-                "a watched folder is no batch, because it never ends",
-                "use --watch with --every, --owner and reading options only",
-            )
-        return _watch(call, words, every, submission.owner, options)
+        if not watch or typed is not None:
+            raise BadInput(*_WATCHED_ALONE)
+        return watch_folders(call, words, every, submission, options)
     left_out = LeftOut()
     jobs = jobs_of_sources(words, options, owner=submission.owner, left_out=left_out)
     if submission.dry_run:
@@ -140,12 +141,16 @@ def _submit(
     return start_batch(call, jobs, submission, asked=asked, actions=actions)
 
 
-def _watch(call: Invocation, folders: Sequence[str], every: str | None, owner: str, options: CrawlOptions) -> int:
+def watch_folders(
+    call: Invocation, folders: Sequence[str], every: str | None, submission: Submission, options: CrawlOptions
+) -> int:
+    if submission != Submission(owner=submission.owner):
+        raise BadInput(*_WATCHED_ALONE)
     defaults = to_builtins(CrawlOptions())
     given = {name: value for name, value in to_builtins(options).items() if value != defaults[name]}
     # The daemon, which runs the schedule, has another working directory.
-    paths = [folder if "://" in folder else str(absolute(folder)) for folder in folders]
-    watched = [watch_folder(call.session, path, given, owner=owner, every=every)[0] for path in paths]
+    paths = [folder if "://" in folder else written(absolute(folder)) for folder in folders]
+    watched = [watch_folder(call.session, path, given, owner=submission.owner, every=every)[0] for path in paths]
     if not call.printed_json({"items": watched}):
         for one in watched:
             output.show(one.name)
@@ -192,7 +197,5 @@ def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, o
     addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
     found += ToRead(addresses, to_read=addresses, unsized=addresses)
     for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):
-        counts = count_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
-        new, size, known = counts.get("enqueued", 0), counts.get("bytes", 0), counts.get("unchanged", 0)
-        found += ToRead(new + known, size, known, new, size)
+        found += estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
     return found

@@ -274,9 +274,7 @@ def _as_object(value: object) -> dict[str, Any]:
     return found
 
 
-documents = DefaultVerbGroup(
-    "documents", ls, ls, rm, is_of_ids=True, imported_later={"adopt": "reading"}, prefix="documents "
-)
+documents = DefaultVerbGroup("documents", ls, ls, rm, imported_later={"adopt": "reading"}, prefix="documents ")
 
 
 # ── One document ────────────────────────────────────────────────────────────────────────────────────────────────

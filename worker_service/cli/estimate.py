@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -59,7 +58,8 @@ def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) ->
     return {file for file, content in contents if content == sha256_of(file)}
 
 
-def count_folder(call: Invocation, crawl: NewJob) -> dict[str, Any]:
+def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
+    """Run the dry-run crawl, and wait for its result."""
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
     report_waiting(call, [enqueued])
     job_id = enqueued.job_id
@@ -67,8 +67,9 @@ def count_folder(call: Invocation, crawl: NewJob) -> dict[str, Any]:
     job = call.session.reading.get(job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
-    counts: dict[str, Any] = json.loads(job.result or "{}")
-    return counts
+    counts: dict[str, int] = json.loads(job.result or "{}")
+    new, size, known = (counts.get(name, 0) for name in ("enqueued", "bytes", "unchanged"))
+    return ToRead(new + known, size, known, new, size)
 
 
 def show_estimate(call: Invocation, found: ToRead, left_out: LeftOut) -> None:

@@ -23,7 +23,7 @@ def run(call: Invocation, drain: bool) -> int:
     `systemctl start pagemill` starts the same daemon. Stopped jobs return to the queue and lose no retry.
 
     --drain waits for jobs that start within a minute, such as retries, and then exits with code 0. Later jobs stay in
-    the queue. A folder that is watched at a shorter interval keeps it running.
+    the queue.
     """
     require_address_space()
     from worker_service.daemon import start  # imports large libraries

@@ -29,8 +29,8 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
 
     Wait until jobs have ended, a batch has ended with everything in it, or documents have been read.
 
-    Jobs named by id or batch count in any status; other selectors choose the jobs that are live now. A job that watches
-    a folder is awaited until its next check. The progress goes to stderr.
+    Jobs named by id or batch count in any status; other selectors choose the jobs that are live now. The
+    progress goes to stderr.
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 after the timeout.
     """
@@ -45,9 +45,6 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
         return exit_code
     counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
     output.show(", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no live job matches")
-    if waited.watching:
-        ids = " ".join(map(str, waited.watching))
-        output.say(f"{counted(len(waited.watching), 'job')} still watching; to stop: pagemill cancel {ids}")
     if waited.going_on:
         output.say(f"{counted(waited.going_on, 'follow-up job')} still live; --follow waits for them, too")
     return exit_code

@@ -42,8 +42,6 @@ class WaitResult(Struct, frozen=True):
     cancelled: int
     gone: int
     """Jobs deleted meanwhile."""
-    watching: Sequence[int]
-    """Jobs that check again and again; their end was not awaited."""
     going_on: int
 
     @property
@@ -85,7 +83,7 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
     left = chunks(ids)
 
     def is_awaited() -> bool:
-        while left and not _can_progress(session, left[0]):
+        while left and not jobs.count_jobs(session, left[0], LIVE):
             left.pop(0)
         return bool(left)
 
@@ -97,21 +95,12 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
     return False
 
 
-def _can_progress(session: Session, ids: Sequence[int]) -> bool:
-    live = jobs.count_jobs(session, ids, LIVE)
-    return live > 0 and len(_watching(session, ids)) < live
-
-
-def _watching(session: Session, ids: Sequence[int]) -> list[int]:
-    return [job_id for part in chunks(ids) for job_id in session.reading.watching(part)]
-
-
 def _result(session: Session, ids: Sequence[int]) -> WaitResult:
     completed, failed, cancelled = (jobs.count_jobs(session, ids, (status,)) for status in ENDED)
-    watching, family = _watching(session, ids), session.reading.family(ids)
-    going_on = jobs.count_jobs(session, family, LIVE) - len(_watching(session, family)) if len(family) > len(ids) else 0
-    gone = len(ids) - completed - failed - cancelled - len(watching)
-    return WaitResult(completed, failed, cancelled, gone=gone, watching=watching, going_on=going_on)
+    family = session.reading.family(ids)
+    going_on = jobs.count_jobs(session, family, LIVE) if len(family) > len(ids) else 0
+    gone = len(ids) - completed - failed - cancelled
+    return WaitResult(completed, failed, cancelled, gone=gone, going_on=going_on)
 
 
 def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgress:

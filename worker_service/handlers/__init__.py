@@ -62,7 +62,6 @@ from worker_service.jobs.embeddings import EMBED as EMBED
 from worker_service.jobs.embeddings import Embeddings as Embeddings
 from worker_service.jobs.embeddings import PageVectors as PageVectors
 from worker_service.jobs.job import CAPABILITY_MISSING as CAPABILITY_MISSING
-from worker_service.jobs.job import WATCHING as WATCHING
 from worker_service.jobs.job import NewJob as NewJob
 from worker_service.jobs.names import safe_name as safe_name
 from worker_service.jobs.tags import read_tags as read_tags

@@ -197,10 +197,7 @@ class Permanent(HandlerError):
 
 
 class Snooze(HandlerError):
-    """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone.
-
-    The code `WATCHING` marks a job that checks again for ever, so that its end is not awaited.
-    """
+    """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone."""
 
     def __init__(
         self,

@@ -184,7 +184,3 @@ class Pause(Struct, frozen=True):
 
 CAPABILITY_MISSING = "CAPABILITY_MISSING"
 """Gate of work that needs what the machine does not have."""
-
-
-WATCHING = "WATCHING"
-"""Code of an attempt that will look at a source again later."""

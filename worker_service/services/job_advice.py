@@ -8,7 +8,7 @@ from datetime import timedelta
 from msgspec import Struct
 
 from worker_service.base.clock import as_text, from_text
-from worker_service.jobs.job import WATCHING, Gate, Job, Status
+from worker_service.jobs.job import Gate, Job, Status
 from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
@@ -103,7 +103,7 @@ def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
     if codes - _OPEN_ALONE or "NOT_YET" not in codes:
         return bool(codes - _OPEN_ALONE)
     attempts = session.history.attempts(job.id)
-    return bool(attempts) and attempts[-1].outcome == "snoozed" and attempts[-1].error_code != WATCHING
+    return bool(attempts) and attempts[-1].outcome == "snoozed"
 
 
 def advice_for(job: Job) -> str:

@@ -112,18 +112,14 @@ def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> 
     return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
 
 
-def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """Return the ones that had a scheduled time."""
-    return session.store.steering.bring_forward(ids)
-
-
 def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
+    """Return the jobs that had a scheduled time."""
     require_jobs(session, ids)
     for job in each_job(session, ids):
         if job.status is not Status.PENDING:
             remedy = f"to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
             raise Refused(f"job {job.id} is {job.status}: only a pending job can be started now", remedy)
-    return bring_forward(session, ids)
+    return session.store.steering.bring_forward(ids)
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:

@@ -25,6 +25,7 @@ from worker_service.base.errors import (
     StoreError,
 )
 from worker_service.base.humanize import counted
+from worker_service.base.path_text import FILE_URL
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.job import Job, NewJob, StoredSchedule
@@ -324,7 +325,8 @@ def watch_folder(
 ) -> tuple[ScheduleState, StartedSchedule]:
     """Crawl a folder now and every few minutes. A second request for it changes the first one's schedule."""
     table = {"folder": folder, **(options or {})}
-    every = every or (WATCH_ADDRESS if "://" in folder else WATCH_DIRECTORY)
+    is_directory = "://" not in folder or folder.startswith(FILE_URL)
+    every = every or (WATCH_DIRECTORY if is_directory else WATCH_ADDRESS)
     definition = {"cron": cron_every(every), "crawl": table}
     watching = [one.schedule.name for one in known_schedules(session) if _watches(one, folder, owner)]
     if watching:

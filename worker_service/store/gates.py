@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from worker_service.base.errors import StoreBusy, StoreReadOnly
-from worker_service.jobs.job import WATCHING, Gate, Status
+from worker_service.jobs.job import Gate, Status
 from worker_service.store.claim_order import claim_values, make_ready
 from worker_service.store.database import Row, StorePart
 
@@ -50,7 +50,7 @@ class Gates(StorePart):
             workers = [worker_id for worker_id, *_ in self._db.read("workers")]
             now = self._db.now()
             rows = self._db.read("standing", now=now, stale_before=self._db.stale_before(), behind=0)
-            put_off = self._db.read("put_off_by_a_rest", now=now, watching=WATCHING)
+            put_off = self._db.read("put_off_by_a_rest", now=now)
         standing: dict[Row, dict[str | None, list[Row]]] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
             gates = standing.setdefault(tuple(lane), _gates_by_worker(workers, dead))

@@ -82,8 +82,7 @@ SELECT 'SOURCE_RESTING', {its_rest}
  WHERE s.until > :now
    AND EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
                 CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
-                WHERE q.status = 'pending' AND q.held & 3 AND q.run_at > :now AND q.source = s.source
-                  AND a.error_code IS NOT :watching)
+                WHERE q.status = 'pending' AND q.held & 3 AND q.run_at > :now AND q.source = s.source)
  ORDER BY s.until, s.source;
 
 -- name: workers_for

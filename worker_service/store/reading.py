@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, JobNotFound
-from worker_service.jobs.job import WATCHING, Job, Pause, Status
+from worker_service.jobs.job import Job, Pause, Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.store.database import StorePart
 
@@ -59,10 +59,6 @@ class Reading(StorePart):
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
-
-    def watching(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the jobs that wait for their next look at a source."""
-        return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
         """Return (id, status). The status of a deleted job is 'gone'."""

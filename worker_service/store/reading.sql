@@ -59,10 +59,3 @@ SELECT DISTINCT d.id FROM json_each(:job_ids) w
  CROSS JOIN worker_job_queue q NOT INDEXED ON q.id = w.value
  CROSS JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
  WHERE d.index_status IN ('queued', 'indexing') ORDER BY d.id;
-
--- name: watching
-SELECT q.id
-  FROM json_each(:ids) w CROSS JOIN worker_job_queue q ON q.id = w.value AND q.status = 'pending'
- CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence
- WHERE a.outcome = 'snoozed' AND a.error_code = :code
- ORDER BY q.id;

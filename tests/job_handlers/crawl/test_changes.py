@@ -349,22 +349,6 @@ def test_a_folder_of_ours_that_went_ends_the_crawl_and_loses_nothing(crawls: Cra
     assert crawls.downloads() == ["a.pdf", "b.pdf"]
 
 
-def test_a_crawl_that_watches_comes_again_and_begins_anew(crawls: Crawls, top: Item) -> None:
-    crawls.server.store.add("a.pdf", PDF, parents=[top.id])
-
-    first = crawls.run(top, watch_seconds=60)
-    state = crawls.store.attempts.checkpoint_of(first.job_id)
-    crawls.server.store.add("b.pdf", PDF, parents=[top.id])
-    second = crawls.go_on(first.job_id)
-
-    assert isinstance(first.error, Snooze)
-    assert isinstance(second.error, Snooze)
-    assert first.error.after == 60
-    assert state == "null"
-    assert "1 enqueued" in str(second.error)
-    assert crawls.downloads() == ["a.pdf", "b.pdf"]
-
-
 def test_a_crawl_that_fails_after_it_got_further_costs_no_attempt(crawls: Crawls, top: Item) -> None:
     crawls.server.store.add("a.pdf", PDF, parents=[top.id])
     crawls.server.arm(Fault("status", on="list", times=6, status=503))

@@ -52,7 +52,6 @@ def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPat
     [
         ({"folder": "https://example.com/folder"}, "FOLDER_UNKNOWN"),
         ({"folder": "reports"}, "SOURCE_UNKNOWN"),
-        ({"folder": "/tmp", "watch_seconds": 0}, "PAYLOAD_INVALID"),
         ({"folder": "/tmp", "wanted": {"newer_than": "soon"}}, "PAYLOAD_INVALID"),
         ({"folder": "https://drive.google.com/drive/folders/1AbCdEfGhIjKl"}, "PAYLOAD_INVALID"),
     ],
