@@ -23,8 +23,8 @@ from benchmarks.table import Fact, Row, at_least, at_most_above
 from job_handlers.reading import pdf
 from job_handlers.reading.ingest import examine_page
 from worker_service.jobs.documents import PageResult
-from worker_service.services.markdown import document_markdown
-from worker_service.services.page_blocks import structure_of
+from worker_service.jobs.markdown import document_markdown
+from worker_service.jobs.page_structure import structure_of
 
 _SEEDS = ("measured a", "measured b", "measured c")
 _REPORTS = 20

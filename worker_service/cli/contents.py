@@ -34,7 +34,7 @@ from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.exports import CHOICES, IfExists, TargetExists
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
-from worker_service.services.markdown import with_markdown
+from worker_service.services.page_blocks import with_markdown
 from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
 from worker_service.services.search import find_documents, read_added
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from worker_service.jobs.library import Document
+from worker_service.jobs.markdown import document_markdown
+from worker_service.jobs.page_structure import StructuredPage
 from worker_service.services import exchange_formats
 from worker_service.services.database import Session
-from worker_service.services.markdown import document_markdown
-from worker_service.services.page_blocks import StructuredPage, structured_pages
-from worker_service.services.passages import PassageLimits, passage_lines
+from worker_service.services.page_blocks import passages_of_document, structured_pages
 
 _JSON = "application/json"
 
@@ -22,13 +23,15 @@ class DocumentFormat(Struct, frozen=True):
     write: Callable[[Session, Document, Sequence[StructuredPage]], Iterator[str]]
 
 
+def _passage_lines(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
+    about = {"document": document.name, "owner": document.owner}
+    for one in passages_of_document(session, document, pages):
+        yield msgspec.json.encode({**about, **msgspec.structs.asdict(one)}).decode() + "\n"
+
+
 FORMATS: Mapping[str, DocumentFormat] = {
     "md": DocumentFormat("text/markdown; charset=utf-8", ".md", lambda _, __, pages: document_markdown(pages)),
-    "jsonl": DocumentFormat(
-        "application/jsonl; charset=utf-8",
-        ".passages.jsonl",
-        lambda session, document, pages: passage_lines(document, pages, PassageLimits.from_settings(session.settings)),
-    ),
+    "jsonl": DocumentFormat("application/jsonl; charset=utf-8", ".passages.jsonl", _passage_lines),
     "docling": DocumentFormat(
         _JSON, ".docling.json", lambda _, document, pages: exchange_formats.docling_json(document, pages)
     ),

@@ -12,9 +12,9 @@ import msgspec
 
 from worker_service.jobs.blocks import Block, Role
 from worker_service.jobs.library import Document
+from worker_service.jobs.markdown import covered_cells, flowing_text, without_marker
+from worker_service.jobs.page_structure import StructuredPage
 from worker_service.services.database import Session
-from worker_service.services.markdown import covered_cells, flowing_text, without_marker
-from worker_service.services.page_blocks import StructuredPage
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 
 _DOCLING_VERSION = "1.8.0"

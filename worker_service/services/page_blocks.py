@@ -1,147 +1,44 @@
-"""The blocks of a document from its stored pages, behind Markdown, passages and other formats."""
+"""Stored pages of a document with their blocks, and its passages."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, TextLink, resolve_roles
 from worker_service.jobs.documents import PageResult
+from worker_service.jobs.library import Document
+from worker_service.jobs.markdown import page_markdown
+from worker_service.jobs.page_structure import PAGES_MAX, StructuredPage, structure_of
+from worker_service.jobs.passages import Passage, PassageLimits, passages_of
 from worker_service.services.database import Session
-from worker_service.services.page_layouts import Rows, Span, tables_in
+from worker_service.settings.config import Settings
 
-PAGES_MAX = 5000
-"""A document is held in memory as a whole, because headings and running lines show only in the whole."""
 _PAGES_AT_ONCE = 50
-_PARAGRAPH_END = re.compile(r"\n\s*\n")
-
-
-class StoredLayout(Struct, frozen=True):
-    """The part of `job_handlers.reading.layout` that formats need."""
-
-    size: tuple[float, float] = (0.0, 0.0)
-    blocks: Sequence[Block] = ()
-    links: Sequence[TextLink] = ()
-    notes: Sequence[NoteMark] = ()
-    lines: msgspec.Raw = msgspec.Raw(b"[]")
-    sheet: str = ""
-    first: int = 1
-    values: Sequence[Sequence[str | int | float | bool | None]] = ()
-
-
-class StructuredPage(Struct, frozen=True):
-    number: int
-    size: tuple[float, float]
-    text: str
-    blocks: Sequence[Block]
-    tables: Mapping[int, Rows]
-    """By the beginning of the table's text."""
-    lines: msgspec.Raw = msgspec.Raw(b"[]")
-    """Words of a recognised page, undecoded."""
-    links: Sequence[TextLink] = ()
-    notes: Sequence[NoteMark] = ()
-    """Marks with labels that are unique in the document, of footnotes whose both ends are known."""
-    spans: Mapping[int, Sequence[Span]] = {}
-    """By the beginning of the table's text."""
-
-    def text_of(self, block: Block) -> str:
-        return self.text[block.begin : block.end]
-
-
-_decode = msgspec.json.Decoder(StoredLayout).decode
 
 
 def structured_pages(session: Session, document_id: int) -> list[StructuredPage]:
     newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
     if newest > PAGES_MAX:
         raise BadInput(f"document {document_id} is too long for this format, which holds {PAGES_MAX} pages at most")
-    return structure_of(_stored_pages(session, document_id, newest))
+    return structure_of(stored_pages(session, document_id, 1, newest))
 
 
-def _stored_pages(session: Session, document_id: int, last: int) -> Iterator[PageResult]:
-    for first in range(1, last + 1, _PAGES_AT_ONCE):
-        yield from session.library.page_texts(document_id, first, first + _PAGES_AT_ONCE - 1, with_layout=True)
+def stored_pages(session: Session, document_id: int, first: int, last: int) -> Iterator[PageResult]:
+    for begin in range(first, last + 1, _PAGES_AT_ONCE):
+        end = min(begin + _PAGES_AT_ONCE - 1, last)
+        yield from session.library.page_texts(document_id, begin, end, with_layout=True)
 
 
-def structure_of(results: Iterator[PageResult]) -> list[StructuredPage]:
-    read = [_read_page(one) for one in results]
-    resolved = resolve_roles([BlocksOfPage(one.number, one.size, one.text, one.blocks) for one in read])
-    return _with_labels([replace(one, blocks=found.blocks) for one, found in zip(read, resolved, strict=True)])
+def with_markdown(session: Session, document_id: int, results: Sequence[PageResult]) -> list[PageResult]:
+    texts = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
+    return [replace(one, text=texts.get(one.number, "")) for one in results]
 
 
-def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
-    """Give each footnote with a reference a label of its own; leave out the marks of the others."""
-    begins = {(page.number, one.begin) for page in pages for one in page.blocks if one.role is Role.FOOTNOTE}
-    defined: dict[str, list[int]] = defaultdict(list)
-    for page in pages:
-        for mark in page.notes:
-            if (page.number, mark.begin) in begins:
-                defined[mark.note].append(page.number)
-
-    def footnote_of(page: StructuredPage, mark: NoteMark) -> tuple[int, str]:
-        numbers = defined[mark.note]
-        return (page.number if page.number in numbers else numbers[0] if len(numbers) == 1 else 0), mark.note
-
-    referred = sorted(
-        {footnote_of(page, one) for page in pages for one in page.notes if (page.number, one.begin) not in begins}
-    )
-    labels = {
-        (number, note): note if note.isdecimal() and len(defined[note]) == 1 else f"p{number}-{at}"
-        for at, (number, note) in enumerate(referred, 1)
-        if number
-    }
-    return [
-        replace(page, notes=[
-            replace(one, note=labels[where]) for one in page.notes if (where := footnote_of(page, one)) in labels
-        ])
-        for page in pages
-    ]  # fmt: skip
+def passage_limits(settings: Settings) -> PassageLimits:
+    return PassageLimits(settings.passage_tokens, settings.passage_overlap)
 
 
-def _read_page(page: PageResult) -> StructuredPage:
-    text, layout = page.text or "", _decode(page.layout or "{}")
-    if layout.values:
-        return _sheet_page(page.number, text, layout)
-    tables = {one.begin: one for one in tables_in(page.number, page.layout)}
-    blocks = list(layout.blocks)
-    if not any(one.size or one.style for one in blocks):
-        blocks = _blocks_of_text(text, blocks)
-    ends = {one.begin: one.end for one in tables.values()}
-    blocks = [
-        replace(one, role=Role.TABLE, end=max(one.end, ends[one.begin])) if one.begin in ends else one
-        for one in blocks
-        if not any(begin < one.begin < end for begin, end in ends.items())
-    ]
-    rows = {at: one.rows for at, one in tables.items()}
-    spans = {at: one.spans for at, one in tables.items()}
-    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines, layout.links, layout.notes, spans)
-
-
-def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:
-    rows = [["" if cell is None else str(cell) for cell in row] for row in layout.values]
-    width = max(map(len, rows), default=0)
-    rows = [[*row, *[""] * (width - len(row))] for row in rows]
-    end = len(text) - len(layout.sheet) if layout.first == 1 else len(text)
-    blocks = [Block(0, 0, 0, 0, 0, end, Role.TABLE)]
-    if layout.first == 1 and layout.sheet:
-        blocks.insert(0, Block(0, 0, 0, 0, end, len(text), Role.HEADING, 1))
-    return StructuredPage(number, layout.size, text, blocks, {0: rows})
-
-
-def _blocks_of_text(text: str, boxes: Sequence[Block]) -> list[Block]:
-    """Return the paragraphs of a page that was read before blocks had roles, or that has none."""
-    if boxes:
-        return list(boxes)
-    made: list[Block] = []
-    begin = 0
-    for end in [*(one.end() for one in _PARAGRAPH_END.finditer(text)), len(text)]:
-        if text[begin:end].strip():
-            made.append(Block(0, 0, 0, 0, begin, end))
-        begin = end
-    return made
+def passages_of_document(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[Passage]:
+    return passages_of(document.id, document.current_generation or 0, pages, passage_limits(session.settings))

@@ -2,85 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 from msgspec import Struct
 
-from worker_service.jobs.documents import PageResult
+from worker_service.jobs.page_structure import TableOnPage, tables_in
 from worker_service.services.csv_and_xlsx import Workbook, csv_lines
 from worker_service.services.database import Session
+from worker_service.services.page_blocks import stored_pages
 from worker_service.services.parse import read_pages
-
-_PAGES_AT_ONCE = 50
-
-
-def _layouts(session: Session, document_id: int, first: int, last: int) -> Iterator[PageResult]:
-    for start in range(first, last + 1, _PAGES_AT_ONCE):
-        end = min(start + _PAGES_AT_ONCE - 1, last)
-        yield from session.library.page_texts(document_id, start, end, with_layout=True)
-
-
-Rows = Sequence[Sequence[str]]
-Span = Sequence[int]
-"""Row, column, rows and columns of a cell that covers several."""
-
-
-class TableOnPage(Struct, frozen=True):
-    page: int
-    number: int
-    box: Sequence[float]
-    """x0, y0, x1, y1 in points from the top left; empty if the text has no positions."""
-    rows: Rows
-    begin: int = 0
-    end: int = 0
-    spans: Sequence[Span] = ()
-    sheet: str | None = None
-    """The worksheet of which these are rows; a long one continues on the next page."""
-
-    @property
-    def name(self) -> str:
-        return f"page-{self.page}-table-{self.number}"
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
     first, last = read_pages(pages)
     newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
-    for page in _layouts(session, document_id, first, newest if last is None else min(last, newest)):
+    for page in stored_pages(session, document_id, first, newest if last is None else min(last, newest)):
         yield from tables_in(page.number, page.layout)
-
-
-def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
-    # A cheap check before parsing: in the text of a page, a quotation mark is always escaped.
-    if not layout or not ('"tables":' in layout or '"values":' in layout):
-        return []
-    read: Any = json.loads(layout)
-    if values := read.get("values"):
-        rows = [["" if cell is None else str(cell) for cell in row] for row in values]
-        return [TableOnPage(page, 1, (), rows, sheet=read.get("sheet", ""))]
-    return [
-        TableOnPage(
-            page,
-            number,
-            one.get("box", ()),
-            [[_text_of(cell) for cell in row] for row in one["rows"]],
-            one.get("begin", 0),
-            one.get("end", 0),
-            one.get("spans", ()),
-        )
-        for number, one in enumerate(read.get("tables", ()), 1)
-    ]
-
-
-def _text_of(cell: Any) -> str:
-    # A cell is stored with or without its position.
-    if isinstance(cell, str):
-        return cell
-    return str(cell[4]) if cell else ""
 
 
 def whole_tables(found: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
@@ -138,6 +79,6 @@ def page_readers(session: Session, document_id: int, pages: int) -> Mapping[int,
     decode = msgspec.json.Decoder(PageReaders).decode
     return {
         page.number: decode(page.layout)
-        for page in _layouts(session, document_id, 1, pages)
+        for page in stored_pages(session, document_id, 1, pages)
         if page.layout and '"readers":' in page.layout
     }

@@ -14,12 +14,10 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput, DocumentNotFound, Refused
 from worker_service.jobs.digest import digest
 from worker_service.jobs.library import Document, DocumentChange
+from worker_service.jobs.passages import Passage
 from worker_service.services.database import Session
-from worker_service.services.page_blocks import structured_pages
-from worker_service.services.passages import Passage, PassageLimits, passages_of
+from worker_service.services.page_blocks import passage_limits, passages_of_document, structured_pages
 
-_RULES = 1
-"""Increase it whenever the same pages may now give other passages."""
 _PASSAGES_ENOUGH = 2000
 _ATTEMPTS = 5
 _CURSOR = re.compile(r"(\d{1,18})\.([0-9a-f]{12})")
@@ -64,8 +62,7 @@ def changed_passages(session: Session, since: str | None, *, owner: str | None, 
 
 
 def _edition(session: Session) -> str:
-    limits = PassageLimits.from_settings(session.settings)
-    return digest([session.library.history(), _RULES, limits.tokens, limits.overlap])[:12]
+    return digest([session.library.history(), passage_limits(session.settings).edition])[:12]
 
 
 def _position(since: str | None, edition: str) -> int:
@@ -95,7 +92,7 @@ def _read(session: Session, change: DocumentChange) -> PassageChange:
             return PassageChange(document.id, *about, note=str(error))
         now = _find(session, document.id)
         if now is not None and now.current_generation == document.current_generation:
-            found = list(passages_of(document, pages, PassageLimits.from_settings(session.settings)))
+            found = list(passages_of_document(session, document, pages))
             return PassageChange(document.id, *about, found)
     # It was removed; or it changes so often that it is in the feed again, later.
     return PassageChange(change.document_id, None)

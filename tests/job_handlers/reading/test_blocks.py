@@ -18,8 +18,8 @@ from tests.job_handlers.reading.kit import Library
 from tests.job_handlers.reading.test_formats import W, paragraph, word
 from worker_service.handlers import PageResult
 from worker_service.jobs.blocks import Role
-from worker_service.services.markdown import document_markdown, page_markdown
-from worker_service.services.page_blocks import StructuredPage, structure_of
+from worker_service.jobs.markdown import document_markdown, page_markdown
+from worker_service.jobs.page_structure import StructuredPage, structure_of
 
 pymupdf: Any = partly_typed
 

@@ -12,13 +12,14 @@ from starlette.responses import FileResponse, Response
 from worker_service.base.errors import DocumentNotFound, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Removed, Weight
+from worker_service.jobs.page_structure import TableOnPage
 from worker_service.jobs.search import SearchResult
 from worker_service.services import document_removal, documents, exports, keyword_counts
 from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentPage
 from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_images import WIDTH
-from worker_service.services.page_layouts import TableOnPage, tables_of
+from worker_service.services.page_layouts import tables_of
 from worker_service.services.passage_feed import PassageChanges, changed_passages
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.parameters import DryRunParameter, Given, Id, about

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.jobs.blocks import RUNNING, Block, Role
-from worker_service.services.markdown import DIVIDED_WORD
-from worker_service.services.page_blocks import StructuredPage
+from worker_service.jobs.markdown import DIVIDED_WORD
+from worker_service.jobs.page_structure import StructuredPage
 
 TextRange = tuple[int, int]
 

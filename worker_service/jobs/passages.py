@@ -1,22 +1,22 @@
-"""Passages of a document: stretches of bounded length below one heading."""
+"""Passages of a document: stretches of bounded length below one heading. Pure rules."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-import msgspec
 from msgspec import Struct
 
 from worker_service.jobs.blocks import RUNNING, Block, Role
 from worker_service.jobs.digest import digest
-from worker_service.jobs.library import Document
-from worker_service.services.markdown import block_markdown, flowing_text, table_markdown
-from worker_service.services.page_blocks import StructuredPage
-from worker_service.settings.config import Settings
+from worker_service.jobs.markdown import block_markdown, flowing_text, table_markdown
+from worker_service.jobs.page_structure import StructuredPage
 
 _TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
 _SENTENCE = re.compile(r"(?<=[.!?;。])\s+")
+
+_RULES = 1
+"""Increase it whenever the same pages may now give other passages."""
 
 Box = tuple[int, float, float, float, float]
 """Page, x0, y0, x1, y1 in points from the top left."""
@@ -40,11 +40,12 @@ class Passage(Struct, frozen=True):
 class PassageLimits(Struct, frozen=True):
     tokens: int
     overlap: int = 0
-    """Most tokens that a passage repeats of the one before it below the same heading."""
+    """Most tokens that a passage repeats of the one before it; at most half of `tokens` is."""
 
-    @classmethod
-    def from_settings(cls, settings: Settings) -> PassageLimits:
-        return cls(settings.passage_tokens, min(settings.passage_overlap, settings.passage_tokens // 2))
+    @property
+    def edition(self) -> str:
+        """Equal if equal pages give equal passages."""
+        return f"{_RULES}.{self.tokens}.{self.overlap}"
 
 
 class _Unit(Struct, frozen=True):
@@ -58,8 +59,9 @@ def count_tokens(text: str) -> int:
     return len(_TOKEN.findall(text))
 
 
-def passages_of(document: Document, pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[Passage]:
-    generation = document.current_generation or 0
+def passages_of(
+    document_id: int, generation: int, pages: Sequence[StructuredPage], limits: PassageLimits
+) -> Iterator[Passage]:
     number = 0
     for headings, units in _sections(pages, limits):
         for some in _bounded(units, limits):
@@ -67,15 +69,9 @@ def passages_of(document: Document, pages: Sequence[StructuredPage], limits: Pas
             text = "".join([some[0].text, *(f"{one.glue}{one.text}" for one in some[1:])])
             boxes = dict.fromkeys(one.box for one in some if one.box is not None)
             yield Passage(
-                document.id, generation, number, text, sorted({one.page for one in some}), list(boxes), headings,
+                document_id, generation, number, text, sorted({one.page for one in some}), list(boxes), headings,
                 count_tokens(text), digest([headings, text]),
             )  # fmt: skip
-
-
-def passage_lines(document: Document, pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[str]:
-    about = {"document": document.name, "owner": document.owner}
-    for one in passages_of(document, pages, limits):
-        yield msgspec.json.encode({**about, **msgspec.structs.asdict(one)}).decode() + "\n"
 
 
 def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[tuple[list[str], list[_Unit]]]:
@@ -146,7 +142,7 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
         own = count_tokens(unit.text)
         if open_units and length + own > limits.tokens:
             yield open_units
-            open_units = _tail(open_units, min(limits.overlap, limits.tokens - own))
+            open_units = _tail(open_units, min(limits.overlap, limits.tokens // 2, limits.tokens - own))
             length = sum(count_tokens(one.text) for one in open_units)
         open_units.append(unit)
         length += own

@@ -1,4 +1,4 @@
-"""Markdown of a document, without running heads, feet and page numbers."""
+"""Markdown of a document, without running heads, feet and page numbers. Pure rules."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from msgspec.structs import replace
-
 from worker_service.jobs.blocks import MARKER, RUNNING, Block, Role
-from worker_service.jobs.documents import PageResult
-from worker_service.services.database import Session
-from worker_service.services.page_blocks import StructuredPage, structured_pages
-from worker_service.services.page_layouts import Rows, Span
+from worker_service.jobs.page_structure import Rows, Span, StructuredPage
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
@@ -34,11 +29,6 @@ def page_marker(number: int) -> str:
 def document_markdown(pages: Sequence[StructuredPage]) -> Iterator[str]:
     for page in pages:
         yield f"{page_marker(page.number)}\n\n{page_markdown(page)}\n"
-
-
-def with_markdown(session: Session, document_id: int, results: Sequence[PageResult]) -> list[PageResult]:
-    texts = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
-    return [replace(one, text=texts.get(one.number, "")) for one in results]
 
 
 def page_markdown(page: StructuredPage) -> str:
