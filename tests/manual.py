@@ -32,7 +32,14 @@ OPENAPI = DOCS.parent / "worker_service/web/api/openapi.json"
 MARK = "<!-- from here on: ./run docs -->\n"
 _FOR_DEVELOPERS = "Elsewhere: "
 _TOLD_ONCE = ("--json", "--database", "--help")
-_SELECTORS = {*"--status --type --platform --account --owner --batch --error --since --older-than --match".split()}
+_SELECTORS = {
+    "Takes ids, or [selectors](#selectors).": {
+        *"--status --type --platform --account --owner --batch --error --since --older-than --match --name".split()
+    },
+    "Takes documents, or [selectors of documents](#selectors-of-documents).": {
+        *"--status --owner --name --batch --tag --kind --since --until".split()
+    },
+}
 
 
 def pages() -> Mapping[str, Callable[[], str]]:
@@ -68,7 +75,12 @@ def _below(group: click.Group, line: str, context: click.Context) -> Iterator[tu
 
 
 def commands_page() -> str:
-    return "\n\n".join([_similar_commands(), *(_told_of_command(line, command) for line, command in commands())])
+    # `pagemill documents` and `pagemill documents ls` are told of once.
+    by_help: dict[str | None, tuple[str, click.Command]] = {}
+    for line, command in commands():
+        by_help.setdefault(command.help, (line, command))
+    told = [_told_of_command(*one) for one in by_help.values()]
+    return "\n\n".join([_similar_commands(), *told])
 
 
 def _similar_commands() -> str:
@@ -89,10 +101,11 @@ def _told_of_command(line: str, command: click.Command) -> str:
         for one in command.params
         if isinstance(one, click.Option) and not one.hidden and one.opts[-1] not in _TOLD_ONCE
     ]
-    selects = {one.opts[0] for one in options} >= _SELECTORS
-    rows = [_told_of_option(one) for one in options if not (selects and one.opts[0] in _SELECTORS)]
-    if selects:
-        parts.append("Takes ids, or [selectors](#selectors).")
+    for sentence, selectors in _SELECTORS.items():
+        if {one.opts[0] for one in options} >= selectors:
+            parts.append(sentence)
+            options = [one for one in options if one.opts[0] not in selectors]
+    rows = [_told_of_option(one) for one in options]
     if rows:
         parts.append("\n".join(["| option | |", "|---|---|", *rows]))
     return "\n\n".join(parts)

@@ -37,14 +37,13 @@ def ls(call: Invocation, document: int | None) -> None:
     """
     if document is None:
         rules = operations.actions_of_tags(call.session)
-        if not call.printed_json({"items": rules}):
-            rows = [(one.tag, one.owner or "all", *_row(one)) for one in rules]
-            output.show_table(("TAG", "OWNER", *_HEADINGS), rows)
+        call.show_items(rules, ("TAG", "OWNER", *_HEADINGS), lambda one: (one.tag, one.owner or "all", *_row(one)))
         return
-    asked = operations.actions_of_document(call.session, document)
-    if not call.printed_json({"items": asked}):
-        of_document = [(one.generation, one.job_id, output.to_the_second(one.fired_at), *_row(one)) for one in asked]
-        output.show_table(("GENERATION", "JOB", "STARTED (UTC)", *_HEADINGS), of_document)
+    call.show_items(
+        operations.actions_of_document(call.session, document),
+        ("GENERATION", "JOB", "STARTED (UTC)", *_HEADINGS),
+        lambda one: (one.generation, one.job_id, output.to_the_second(one.fired_at), *_row(one)),
+    )
 
 
 @verb

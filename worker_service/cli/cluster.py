@@ -10,14 +10,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from worker_service.base.errors import ConfigError
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, completions, verb
+from worker_service.cli.context import Invocation, completes_names, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
 from worker_service.services.job_control import drain_node
@@ -35,23 +35,23 @@ _PORT = 6379
 _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
 
-def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    names = completions(ctx, lambda call: [one.name for one in Overview(call.session).nodes])
-    return [name for name in names if name.startswith(begun)]
-
-
-_name = click.argument("name", shell_complete=_complete)
+_name = click.argument(
+    "name", shell_complete=completes_names(lambda call: [one.name for one in Overview(call.session).nodes])
+)
 
 
 @verb
 def ls(call: Invocation) -> None:
     """\b
     pagemill cluster ls
-    pagemill cluster ls --json
+    pagemill cluster init 10.0.0.1      # prints the commands that start Ray
+    pagemill cluster test
+    pagemill cluster drain box2         # or: use box2
 
-    List the nodes, like `pagemill cluster` alone.
+    List the nodes of the cluster, with their state, slots and running attempts.
     """
-    _ls(call)
+    empty = _NO_CLUSTER if call.settings.cluster is None else _NO_NODE
+    call.show_items(Overview(call.session).nodes, NODE_COLUMNS, node_row, empty=empty)
 
 
 @verb
@@ -133,31 +133,7 @@ def test(call: Invocation) -> int:
     return 0 if good and len(good) == len(found) else 1
 
 
-@verb
-def list_nodes(call: Invocation) -> None:
-    """\b
-    pagemill cluster
-    pagemill cluster --json
-    pagemill cluster init 10.0.0.1      # prints the commands that start Ray
-    pagemill cluster test
-    pagemill cluster drain box2         # or: use box2
-
-    List the nodes of the cluster, with their state, slots and running attempts.
-    """
-    _ls(call)
-
-
-cluster = DefaultVerbGroup("cluster", list_nodes, ls, drain, use, test, init)
-
-
-def _ls(call: Invocation) -> None:
-    found = Overview(call.session).nodes
-    if call.printed_json({"items": found}):
-        return
-    if not found:
-        output.say(_NO_CLUSTER if call.settings.cluster is None else _NO_NODE)
-        return
-    output.show_table(NODE_COLUMNS, [node_row(one) for one in found])
+cluster = DefaultVerbGroup("cluster", ls, ls, drain, use, test, init)
 
 
 def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:

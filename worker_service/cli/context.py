@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from worker_service.services.database import Session
 
 Function = Callable[..., Any]
+T = TypeVar("T")
 
 
 class Invocation:
@@ -49,6 +50,23 @@ class Invocation:
         if self.as_json:
             output.show_json(value)
         return self.as_json
+
+    def show_items(
+        self,
+        items: Sequence[T],
+        headers: Sequence[str],
+        row: Callable[[T], Sequence[object]],
+        *,
+        empty: str = "",
+        gives_up: Sequence[str] = (),
+    ) -> None:
+        """Print a list as a table, or the sentence `empty`."""
+        if self.printed_json({"items": items}):
+            return
+        if items or not empty:
+            output.show_table(headers, [*map(row, items)], gives_up=gives_up)
+        else:
+            output.say(empty)
 
     def close(self) -> None:
         if self._session is not None:
@@ -100,10 +118,10 @@ def completes(column: str) -> Complete:
     return lambda ctx, _, begun: completions(ctx, lambda call: _values(call, begun, column))
 
 
-def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
+def completes_type(ctx: click.Context, param: click.Parameter, begun: str) -> list[Any]:
+    # There may be no database.
     known = completions(ctx, lambda call: _values(call, begun, "handler", "job_type"))
-    installed = completions(ctx, lambda call: _installed_types(call, begun))
-    return sorted({*known, *installed})
+    return sorted({*known, *completes_names(_installed_types)(ctx, param, begun)})
 
 
 def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
@@ -113,9 +131,9 @@ def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> li
     return [CompletionItem(begun, type="dir")]
 
 
-def completes_setting(names: Callable[[Settings], Sequence[str]]) -> Complete:
+def completes_names(names: Callable[[Invocation], Iterable[str]]) -> Complete:
     def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-        return completions(ctx, lambda call: [name for name in names(call.settings) if name.startswith(begun)])
+        return completions(ctx, lambda call: sorted({name for name in names(call) if name.startswith(begun)}))
 
     return complete
 
@@ -124,10 +142,10 @@ def _values(call: Invocation, begun: str, *columns: str) -> list[str]:
     return [name for column in columns for name in call.session.reading.names(column, begun)]
 
 
-def _installed_types(call: Invocation, begun: str) -> list[str]:
+def _installed_types(call: Invocation) -> Iterable[str]:
     from worker_service.services.enqueue import installed_types
 
-    return [name for name in installed_types(call.settings) if name.startswith(begun)]
+    return installed_types(call.settings)
 
 
 def completions(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:

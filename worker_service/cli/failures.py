@@ -21,7 +21,7 @@ _code_option = click.option("--error", "code", metavar="CODE", help="Only failur
 @verb
 @_owner_option
 @_code_option
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Show at most this many.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="Number of files. Default: 50.")
 def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> None:
     """\b
     pagemill failures

@@ -10,15 +10,15 @@ from worker_service.cli import output, pagemill
 from worker_service.cli.context import Invocation, verb
 
 SIMILAR_COMMANDS = {
-    "Is all well?": (
-        ("status", "one line and an exit code, for monitoring"),
+    "Is all well": (
+        ("status", "the health in one line, with an exit code for monitoring"),
         ("doctor", "each problem of the machine and the queue, and how to fix it"),
     ),
-    "Take something away": (
+    "Remove something": (
         ("cancel", "stop jobs; they stay in the list"),
         ("delete", "remove jobs from the list"),
-        ("prune", "remove all ended jobs of an age; the daemon does so by itself after 90 days"),
-        ("documents rm", "remove documents with their text and files"),
+        ("prune", "remove old ended jobs; the daemon does so by itself after 90 days"),
+        ("documents rm", "remove documents with their text; the source files stay"),
         ("batch rm", "forget a batch that has ended; its jobs and documents stay"),
     ),
     "Try again": (
@@ -27,7 +27,7 @@ SIMILAR_COMMANDS = {
         ("batch resume", "continue a batch that was stopped, with its failed and cancelled jobs"),
         ("reindex", "read documents again, for example with another language"),
     ),
-    "Do it later": (
+    "Hold something back": (
         ("pause", "start no more jobs of a type or owner, or at all; unpause ends it"),
         ("batch stop", "start nothing more of one batch; batch resume continues it"),
     ),

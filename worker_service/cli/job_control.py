@@ -303,21 +303,15 @@ def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
 
 
 def _show_actions(call: Invocation) -> int:
-    actions = call.session.history.actions()
-    if call.printed_json({"items": actions}):
-        return 0
-    rows = [
-        (
+    call.show_items(
+        call.session.history.actions(),
+        ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "OF"),
+        lambda one: (
             one.id, output.to_the_second(one.at), one.actor, one.verb, one.batch_id, one.jobs or None,
             one.documents or None, output.to_the_second(one.undone_at), one.subject,
-        )
-        for one in actions
-    ]  # fmt: skip
-    if rows:
-        headers = ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "OF")
-        output.show_table(headers, rows)
-    else:
-        output.say("there are no actions yet")
+        ),
+        empty="there are no actions yet",
+    )  # fmt: skip
     return 0
 
 

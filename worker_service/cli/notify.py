@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Invocation, completes_setting, verb
+from worker_service.cli.context import Invocation, completes_names, verb
 from worker_service.services import notifications as operations
 
 
@@ -16,14 +16,11 @@ def ls(call: Invocation) -> None:
 
     List the rules, with the number of events that each still collects or holds back during quiet hours.
     """
-    rules = operations.list_rules(call.session)
-    if call.printed_json({"items": rules}):
-        return
-    if not rules:
-        output.say("there are no notification rules: see [[notify]] in docs/notify.md")
-        return
-    output.show_table(
-        ("NAME", "TO", "WAITING", "WHEN"), [(one.name, one.to, one.waiting, ", ".join(one.when)) for one in rules]
+    call.show_items(
+        operations.list_rules(call.session),
+        ("NAME", "TO", "WAITING", "WHEN"),
+        lambda one: (one.name, one.to, one.waiting, ", ".join(one.when)),
+        empty="there are no notification rules: see [[notify]] in docs/notify.md",
     )
 
 
@@ -32,7 +29,7 @@ def ls(call: Invocation) -> None:
     "name",
     metavar="[NAME]",
     required=False,
-    shell_complete=completes_setting(lambda settings: [one.name for one in settings.notify]),
+    shell_complete=completes_names(lambda call: [one.name for one in call.settings.notify]),
 )
 def test(call: Invocation, name: str | None) -> None:
     """\b
@@ -42,11 +39,10 @@ def test(call: Invocation, name: str | None) -> None:
     Send a test message to each address of a rule, or of all rules. Prints the id of each message's job; `pagemill wait
     ID` shows whether it was delivered.
     """
-    told = operations.send_test(call.session, name)
-    if call.printed_json({"items": told}):
-        return
-    for one in told:
-        output.show(str(one.job_id))
+    sent = operations.send_test(call.session, name)
+    if not call.printed_json({"items": sent}):
+        for one in sent:
+            output.show(str(one.job_id))
 
 
 notify = VerbGroup(

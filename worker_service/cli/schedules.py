@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -11,36 +11,32 @@ import click
 from job_handlers.reading.find_files import absolute
 from worker_service.base.errors import BadInput
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, completions, verb
+from worker_service.cli.context import Function, Invocation, completes_names, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
 from worker_service.settings.cron_schedules import EXAMPLE, cron_every
 
 _COLUMNS = ("NAME", "WHAT", "WHEN", "ZONE", "OWNER", "MADE IN", "NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "ERROR")
-Function = Callable[..., Any]
 
 
-def _name_argument(function: Function) -> Function:
-    def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-        def names(call: Invocation) -> list[str]:
-            known = operations.known_schedules(call.session)
-            return [one.schedule.name for one in known if one.schedule.name.startswith(begun)]
-
-        return completions(ctx, names)
-
-    return click.argument("name", shell_complete=complete)(function)
+_name_argument = click.argument(
+    "name",
+    shell_complete=completes_names(
+        lambda call: [one.schedule.name for one in operations.known_schedules(call.session)]
+    ),
+)
 
 
 def _definition_options(function: Function) -> Function:
     for option in reversed((
         click.option("--crawl", "folder", metavar="FOLDER", help="Read new and changed files of this folder."),
-        click.option("--job", "job_type", metavar="TYPE", help="Add a job of this type."),
+        click.option("--job", "job_type", metavar="TYPE", help="Enqueue a job of this type."),
         click.option("--payload", metavar="JSON", help="With --job: its payload; {day} and {slot} are filled in."),
         click.option("--every", metavar="LENGTH", help="Interval: 5m, 15m, 1h, 6h, 1d."),
         click.option("--cron", metavar="'M H D M W'", help="Minute, hour, day, month, weekday; or @daily."),
         click.option("--zone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin."),
-        click.option("--priority", type=click.IntRange(1, 10), help="1 (highest) to 10 (lowest). Default: 7."),
-        click.option("--missed", type=click.Choice(["skip", "once", "all"]), help="What was missed. Default: once."),
+        click.option("--priority", type=click.IntRange(1, 10), metavar="1-10", help="1 is the highest. Default: 7."),
+        click.option("--missed", type=click.Choice(["skip", "once", "all"]), help="After an outage. Default: once."),
     )):  # fmt: skip
         option(function)
     return function
@@ -81,18 +77,12 @@ def ls(call: Invocation) -> None:
     List the schedules: what each one starts, its next and last run, and the state of the last job.
     """
     found = operations.list_schedules(call.session)
-    if call.printed_json({"items": found}):
-        return
-    if not found:
-        output.say(
-            "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
-        )
-        return
-    output.show_table(_COLUMNS, [_row(one) for one in found], gives_up=("ZONE", "OWNER", "MADE IN", "ERROR"))
-    for one in found:
+    empty = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
+    call.show_items(found, _COLUMNS, _row, empty=empty, gives_up=("ZONE", "OWNER", "MADE IN", "ERROR"))
+    for one in found if not call.as_json else ():
         if one.trouble is not None:
             output.say(one.trouble)
-    if any(one.is_waiting for one in found):
+    if any(one.is_waiting for one in found) and not call.as_json:
         output.say(f"no timer runs the schedules: {operations.TICKS}")
 
 

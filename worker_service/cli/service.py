@@ -16,7 +16,7 @@ import click
 
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Function, Invocation, verb
+from worker_service.cli.context import Function, Invocation, dry_run_option, verb
 from worker_service.cli.steps import do_steps
 from worker_service.cli.units import (
     BACKUP_TIMER,
@@ -54,7 +54,7 @@ class NeedsRoot(PagemillError):
 
 def _target_options(function: Function) -> Function:
     root = click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True)
-    click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")(function)
+    dry_run_option(function)
     click.option("--user", "for_user", is_flag=True, help="For your user only, with systemctl --user.")(function)
     return click.option("--root", type=root, help="In the file system of an image; start nothing.")(function)
 

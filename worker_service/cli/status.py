@@ -174,7 +174,13 @@ def _pause(pause: Pause) -> str:
 
 
 @verb
-@click.option("--hours", type=click.IntRange(1, HOURS_MOST), default=24, show_default=True, help="Rates of this time.")
+@click.option(
+    "--hours",
+    type=click.IntRange(1, HOURS_MOST),
+    default=24,
+    metavar="N",
+    help="Rates of the last N hours. Default: 24.",
+)
 def stats(call: Invocation, hours: int) -> None:
     """\b
     pagemill stats

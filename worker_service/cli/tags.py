@@ -33,13 +33,12 @@ def ls(call: Invocation, owner: str | None) -> None:
     A tag is a word or a few, such as invoice or annual report; case does not matter, and a comma separates two. Tags
     stay when a document is read again or its file changes. `search`, `documents` and others accept --tag.
     """
-    counts = operations.count_tags(call.session, owner)
-    if call.printed_json({"items": counts}):
-        return
-    if not counts:
-        output.say("no document has a tag yet: pagemill tag add invoice 7")
-        return
-    output.show_table(("DOCUMENTS", "TAG"), [(one.documents, one.tag) for one in counts])
+    call.show_items(
+        operations.count_tags(call.session, owner),
+        ("DOCUMENTS", "TAG"),
+        lambda one: (one.documents, one.tag),
+        empty="no document has a tag yet: pagemill tag add invoice 7",
+    )
 
 
 @verb

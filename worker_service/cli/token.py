@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import click
 
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Function, Invocation, completes, completions, verb
+from worker_service.cli.context import Function, Invocation, completes, completes_names, verb
 from worker_service.jobs.tokens import Power
 from worker_service.services import server_address
 from worker_service.services import tokens as operations
@@ -78,26 +77,19 @@ def ls(call: Invocation) -> None:
 
     List tokens, unused links, and signed-in browsers.
     """
-    found = operations.list_tokens(call.session)
-    if call.printed_json({"items": found}):
-        return
-    if not found:
-        output.say("there are no tokens: pagemill token make NAME; to sign a browser in: pagemill token link")
-        return
-    output.show_table(
+    call.show_items(
+        operations.list_tokens(call.session),
         ("ID", "KIND", "NAME", "SCOPES", "OWNER", "CREATED", "BY", "USED", "EXPIRES"),
-        [
-            (one.id, one.kind, one.name, one.scopes, one.owner or "", one.made_at[:16], one.made_by,
-             (one.used_at or "")[:16], (one.until or "")[:16])
-            for one in found
-        ],
+        lambda one: (
+            one.id, one.kind, one.name, one.scopes, one.owner or "", one.made_at[:16], one.made_by,
+            (one.used_at or "")[:16], (one.until or "")[:16],
+        ),
+        empty="there are no tokens: pagemill token make NAME; to sign a browser in: pagemill token link",
         gives_up=("NAME", "BY"),
     )  # fmt: skip
 
 
-def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> Sequence[Any]:
-    names = completions(ctx, lambda call: [one.name for one in operations.list_tokens(call.session)])
-    return sorted({name for name in names if name.startswith(begun)})
+_complete = completes_names(lambda call: [one.name for one in operations.list_tokens(call.session)])
 
 
 @verb

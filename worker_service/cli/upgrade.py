@@ -14,7 +14,7 @@ import click
 from worker_service import VERSION
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import output
-from worker_service.cli.context import Invocation, verb
+from worker_service.cli.context import Invocation, dry_run_option, verb
 from worker_service.cli.service import NeedsRoot, origin
 from worker_service.cli.steps import RunCommand, as_object
 from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
@@ -32,7 +32,7 @@ class UpgradeFailed(PagemillError, code="upgrade_failed", exit_code=1):
 @verb
 @click.argument("what", required=False)
 @click.option("--back", "is_back", is_flag=True, help="Return to the version and the database before the last upgrade.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@dry_run_option
 def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) -> None:
     """\b
     sudo pagemill upgrade --dry-run
