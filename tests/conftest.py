@@ -22,8 +22,9 @@ _HERE = Path(__file__).parent
 # By the seconds that they take.
 _FIRST = (
     "cluster/test_cluster.py",
-    "systemd/test_service.py",
     "systemd/test_documents.py",
+    "systemd/test_install.py",
+    "systemd/test_service.py",
     "store/test_manual_job_edits.py",
     "job_handlers/reading/test_neural.py",
     "job_handlers/reading/test_reading.py",
@@ -70,7 +71,6 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_OBJECTS_AT_ONCE)
     gc.enable()

@@ -80,7 +80,7 @@ RUN_HERE: frozenset[Block] = frozenset(
 )
 SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
-    ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
+    ("README.md", "Install it as a service", "sh"): "tests/systemd/test_install.py, and tests/test_wheel.py",
     ("docs/documents.md", "List documents", "sh"): "tests/cli/test_documents.py",
     ("docs/cluster.md", "Three machines", "sh"): "tests/cluster/test_cluster.py, on one machine",
     ("docs/cluster.md", "Three machines", "toml"): "tests/cluster/test_cluster.py",
@@ -109,14 +109,14 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/documents.md", "Export tables", "sh"): "tests/cli/test_documents.py",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
-    ("docs/sqlite.md", "Restore, here or on another machine", "sh"): "tests/systemd/test_service.py",
+    ("docs/sqlite.md", "Restore, here or on another machine", "sh"): "tests/systemd/test_install.py",
     ("docs/assistants.md", "Let an AI assistant search and read", "json"): "tests/cli/test_mcp.py",
     ("docs/google-drive.md", "Read a folder", "sh"): "the lines of README",
     ("docs/tutorial.md", "3. Look at the page", "sh"): "tests/web/test_serve.py",
     ("docs/without-systemd.md", "No systemd, just a shell", "sh"): "the lines of README",
     ("docs/without-systemd.md", "No systemd, just a shell", "crontab"): "tests/system/test_daemon.py",
     ("docs/upgrade.md", "Upgrade", "sh"): "tests/cli/test_upgrade.py",
-    ("docs/upgrade.md", "By hand", "sh"): "tests/systemd/test_service.py, but for pip",
+    ("docs/upgrade.md", "By hand", "sh"): "tests/systemd/test_install.py, but for pip",
 }
 
 
@@ -464,7 +464,7 @@ def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
 
 def test_a_backup_is_made_beside_a_daemon(walk: Walk) -> None:
     lines = written("docs/sqlite.md", "Backup", "sh").splitlines()
-    # The timer's unit is begun in tests/systemd/test_service.py.
+    # The timer's unit is started in tests/systemd/test_install.py.
     script = "\n".join(line for line in lines if not line.startswith("sudo systemctl"))
     backups = walk.directory / "backups"
     backups.mkdir()

@@ -174,9 +174,3 @@ def booted(place: Path) -> Iterator[Box]:
 def box(tmp_path: Path) -> Iterator[Box]:
     with booted(tmp_path) as made:
         yield made
-
-
-@pytest.fixture
-def service(box: Box) -> Service:
-    # The jobs of these tests are commands, which the shipped unit leaves to another.
-    return Service(box, types="", shipped=["command"])

@@ -25,17 +25,18 @@ def main() -> None:
         if "words" in what:
             # Each verb is imported once, and not by each child.
             pagemill.get_command(click.Context(pagemill), what["words"][0])
-        answers, answer = os.pipe()
+        answers, for_answer = os.pipe()
         child = os.fork()
         if child == 0:
             _become_the_services_user()
-            with os.fdopen(answer, "w") as out:
+            with os.fdopen(for_answer, "w") as out:
                 json.dump(_done(**what), out)
             os._exit(0)
-        os.close(answer)
+        os.close(for_answer)
         with os.fdopen(answers) as told:
-            print(told.read(), flush=True)
+            answer = told.read()
         os.waitpid(child, 0)
+        print(answer, flush=True)
 
 
 def _become_the_services_user() -> None:
