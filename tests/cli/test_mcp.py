@@ -8,13 +8,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
+from typing import TYPE_CHECKING, Any
 
 from tests.cli.conftest import Run
 from tests.cli.stored_documents import Shelf
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_image"}
 
@@ -23,6 +23,10 @@ Ask = Callable[..., Awaitable[Any]]
 
 def ask(talk: Callable[[Client, Ask], Awaitable[Any]], *options: str) -> Any:
     """Let `talk` call tools; the answer of a tool is its structured content, or its message if it failed."""
+    # Half a second, which each worker would pay when it collects the tests.
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "worker_service.cli", "mcp", *options], env={**os.environ}
     )
