@@ -53,16 +53,15 @@ def test_each_table_becomes_a_file_or_a_sheet(run: Run, shelf: Shelf, tmp_path: 
     run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book, "--force")
 
 
-def test_tables_without_places_are_tables_and_of_a_spreadsheet_it_is_told_that_it_is_one(
-    run: Run, shelf: Shelf
-) -> None:
+def test_tables_without_places_and_worksheets_are_tables(run: Run, shelf: Shelf, tmp_path: Path) -> None:
     layout = json.dumps({"tables": [{"begin": 0, "end": 31, "rows": ACCOUNTS}]}, separators=(",", ":"))
     shelf.read("a.docx", "EUR\t2024\nRevenue\t1,204\nCosts", kind="docx", layout=layout)
-    shelf.read("b.xlsx", "a\t1", kind="sheet")
+    shelf.with_sheet("b.xlsx", [["year", "cost"]], [[2026, 1.5]])
 
     assert run("tables", 1).stdout == "EUR\t2024\nRevenue\t1,204\nCosts\n"
     assert items(run("tables", 1, "--json"))[0]["box"] == []
-    assert "it is a spreadsheet" in run("tables", 2, fails=1).stderr
+    run("tables", 2, "--csv", tmp_path)
+    assert (tmp_path / "page-1-table-1.csv").read_text() == "year,cost\n2026,1.5\n"
 
 
 def test_no_cell_of_a_table_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:

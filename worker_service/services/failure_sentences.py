@@ -145,6 +145,8 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
     "SANDBOX_UNAVAILABLE": Explanation("This system does not offer the required sandbox.", _ADMINISTRATOR, "retry"),
 }  # fmt: skip
 
+_OTHER_OPTIONS_HELP = ("LANGUAGE_UNKNOWN", "SETTINGS_INVALID", "CPU_TIME_USED_UP", "PAGES_TOO_LARGE")
+
 _FAMILIES = {"BROKEN": "_BROKEN", "NOTHING": "_EMPTY", "TOO_LARGE": "_TOO_LARGE"}
 """Codes that begin with the kind of file, such as SHEET_BROKEN."""
 _NUMBERED = ("HTTP", "SMTP", "EXIT")
@@ -156,6 +158,12 @@ def explanation_of(code: str) -> Explanation | None:
         return known
     family = next((name for name, ending in _FAMILIES.items() if code.endswith(ending)), "")
     return _EXPLANATIONS.get(family or next((one for one in _NUMBERED if code.startswith(f"{one}_")), ""))
+
+
+def may_read_again(code: str) -> bool:
+    """Return whether the same file may be read after all, by another attempt or with other options."""
+    known = explanation_of(code)
+    return known is None or known.helps in ("retry", "password") or code in _OTHER_OPTIONS_HELP
 
 
 def explain_failure(job: Job) -> Explanation:

@@ -79,6 +79,12 @@ def dismiss_failures(
     return session.store.steering.dismiss(select_failures(session, owner, job_ids, code), actor=session.actor)
 
 
+def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
+    """Dismiss the failures of these jobs that still need attention."""
+    failing = session.reading.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
+    session.store.steering.dismiss(failing, actor=session.actor)
+
+
 def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:

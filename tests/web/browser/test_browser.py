@@ -234,20 +234,21 @@ def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site)
     assert [box.is_checked() for box in boxes.all()] == [False, True, False, False, False]
 
 
-def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site) -> None:
+def test_a_file_that_is_not_what_it_says_is_replaced_by_a_good_copy(look: Look, site: Site, tmp_path: Path) -> None:
     page = look("/upload", script=False)
     no_pdf: FilePayload = {"name": "no.pdf", "mimeType": "application/pdf", "buffer": b"<html>a web page</html>"}
     page.get_by_label("Files:").set_input_files(no_pdf)
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_text("not what its name says")).to_be_visible()
 
-    page.get_by_role("link", name="no.pdf").click()
-    failed = int(page.url.rpartition("/")[2])
-    page.get_by_role("button", name="Retry").click()
-    expect(page.get_by_role("button", name="Undo")).to_be_visible()
+    page.goto("/failures")
+    page.get_by_role("link", name="Upload again… no.pdf").click()
+    page.get_by_label("Files:").set_input_files(report(tmp_path, "no.pdf", "a good copy"))
+    page.get_by_role("button", name="Upload").click()
 
-    page.wait_for_url(re.compile(r"/jobs/"))
-    assert site.session.reading.get(failed).fence >= 1
+    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
+    page.goto("/failures")
+    expect(page.get_by_text("Nothing needs attention")).to_be_visible()
 
 
 # ── For everybody ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,14 +6,17 @@ import httpx
 
 from tests.cli.stored_documents import Shelf
 from tests.store.kit import claim, ranges, save, work_as
+from tests.web.conftest import bearer
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import look
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts
 from worker_service.jobs.job import NewJob, Status
-from worker_service.services import job_control
+from worker_service.services import job_control, tags
 from worker_service.services.database import Session
+from worker_service.services.failures import list_failures
+from worker_service.settings.config import Settings
 
 
 def shelf_of(session: Session) -> Shelf:
@@ -81,12 +84,32 @@ def test_a_failure_is_a_file_a_sentence_and_one_action(site: httpx.Client, sessi
     assert "slow.pdf This took longer than its time limit and was stopped." in home.text
     assert "broken.pdf This file is damaged and cannot be opened." in home.text
     assert "code=7" not in home.text
-    assert home.links["Upload again…"] == "/upload"
+    assert home.links["Upload again…"] == "/upload?again=2"
 
     again = home.press(site, "Try again")
     assert "1 job retried" in again.text
     assert "took longer" not in again.text
     assert session.store.reading.get(1).status is Status.PENDING
+
+
+def test_a_good_copy_replaces_the_failure_of_a_broken_file(
+    site: httpx.Client, settings: Settings, session: Session
+) -> None:
+    document_id = shelf_of(session).fail("broken.pdf", "PDF_BROKEN", "it cannot be read")
+    tags.add_tags(session, [document_id], ["invoice"])
+    document, job = look(site, f"/documents/{document_id}"), look(site, "/jobs/1")
+    upload = look(site, document.links["Upload again…"])
+    files, fields = {"file": ("good.csv", b"a,b")}, {"replaces": "1"}
+
+    theirs = site.post("/api/uploads", files=files, data=fields, headers=bearer(settings, "bob", owner="bob"))
+    assert (theirs.status_code, len(list_failures(session, None).items)) == (201, 1)
+    answer = site.post("/upload", files=files, data=fields)
+
+    assert "Read again…" not in document.links
+    assert "Retry" not in job.text
+    assert ("input", "invoice") in [(tag, own.get("value")) for tag, own in upload.tags]
+    assert answer.status_code == 303
+    assert list_failures(session, None).items == []
 
 
 def test_failures_are_dismissed_one_by_one_or_all(site: httpx.Client, session: Session) -> None:

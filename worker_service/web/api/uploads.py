@@ -33,6 +33,7 @@ class UploadForm(Struct, frozen=True):
     notify: Annotated[
         str, about("Report the end of the batch: `me`, or an address that the setting `notify_allow` permits.")
     ] = ""
+    replaces: Annotated[str, about("Job whose failure these files replace: it is dismissed.")] = ""
     lang: Annotated[str, about("Reading options, as for `pagemill add`: lang, quality, force-ocr, …")] = ""
 
 

@@ -17,6 +17,7 @@ from worker_service.jobs.library import Document
 from worker_service.services import batches, exports, notifications, passwords
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
+from worker_service.services.failures import dismiss_replaced
 from worker_service.services.page_images import PageLocked, PageRenderer, check_password
 from worker_service.services.passwords import DocumentPassword
 from worker_service.web.access import Visitor
@@ -29,7 +30,7 @@ Words = Mapping[str, Sequence[str]]
 _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
-_OWN_FIELDS = ("owner", "force", "csrf", "notify")
+_OWN_FIELDS = ("owner", "force", "csrf", "notify", "replaces")
 
 
 class ReadRequested(Struct, frozen=True):
@@ -155,6 +156,15 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     if force not in (*_TRUE, *_FALSE):
         raise BadInput(f"force must be true or false, not {force!r}")
     notify = address_for(session, form.first_value("notify") or "", owner=owner)
+    replaced = [_job_number(word) for word in form.fields.get("replaces", ())]
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
     made, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE, notify=notify)
+    dismiss_replaced(session, visitor.owner, replaced)
     return Upload([(path.name, one) for path, one in zip(paths, made, strict=True)], empty, batch_id)
+
+
+def _job_number(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise BadInput(f"replaces must be the id of a job, not {word!r}") from None

@@ -18,12 +18,12 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import IndexStatus, PublishedFile
-from worker_service.jobs.job import Job
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, PageSummary
 from worker_service.jobs.selector import Selector
 from worker_service.services import documents, jobs, passwords, tags
 from worker_service.services.database import Session
-from worker_service.services.failure_sentences import explanation_of
+from worker_service.services.failure_sentences import explanation_of, may_read_again
 from worker_service.services.page_images import WIDTHS, why_no_image
 from worker_service.services.reading_progress import reading_progress
 from worker_service.web.access import visitor_of
@@ -139,6 +139,8 @@ def document_page(request: Request) -> Response:
             methods=_METHODS,
             state_words=state_words(document),
             failure=explanation_of(document.error_code or "") if document.status is IndexStatus.FAILED else None,
+            may_read_again=document.status is not IndexStatus.FAILED or may_read_again(document.error_code or ""),
+            failed_job=_failed_job(session, worked.items),
             has_password=passwords.is_stored(session.settings.workspace, document),
             follow_ups=tags.actions_of_document(session, document.id),
             generations=_generations(worked.items),
@@ -204,6 +206,12 @@ def _generations(worked: Sequence[Job]) -> list[Generation]:
     for job in worked:
         by_number.setdefault(job.generation, []).append(job)
     return [Generation(number, by_number[number]) for number in sorted(by_number, key=lambda one: -(one or 0))]
+
+
+def _failed_job(session: Session, worked: Sequence[Job]) -> int | None:
+    """Return the job whose failure needs attention."""
+    failed = [one.id for one in worked if one.status is Status.FAILED]
+    return next(iter(session.reading.failing_jobs(owner=None, code=None, ids=failed)), None) if failed else None
 
 
 def _reading_options(document: Document) -> dict[str, str]:

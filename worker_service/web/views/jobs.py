@@ -21,7 +21,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control
 from worker_service.services.database import Session
-from worker_service.services.failure_sentences import explain_failure
+from worker_service.services.failure_sentences import explain_failure, may_read_again
 from worker_service.services.job_control import LIVE
 from worker_service.services.job_details import JobDetails, get_job_details, read_log
 from worker_service.services.jobs import progress_in_words, state_of
@@ -306,7 +306,8 @@ def _batch_title(session: Session, visitor: Visitor, job: Job) -> str | None:
 
 def _allowed_actions(job: Job) -> Sequence[str]:
     if job.status not in LIVE:
-        return ["retry", "delete"]
+        can_succeed = job.status is not Status.FAILED or may_read_again(job.error_code or "")
+        return [*(["retry"] if can_succeed else []), "delete"]
     cancel = [] if job.cancel_requested_at else ["cancel"]
     return [*cancel, *(["priority", "delete"] if job.status is Status.PENDING else [])]
 

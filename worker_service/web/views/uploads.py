@@ -38,6 +38,8 @@ class UploadedQuery(Struct, frozen=True):
     job: tuple[Id, ...] = ()
     empty: tuple[str, ...] = ()
     batch: Id | None = None
+    again: Id | None = None
+    """The failed job that the files replace."""
 
 
 class UploadRow(Struct, frozen=True):
@@ -59,12 +61,15 @@ def upload_page(request: Request) -> Response:
     with session_of(request) as session:
         found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
         files = [_uploaded_file(session, job) for job in found]
+        again = visible_job(session, visitor, query.again) if query.again else None
         replaced = batches_replaced_by(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
         return render(
             request,
             "upload.html",
             title="Uploaded files" if files else "Upload files",
             files=files,
+            again=again,
+            tags=session.library.document(again.document_id).tags if again and again.document_id else (),
             batch_id=query.batch,
             replaced=replaced,
             is_over=all(one.is_over for one in files),
