@@ -29,7 +29,7 @@ slow = pytest.mark.skipif(not IS_FULL, reason="takes long; ./run test --ray runs
 
 LOST_SECONDS = 9.0
 """An attempt runs again after so long at most."""
-PAGES = 14
+PAGES = 6
 _TEXTS = """
 SELECT p.number, r.digest, r.text, r.method, hex(r.layout)
   FROM page p JOIN page_result r ON r.id = p.result_id ORDER BY p.number
@@ -106,6 +106,7 @@ def test_a_killed_ray_worker_process_costs_no_retry(running: ClusterSystem) -> N
     wait_until(lambda: not is_alive(pid), "its child has ended")
 
 
+@slow
 def test_a_killed_fork_server_of_a_node_costs_no_retry(running: ClusterSystem) -> None:
     job = running.system.enqueue("sleep")
     pid, _ = running.runs(job)
@@ -190,6 +191,7 @@ def test_a_killed_driver_is_started_again_and_costs_no_retry(running: ClusterSys
     assert running.daemon.events("ray_driver.died")
 
 
+@slow
 def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: ClusterSystem) -> None:
     daemon = cluster.start()
     job = cluster.system.enqueue("sleep")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests import fake_distributions as installed
@@ -17,16 +18,19 @@ from tests.cluster.ray_lab import command_of, is_alive, parent_of
 from tests.kit.system import ROOT, wait_until
 from worker_service import VERSION
 from worker_service.cluster import ray_task
-from worker_service.cluster.node_server import Terms
-from worker_service.runner.messages import Launch, Order
+from worker_service.cluster.node_server import Terms, fault_of
+from worker_service.jobs.workers import HandlerFacts
+from worker_service.runner.messages import HandlerDescription, Launch, Order
 from worker_service.runner.protocol import encode_message
+
+TERMS = Terms(VERSION, "strict", 1.0, {"sleep": (), "read": ()})
 
 
 class TaskSession:
     """What a Ray task does with its connection."""
 
-    def __init__(self, place: Path, wanted: bytes | None = None) -> None:
-        self.connection = ray_task._open_connection(place, wanted or terms())
+    def __init__(self, place: Path, terms: Terms = TERMS) -> None:
+        self.connection = ray_task._open_connection(place, encode_message(terms))
         self.messages: list[dict[str, Any]] = []
 
     def __enter__(self) -> TaskSession:
@@ -54,32 +58,26 @@ class TaskSession:
         return int(self.heard("Started")["pid"])
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    handlers = tmp_path / "installed"
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a node server, which stays for all tests of the file."""
+    root = tmp_path_factory.mktemp("node")
+    handlers = root / "installed"
     installed.install(handlers, "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})
     installed.keep_of_the_shipped(handlers)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(handlers), str(ROOT)]))
-    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    place = tmp_path / "state" / "node"
-    yield place
-    for pid in server_pids(place):
-        os.kill(pid, signal.SIGKILL)
+    place = root / "state" / "node"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(handlers), str(ROOT)]))
+        with TaskSession(place):
+            yield place
+        for one in place.parent.iterdir():
+            for pid in server_pids(one):
+                os.kill(pid, signal.SIGKILL)
 
 
 def server_pids(place: Path) -> list[int]:
     pids = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
     return [pid for pid in pids if f"node_server {place}" in command_of(pid) and is_alive(pid)]
-
-
-def terms(**changes: Any) -> bytes:
-    values: dict[str, Any] = {
-        "version": VERSION,
-        "sandbox": "strict",
-        "grace_seconds": 1.0,
-        "identity": {"sleep": (), "read": ()},
-    }
-    return encode_message(Terms(**(values | changes)))
 
 
 def test_several_ray_worker_processes_share_one_fork_server(place: Path) -> None:
@@ -119,7 +117,8 @@ def test_a_stop_before_anything_was_launched_returns_at_once(place: Path) -> Non
         assert time.monotonic() - begun < 5
 
 
-def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_another(place: Path) -> None:
+def test_a_killed_fork_server_ends_its_attempts_and_another_starts_and_leaves_nothing(place: Path) -> None:
+    place = place.with_name("killed")
     with TaskSession(place) as session:
         session.launch("sleep")
         pid = session.child()
@@ -131,13 +130,9 @@ def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_a
         with TaskSession(place) as again:
             again.launch("sleep")
             assert again.child() != pid
+            [server] = server_pids(place)
 
-
-def test_the_server_ends_after_its_last_connection_and_leaves_nothing(place: Path) -> None:
-    with TaskSession(place):
-        [pid] = server_pids(place)
-
-    wait_until(lambda: not is_alive(pid), "the server has ended", seconds=20)
+    wait_until(lambda: not is_alive(server), "the server ends after its last connection", seconds=20)
     assert not place.exists()
 
 
@@ -158,6 +153,12 @@ def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None
         ({"identity": {"sleep": ("tesseract 5.9",)}}, "the head has tesseract 5.9"),
     ],
 )
-def test_a_node_that_does_not_fit_says_why(place: Path, changes: dict[str, Any], fault: str) -> None:
-    with TaskSession(place, terms(**changes)) as session:
-        assert fault in session.connection.fault
+def test_a_node_that_does_not_fit_says_why(changes: dict[str, Any], fault: str) -> None:
+    described = {"sleep": HandlerDescription(HandlerFacts("sleep"))}
+
+    assert fault in fault_of(msgspec.structs.replace(TERMS, **({"identity": {"sleep": ()}} | changes)), described)
+
+
+def test_a_node_that_does_not_fit_refuses_each_attempt(place: Path) -> None:
+    with TaskSession(place.with_name("unfit"), msgspec.structs.replace(TERMS, version="9.9")) as session:
+        assert "9.9 on the head" in session.connection.fault
