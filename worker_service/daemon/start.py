@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,11 +26,10 @@ from worker_service.daemon.loop import Loop, Signals, filter_types
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.recovery import Recovery
-from worker_service.daemon.reload import reload_settings
 from worker_service.runner.messages import Begin, HandlerDescription
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import RELOADABLE, Settings, load_settings
 from worker_service.store.database import WriteOptions, WritePauses
 from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
@@ -261,6 +261,31 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
     for kind, most in settings.wanted_limits.items():
         store.workers.set_limits(kind, dict(most))
+
+
+# ── Settings that change while the daemon runs ───────────────────────────────────────────────────────────────────────
+
+
+def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
+    """Keep all settings if the file has an error. `environ` is the environment at the start."""
+    before = context.settings
+    try:
+        fresh = load_settings({"database": str(before.database)}, environ=environ)
+        changed = sorted(
+            key for key in before.values.keys() | fresh.values.keys() if before.values.get(key) != fresh.values.get(key)
+        )
+        applied = [key for key in changed if key in RELOADABLE]
+        after = replace(before, values={**before.values, **{key: fresh.values[key] for key in applied}})
+        if "limits" in applied:
+            for kind, most in after.wanted_limits.items():
+                context.store.workers.set_limits(kind, dict(most))
+    except PagemillError as error:
+        context.log.error(events.SETTINGS_REFUSED, reason=str(error))
+        return
+    context.settings = after
+    context.log.info(
+        events.SETTINGS_RELOADED, applied=applied, need_restart=[key for key in changed if key not in RELOADABLE]
+    )
 
 
 # ── Database ownership ────────────────────────────────────────────────────────────────────────────────────────────────
