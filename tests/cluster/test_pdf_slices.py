@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -23,7 +24,9 @@ SPECS = dict.fromkeys((one.job_type for one in slicers.handlers), "tests.cluster
 def slicer(tmp_path: Path) -> Iterator[Slicer]:
     made = Slicer(SPECS, tmp_path / "slices", "strict", seconds_max=SECONDS)
     yield made
-    made.close()
+    made._line.close()
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(made.pid, 0)
 
 
 def order_of(job_type: str, place: Path, part: int = 0, number: int = 1) -> Order:

@@ -36,7 +36,7 @@ from worker_service.runner.messages import (
     attempt_name,
 )
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import decode_daemon_message, encode_message
+from worker_service.runner.protocol import decode_as, encode_message
 from worker_service.runner.questions import decode_question, empty_answer
 
 SILENCE_SECONDS = 30.0
@@ -54,15 +54,14 @@ class Terms(msgspec.Struct, frozen=True):
 
 class NodeServer:
     def __init__(self, place: Path, terms: Terms) -> None:
-        staging = place / f"staging-{time.time_ns()}"
+        self._staging = place / f"staging-{time.time_ns()}"
         begin = Begin(
-            staging,
+            self._staging,
             place / "keep",
             sandbox=terms.sandbox,
             types=tuple(terms.identity),
             grace_seconds=terms.grace_seconds,
         )
-        self._staging = staging
         self._inputs = place / "inputs"
         self._inputs.mkdir(mode=0o700, exist_ok=True)
         self._pool = LocalPool(begin)
@@ -87,14 +86,13 @@ class NodeServer:
         while (self._pool.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
             await asyncio.sleep(_TICK_SECONDS if self._pool.is_alive else 0.02)
             self._pass_on()
-            if self._connections:
-                idle_since = time.monotonic()
+            idle_since = time.monotonic() if self._connections else idle_since
             for connection in self._connections:
                 if connection.key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
                     self._pool.stop(*connection.key, now=True)
         server.close()
         for connection in self._connections:
-            connection.close()
+            connection.writer.close()
         while self._connections:
             await asyncio.sleep(0.01)
 
@@ -126,14 +124,12 @@ class NodeServer:
             pass
         finally:
             self._connections.discard(connection)
-            connection.is_open = False
             if connection.key is not None:
                 self._pool.stop(*connection.key, now=True)
             writer.close()
 
     def _launch(self, connection: _WorkerConnection, body: bytes) -> None:
-        launch = decode_daemon_message(body)
-        assert isinstance(launch, Launch)
+        launch = decode_as(Launch, body)
         order = launch.order
         place = self._inputs / attempt_name(order.key)
         place.mkdir(mode=0o700, exist_ok=True)
@@ -181,19 +177,15 @@ class NodeServer:
 
 class _WorkerConnection:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        self.is_open = True
+        self.writer = writer
         self.key: Key | None = None
         self.known: frozenset[str] = frozenset()
         self.files: list[bytes] = []
         self.heard_at = time.monotonic()
 
     def send(self, kind: bytes, body: bytes) -> None:
-        if self.is_open:
-            self._writer.write(frame(kind, body))
-
-    def close(self) -> None:
-        self._writer.close()
+        if not self.writer.is_closing():
+            self.writer.write(frame(kind, body))
 
 
 def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
@@ -247,8 +239,7 @@ def main() -> None:
         # The Ray worker process that waits may go on. The server outlives it: Ray kills only its own children.
         os._exit(0)
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _remove_places_of_dead_servers(place.parent, place)
     listener.setblocking(False)
     NodeServer(place, terms).serve(listener)

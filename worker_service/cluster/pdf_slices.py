@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,11 +70,7 @@ class Slicer:
         is_known = order.document is not None and order.document.content
         if original is None or not is_known or len(order.payload or "") > _PAYLOAD_BYTES_MAX:
             return False
-        try:
-            return order.job_type in self._specs and original.stat().st_size >= SLICED_BYTES_MIN
-        except OSError:
-            # The attempt gets the whole file and reports why it cannot be read.
-            return False
+        return order.job_type in self._specs and original.stat().st_size >= SLICED_BYTES_MIN
 
     def slice(self, order: Order) -> Path | None:
         # The caller removes the file. None: send the whole file.
@@ -90,11 +87,6 @@ class Slicer:
                 self._line.close()
                 return None
 
-    def close(self) -> None:
-        self._line.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
 
 # --- the slicer process ---
 
@@ -102,11 +94,9 @@ class Slicer:
 class _SlicerProcess:
     def __init__(self, specs: Mapping[str, str], place: Path, sandbox: str, seconds_max: float) -> None:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
-        self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
         """The least recently used first."""
         self._bad_originals: set[tuple[str, str]] = set()
-        self._count = 0
 
     def serve(self, line: socket.socket) -> None:
         confinement.reset_signals()
@@ -141,14 +131,9 @@ class _SlicerProcess:
         return is_sliced
 
     def _start_child(self, request: _Request) -> _Child:
-        handler = self._handlers.get(request.job_type)
-        if handler is None:
-            offer = load(EntryPoint(request.job_type, self._specs[request.job_type], ""), {})
-            self._handlers.update({one.job_type: one for one in offer.handlers})
-            handler = self._handlers[request.job_type]
-        self._count += 1
-        place = self._place / f"child-{self._count}"
-        place.mkdir(mode=0o700)
+        offer = load(EntryPoint(request.job_type, self._specs[request.job_type], ""), {})
+        handler = next(one for one in offer.handlers if one.job_type == request.job_type)
+        place = Path(tempfile.mkdtemp(prefix="child-", dir=self._place))
         return _Child(handler, Path(request.original), place, self._sandbox, self._seconds_max)
 
     def _end_children(self, *, keep: int) -> None:
@@ -170,19 +155,15 @@ class _Child:
         self._line.settimeout(seconds_max)
 
     def slice(self, request: _Request) -> bool:
+        target = Path(request.target)
         try:
             self._line.send((request.payload or "{}").encode())
-            answer = self._line.recv(16)
-        except OSError as error:
-            raise _ChildLost from error
-        if not answer:
-            raise _ChildLost
-        if answer != _SLICED:
-            return False
-        # The child cannot exchange the file, or make it a link, once it is out of its directory.
-        output, target = self._place / _OUTPUT, Path(request.target)
-        try:
-            output.rename(target)
+            if not (answer := self._line.recv(16)):
+                raise _ChildLost
+            if answer != _SLICED:
+                return False
+            # The child cannot exchange the file, or make it a link, once it is out of its directory.
+            (self._place / _OUTPUT).rename(target)
         except OSError as error:
             raise _ChildLost from error
         if target.is_symlink() or not target.is_file():

@@ -12,7 +12,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from worker_service.jobs.documents import QuestionAnswer
-from worker_service.jobs.workers import NodeState
 from worker_service.runner.messages import (
     PASSWORD,
     Asked,
@@ -95,14 +94,11 @@ class RayPool(LocalPool):
 
     def _forget(self, connection: _ForkServerConnection) -> None:
         if self.seen is not None:
-            nodes = [node if node.state == "down" else _without_driver(node) for node in self.seen.nodes]
-            self.seen = NodesSeen(tuple(nodes))
+            down = {"state": "down", "slots": 0, "reason": "the Ray driver has ended, and is started again"}
+            nodes = tuple(one if one.state == "down" else replace(one, **down) for one in self.seen.nodes)
+            self.seen = NodesSeen(nodes)
         self.is_connected = False
         super()._forget(connection)
-
-
-def _without_driver(node: NodeState) -> NodeState:
-    return replace(node, state="down", slots=0, reason="the Ray driver has ended, and is started again")
 
 
 class ClusterPool:

@@ -7,12 +7,12 @@ import contextlib
 import math
 import os
 import re
-import signal
 import socket
 import sys
+import threading
 import time
-from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from worker_service import VERSION
 from worker_service.base.sanitize import safe_text
 from worker_service.cluster import ray_environment, ray_task
 from worker_service.cluster.node_server import Terms
-from worker_service.cluster.task_inputs import TaskInputs
+from worker_service.cluster.pdf_slices import SLICE, Slicer
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.workers import NodeState
 from worker_service.runner import sandbox
@@ -56,6 +56,7 @@ from worker_service.runner.protocol import (
     encode_frame,
     encode_message,
     receive_begin,
+    take_control_socket,
     wrap_frame,
 )
 from worker_service.settings.cluster import SLOTS_MAX
@@ -74,6 +75,7 @@ REFUSED_SECONDS = 300.0
 PROBE_SECONDS = 120.0
 WAITING_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
+_STORED_BYTES_MAX = 256 << 20
 _READ_BYTES = 1 << 20
 _REASON_CHARACTERS_MAX = 1000
 _READABLE, _WRITABLE = ("/proc", "/sys", "/etc", "/dev"), ("/dev/shm", "/dev/null")
@@ -88,10 +90,6 @@ class _Attempt:
     node_id: str = ""
     heard_at: float = 0.0
     is_stopped: bool = False
-
-    @property
-    def key(self) -> Key:
-        return self.order.key
 
 
 @dataclass(slots=True)
@@ -123,7 +121,7 @@ class RayDriver:
         self._control.sendall(encode_frame(Hello(1, ())))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
-        self._inputs = TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
+        self._inputs = _TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
         # Ray unpickles data from nodes, so apply the sandbox before Ray connects.
         reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN is None else [TOKEN])]
         writes = [*map(Path, _WRITABLE), begin.staging_root]
@@ -162,7 +160,7 @@ class RayDriver:
         message = decode_daemon_message(body)
         if isinstance(message, Launch):
             attempt = _Attempt(message.order, time.monotonic())
-            self._attempts[attempt.key] = attempt
+            self._attempts[attempt.order.key] = attempt
             attempt.relay = asyncio.create_task(self._run_attempt(attempt, message))
         elif isinstance(message, Ping):
             self._send(Pong())
@@ -182,7 +180,7 @@ class RayDriver:
     async def _run_attempt(self, attempt: _Attempt, launch: Launch) -> None:
         try:
             order, references = await asyncio.to_thread(self._inputs.put_inputs, attempt.order)
-            attempt.stream = self._task.options(name=attempt_name(attempt.key), **self._placement()).remote(
+            attempt.stream = self._task.options(name=attempt_name(attempt.order.key), **self._placement()).remote(
                 encode_message(msgspec.structs.replace(launch, order=order)), self._terms, *references
             )
             if attempt.is_stopped:
@@ -196,7 +194,7 @@ class RayDriver:
             # The outermost frame: each attempt gets an end.
             self._end_after_error(attempt, error)
         finally:
-            self._attempts.pop(attempt.key, None)
+            self._attempts.pop(attempt.order.key, None)
 
     async def _relay(self, attempt: _Attempt) -> bool:
         has_ended = False
@@ -205,7 +203,7 @@ class RayDriver:
             attempt.heard_at = time.monotonic()
             if not attempt.node_id:
                 attempt.node_id = messages[0].decode()
-                self._send(Assigned(*attempt.key, self._name_of(attempt.node_id)))
+                self._send(Assigned(*attempt.order.key, self._name_of(attempt.node_id)))
                 continue
             for message in messages:
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
@@ -224,13 +222,11 @@ class RayDriver:
         elif isinstance(cause, ray_task.NodeUnfit):
             self._refuse(cause.node_id, cause.reason)
             self._send_end(attempt, How.STOPPED, "NOT_BEGUN", f"{where} cannot run it: {cause}")
-        elif isinstance(error, ray_errors.RayTaskError):
-            self._send_end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {cause}")
+        elif isinstance(error, ray_errors.RayError):
+            self._send_end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {cause or type(error).__name__}")
         elif isinstance(error, Garbled):
             _cancel(attempt, force=True)
             self._send_end(attempt, How.GARBLED, "GARBLED", str(error))
-        elif isinstance(error, ray_errors.RayError):
-            self._send_end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {type(error).__name__}")
         elif isinstance(error, OSError):
             self._send_end(attempt, How.RETRYABLE, "FILE_ABSENT", f"its input cannot be read: {error}")
         else:
@@ -243,8 +239,8 @@ class RayDriver:
             attempt.relay.cancel()
 
     def _send_end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
-        ended = encode_message(Ended(*attempt.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX)))
-        self._send(AttemptOver(msgspec.Raw(ended), Usage()))
+        ended = Ended(*attempt.order.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX))
+        self._send(AttemptOver(msgspec.Raw(encode_message(ended)), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
         """Avoid unfit nodes. Name dead ones, too: Ray queues tasks with equal options behind one on a frozen node."""
@@ -286,7 +282,7 @@ class RayDriver:
         names = {node.name for node in self._nodes.values()}
         for node_id, one in alive.items():
             if node_id not in self._nodes:
-                name = _plain_name(str(one["NodeManagerHostname"])) or node_id[:8]
+                name = re.sub(r"[^A-Za-z0-9_.-]+", "-", one["NodeManagerHostname"]).strip("-")[:60] or node_id[:8]
                 name = name if name not in names else f"{name[:50]}-{node_id[:6]}"
                 names.add(name)
                 self._nodes[node_id] = _Node(node_id, name, min(int(one["Resources"]["CPU"]), SLOTS_MAX))
@@ -324,7 +320,7 @@ class RayDriver:
                 self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
             elif not attempt.node_id and now > attempt.submitted_at + WAITING_SECONDS:
                 attempt.submitted_at = math.inf
-                self._send(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
+                self._send(Progressed(*attempt.order.key, 0.0, "waits for a machine of the Ray cluster"))
 
     def _report_nodes(self) -> None:
         nodes = tuple(self._state_of(node) for node in self._nodes.values())
@@ -346,6 +342,35 @@ class RayDriver:
         return node_id[:8] if node is None else node.name
 
 
+class _TaskInputs:
+    def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
+        """Start the slicer before a sandbox is shut, and before Ray starts threads."""
+        self._slicer = Slicer(slicers, place, sandbox) if slicers else None
+        self._lock = threading.Lock()
+        self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+
+    def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
+        if self._slicer is not None and self._slicer.can_slice(order):
+            path = self._slicer.slice(order)
+            if path is not None:
+                content = path.read_bytes()
+                path.unlink()
+                return msgspec.structs.replace(order, inputs={SLICE: path}), [ray.put(content)]
+        with self._lock:
+            references = [self._stored_reference(path, order.contents.get(role)) for role, path in order.inputs.items()]
+            while sum(size for _, size in self._stored.values()) > _STORED_BYTES_MAX:
+                self._stored.popitem(last=False)
+        return order, references
+
+    def _stored_reference(self, path: Path, digest: str | None) -> Any:
+        name = digest or f"{path} {path.stat().st_mtime_ns}"
+        if name not in self._stored:
+            content = path.read_bytes()
+            self._stored[name] = ray.put(content), len(content)
+        self._stored.move_to_end(name)
+        return self._stored[name][0]
+
+
 def _connect(cluster: ClusterBegin) -> str:
     if fault := ray_environment.fault(cluster.address, os.environ):
         return str(fault)
@@ -365,18 +390,5 @@ def _cancel(attempt: _Attempt, *, force: bool) -> None:
             ray.cancel(attempt.stream, force=force)
 
 
-def _plain_name(hostname: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", hostname).strip("-")[:60]
-
-
-def main() -> None:
-    for descriptor in map(int, sys.argv[1:]):
-        os.set_inheritable(descriptor, False)
-    # The daemon handles these signals and stops this process itself.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    RayDriver(socket.socket(fileno=int(sys.argv[1]))).serve()
-
-
 if __name__ == "__main__":
-    main()
+    RayDriver(take_control_socket()).serve()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from worker_service.base.errors import Problem
@@ -76,8 +76,5 @@ def fault(address: str, environ: Mapping[str, str]) -> Problem | None:
     return Problem("RAY_TOKEN_ABSENT", detail, "pagemill cluster init, on the head")
 
 
-def ray_version() -> str | None:
-    try:
-        return version("ray")
-    except PackageNotFoundError:
-        return None
+def has_ray() -> bool:
+    return find_spec("ray") is not None

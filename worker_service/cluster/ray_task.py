@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from worker_service.base.directories import open_nested_folder
+
 GATHER_SECONDS = 0.25
 ALIVE_SECONDS = 5.0
 """Shows the driver that the stream works."""
@@ -160,7 +162,9 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         line = socket.socket(socket.AF_UNIX)
         try:
-            connect(line, place)
+            # The path may be longer than the 107 bytes of an address.
+            with open_nested_folder(place) as folder:
+                line.connect(f"/proc/self/fd/{folder}/socket")
             return _NodeConnection(line)
         except (OSError, NodeServerLost) as error:
             line.close()
@@ -172,23 +176,9 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
         time.sleep(0.05)
 
 
-def connect(line: socket.socket, place: Path) -> None:
-    # The path may be longer than the 107 bytes of an address.
-    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        line.connect(f"/proc/self/fd/{folder}/socket")
-    finally:
-        os.close(folder)
-
-
 def _place(terms: bytes, node_id: str) -> Path:
-    return state_directory() / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"
-
-
-def state_directory() -> Path:
-    given = os.environ.get("STATE_DIRECTORY")
-    if given:
-        return Path(given.split(":")[0])
     state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    return base / "pagemill-node"
+    given = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    directory = Path(given) if given else base / "pagemill-node"
+    return directory / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"

@@ -38,6 +38,7 @@ from worker_service.runner.protocol import (
     encode_frame,
     encode_message,
     receive_begin,
+    take_control_socket,
 )
 
 _READ_BYTES = 1 << 16
@@ -512,15 +513,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)
-    if len(sys.argv) > 2:
-        os.set_inheritable(int(sys.argv[2]), False)
-    # The daemon handles these signals and stops the fork server itself.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     try:
-        ForkServer(socket.socket(fileno=descriptor)).serve()
+        ForkServer(take_control_socket()).serve()
     except MemoryError:
         os._exit(EXIT_OUT_OF_MEMORY)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import stat
 import struct
@@ -109,6 +110,15 @@ def encode_frame(message: msgspec.Struct) -> bytes:
 
 def decode_daemon_message(body: bytes) -> DaemonMessage:
     return _read(_daemon_decoder, body)
+
+
+def take_control_socket() -> socket.socket:
+    """Return the socket to the daemon. The daemon handles signals, and stops this process itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for descriptor in map(int, sys.argv[1:]):
+        os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=int(sys.argv[1]))
 
 
 def receive_begin(control: socket.socket, inbox: Inbox) -> tuple[Begin, list[bytes]]:

@@ -117,7 +117,7 @@ def _check_ray(settings: Settings) -> Iterator[Finding]:
     environ = {**os.environ}
     token = ray_environment.prepare(environ)
     service_token = ray_environment.service_token()
-    if ray_environment.ray_version() is None:
+    if not ray_environment.has_ray():
         yield Finding(Level.CRITICAL, "Ray", "it is not installed", "pip install 'pagemill[ray]'")
     elif token is None and service_token.exists():
         yield Finding(Level.OK, "Ray", f"only root can read its token, {service_token}: sudo checks it")
