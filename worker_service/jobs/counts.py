@@ -14,21 +14,17 @@ class Counts(Struct, frozen=True):
     oldest_pending_at: str | None
 
 
-class TypeCounts(Struct, frozen=True):
-    job_type: str
-    pending: int
-    held: int
-    running: int
-    completed: int
-    failed: int
-    cancelled: int
-
-
 class LiveCounts(Struct, frozen=True):
     job_type: str
     pending: int
     held: int
     running: int
+
+
+class TypeCounts(LiveCounts, frozen=True):
+    completed: int
+    failed: int
+    cancelled: int
 
 
 class PlatformCount(Struct, frozen=True):

@@ -53,8 +53,6 @@ COLUMNS = (
 )  # fmt: skip
 WRITTEN = tuple(column for column in COLUMNS if column.written)
 CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
-FORMER_ERROR_CODES = {"FORK_SERVER_DIED": "FORK_SERVER_DIED"}
-"""Error codes that a filter still accepts → today's."""
 
 
 class Selector(Struct, frozen=True):

@@ -14,6 +14,7 @@ from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import BadInput, PagemillError
 from worker_service.services.database import Session
 from worker_service.store import opening
+from worker_service.store.connection import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from worker_service.jobs.counts import Check
@@ -78,4 +79,4 @@ def versions(settings: Settings) -> dict[str, object]:
     schema: int | None = None
     with suppress(PagemillError):
         schema = opening.schema_version(settings.database)
-    return {"library": opening.LIBRARY, "schema": schema, "schema_of_this_version": opening.SCHEMA_VERSION}
+    return {"library": opening.LIBRARY, "schema": schema, "schema_of_this_version": SCHEMA_VERSION}

@@ -13,7 +13,6 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import (
     CHOSEN_BY,
-    FORMER_ERROR_CODES,
     Column,
     S,
     Selector,
@@ -131,8 +130,7 @@ def _read_chosen(column: Column, words: Any) -> Any:
     if column.is_number:
         return check_number(column.flag, words)
     if isinstance(words, str):
-        word = check_text(column.flag, words)
-        return FORMER_ERROR_CODES.get(word, word) if column.name == "error_code" else word
+        return check_text(column.flag, words)
     return tuple(_split(words)) if column.divides else tuple(check_text(column.flag, word) for word in words)
 
 

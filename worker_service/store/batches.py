@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from datetime import timedelta
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import BatchNotFound, Refused
@@ -26,6 +26,7 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
+from worker_service.jobs.selector import Selector
 from worker_service.store.database import Row, StorePart
 from worker_service.store.settling import settle
 
@@ -131,17 +132,7 @@ class Batches(StorePart):
     def insert(self, new: NewBatch, jobs: Sequence[NewJob], policy: OwnerPolicy) -> BatchAdded:
         others = self._other_active(new.owner, policy)
         state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
-        [(batch_id,)] = self._db.write(
-            "add_batch",
-            owner=new.owner,
-            name=new.name,
-            priority=new.priority,
-            state=state,
-            asked=new.asked,
-            actions=new.actions,
-            notify=new.notify,
-            now=self._db.now(),
-        )
+        [(batch_id,)] = self._db.write("add_batch", **asdict(new), state=state, now=self._db.now())
         # Replace the other batches first, so that the new jobs can take over their documents.
         replaced = self._replace(others, policy, batch_id)
         inserted = self._store.intake.insert_many([_with_batch(job, new, batch_id) for job in jobs])
@@ -249,16 +240,14 @@ class Batches(StorePart):
             settle(self._db)
         cancelled: list[int] = []
         asked: list[int] = []
-        while any(status == Status.PENDING for _, status in self._live_jobs(batch_id)) or not (cancelled or asked):
+        jobs = Selector(batch_ids=(batch_id,), statuses=(Status.PENDING,))
+        while self._store.reading.count(jobs) or not (cancelled or asked):
             changed = self._store.steering.cancel_jobs_of_batch(batch_id, action_id, actor)
             if not changed.job_ids and not changed.asked:
                 break
             cancelled += changed.job_ids
             asked += [job_id for job_id in changed.asked if job_id not in asked]
         return BatchMoved(self.get(batch_id), cancelled, asked)
-
-    def _live_jobs(self, batch_id: int) -> Sequence[Row]:
-        return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():

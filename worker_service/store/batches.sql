@@ -80,7 +80,7 @@ SELECT q.id FROM worker_job_queue q
  ORDER BY q.id LIMIT :most;
 
 -- name: live_in_batch
-SELECT id, status FROM worker_job_queue
+SELECT id FROM worker_job_queue
  WHERE batch_id = :batch_id AND batch_id IS NOT NULL AND status IN ('pending', 'running') ORDER BY id;
 
 -- name: remove_batch

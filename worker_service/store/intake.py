@@ -15,10 +15,9 @@ from worker_service.jobs.generations import decide, way_to_read
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import retries_of
 from worker_service.store.database import Row, StorePart, chunks
-from worker_service.store.deferred_actions import ParentFacts, fire_actions, tag_documents
 from worker_service.store.errors import rule_broken
 from worker_service.store.job_rows import row_of_job, statement_of, usual_values
-from worker_service.store.settling import settle
+from worker_service.store.settling import ParentFacts, fire_actions, settle, tag_documents
 
 # Twice as fast as a statement per job, because AUTOINCREMENT updates its sequence once per statement.
 _ROWS_AT_ONCE = 50

@@ -26,7 +26,7 @@ class DocumentLinks(StorePart):
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
         """Return (path, target). A link without a target must be deleted."""
-        return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
+        return self._db.read("links_of", document_id=document_id)
 
     def save_links(self, wanted: Sequence[Links]) -> None:
         """Assign free names to the links of each document, and mark its other links for deletion."""

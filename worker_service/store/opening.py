@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from worker_service.jobs.retries import RetryRule
     from worker_service.settings.config import Settings
 
-__all__ = [
-    "LIBRARY",
-    "SCHEMA_VERSION",
-    "initialise",
-    "open_as_set",
-    "open_store",
-    "refuse_network_file_system",
-    "schema_version",
-]
-
 LIBRARY = f"SQLite {SQLITE_VERSION}"
 PAYLOAD_BYTES_MAX = 1_048_576
 

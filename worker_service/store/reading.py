@@ -29,10 +29,9 @@ _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
 class Reading(StorePart):
     def get(self, job_id: int) -> Job:
-        rows = self._db.read("get", job_id=job_id)
-        if not rows:
-            raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
-        return Job.from_row(rows[0])
+        for row in self._db.read("get", job_id=job_id):
+            return Job.from_row(row)
+        raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
 
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
@@ -50,19 +49,19 @@ class Reading(StorePart):
     def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
-        return [row[0] for row in self._db.read_sql(sql, values)]
+        return [one for (one,) in self._db.read_sql(sql, values)]
 
     def oldest_ended_ids(self, selector: Selector, most: int) -> Sequence[int]:
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND completed_at < ? ORDER BY completed_at LIMIT ?"
-        return [row[0] for row in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
+        return [one for (one,) in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
         """Return (id, status). The status of a deleted job is 'gone'."""
-        return [(needs_id, status) for needs_id, status in self._db.read("waits_for", job_id=job_id)]
+        return self._db.read("waits_for", job_id=job_id)
 
     def pauses(self) -> Sequence[Pause]:
         return [Pause(*row) for row in self._db.read("pauses", now=self._db.now())]
@@ -86,20 +85,14 @@ class Reading(StorePart):
         condition, values = _where_between(replace(selector, statuses=matching), before_id, from_id)
         sql = f"SELECT id FROM worker_job_queue WHERE {condition} AND generation IS NOT NULL"
         job_ids = [row[0] for row in self._db.read_sql(sql, values)]
-        return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
+        return [one for (one,) in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def failures(
-        self,
-        *,
-        owner: str | None,
-        code: str | None,
-        before_id: int | None,
-        most: int,
-        batch_id: int | None = None,
+        self, *, owner: str | None, code: str | None, before_id: int | None, most: int, batch_id: int | None = None
     ) -> Sequence[tuple[int, int, str]]:
         """Return (failure id, job id, name of the document or '') of failures that need attention, newest first."""
         values = {"owner": owner, "code": code, "before_id": before_id or 2**62, "most": most, "batch_id": batch_id}
-        return [(failure_id, job_id, name) for failure_id, job_id, name in self._db.read("failures", **values)]
+        return self._db.read("failures", **values)
 
     def failing_jobs(
         self, *, owner: str | None, code: str | None = None, ids: Sequence[int] | None = None
@@ -143,30 +136,19 @@ def _where_between(selector: Selector, before_id: int | None, from_id: int | Non
 
 
 def where(selector: Selector) -> tuple[str, list[Any]]:
-    terms: list[_Term] = [
-        ("1", ()),
-        *_id_terms(selector),
-        *_column_terms(selector),
-        *_index_terms(selector),
-        *_time_terms(selector),
-    ]
-    terms += [_match_term(path, wanted) for path, wanted in selector.match]
+    terms: list[_Term] = [("1", ()), *_id_terms(selector), *_column_terms(selector), *_other_terms(selector)]
     return " AND ".join(term for term, _ in terms), [value for _, values in terms for value in values]
 
 
 def _id_terms(selector: Selector) -> Iterator[_Term]:
-    named = [
-        (ids, sql)
-        for ids, sql in (
-            (selector.ids, "SELECT value FROM json_each(?)"),
-            (selector.batch_ids, _IDS_BY.format("batch_id")),
-            (selector.document_ids, _IDS_BY.format("document_id")),
-        )
-        if ids
-    ]
+    queries = {
+        "SELECT value FROM json_each(?)": selector.ids,
+        _IDS_BY.format("batch_id"): selector.batch_ids,
+        _IDS_BY.format("document_id"): selector.document_ids,
+    }
+    named = {sql: json.dumps(list(ids)) for sql, ids in queries.items() if ids}
     if named:
-        queries = " UNION ALL ".join(sql for _, sql in named)
-        yield f"id IN ({queries})", [json.dumps(list(ids)) for ids, _ in named]
+        yield f"id IN ({' UNION ALL '.join(named)})", [*named.values()]
 
 
 def _column_terms(selector: Selector) -> Iterator[_Term]:
@@ -186,25 +168,20 @@ def _any_term(column: str, wanted: Sequence[object]) -> _Term:
     return f"{column} IN ({', '.join('?' * len(wanted))})", wanted
 
 
-def _index_terms(selector: Selector) -> Iterator[_Term]:
-    """Let the planner use the partial indexes."""
+def _other_terms(selector: Selector) -> Iterator[_Term]:
+    # These let the planner use the partial indexes.
     if selector.accounts:
         yield "account IS NOT NULL", ()
     if selector.error_code is not None:
         yield "error_code IS NOT NULL", ()
     if selector.owners and "" not in selector.owners:
         yield "owner <> ''", ()
-
-
-def _time_terms(selector: Selector) -> Iterator[_Term]:
     if selector.since is not None:
         yield "ifnull(completed_at, created_at) >= ?", [selector.since]
     if selector.older_than is not None:
         yield "ifnull(completed_at, created_at) < ?", [selector.older_than]
-
-
-def _match_term(path: str, wanted: object) -> _Term:
-    if not _PATH.fullmatch(path):
-        raise BadInput(f"{path!r} is not a path into the payload", "write it like file_id or page_range[0]")
-    # `->` returns JSON text, in which 1 differs from "1" and from true.
-    return "payload -> ? = json(?)", [f"$.{path}", json.dumps(wanted)]
+    for path, wanted in selector.match:
+        if not _PATH.fullmatch(path):
+            raise BadInput(f"{path!r} is not a path into the payload", "write it like file_id or page_range[0]")
+        # `->` returns JSON text, in which 1 differs from "1" and from true.
+        yield "payload -> ? = json(?)", [f"$.{path}", json.dumps(wanted)]

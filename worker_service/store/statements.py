@@ -14,7 +14,7 @@ from worker_service.store.database import row_of
 _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
-    "deferred_actions", "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
+    "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
     "job_control", "batches", "reading", "gates", "history", "overview", "library", "search", "embeddings",
     "tags", "removal", "links", "pruning", "undo", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from worker_service.jobs.documents import DeferredAction, OnEnd, TagAction
 from worker_service.jobs.tags import TagCount
 from worker_service.store.database import StorePart
-from worker_service.store.deferred_actions import ParentFacts, fire_actions, tag_documents
 from worker_service.store.intake import action_values
+from worker_service.store.settling import ParentFacts, fire_actions, tag_documents
 
 
 class Tags(StorePart):
