@@ -1,1 +1,0 @@
-"""Helpers for every package."""

@@ -1,4 +1,4 @@
-"""Clocks and time zones, and times as UTC text, which sorts. No other module reads the wall clock."""
+"""Times are UTC text, which sorts. No other module reads the wall clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_text(moment: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    """Text that is no time, which only a manual edit can leave, counts as 1970."""
+    """Text that is no time, from a manual edit, counts as 1970."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -61,7 +61,7 @@ def period_of(moment: datetime, period: str, zone: str) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
+    """Such as ``90s``, ``2h``, ``30d`` or ``1h30m``."""
     parts = _DURATION.findall(text)
     if not parts or _DURATION.sub("", text).strip():
         raise BadTime(f"{text!r} is not a length of time", "write it like 90s, 10m, 2h, 30d or 1h30m")
@@ -82,7 +82,7 @@ def parse_length(text: str) -> timedelta:
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
-    """Parse ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
+    """Such as ``+10m`` (from now) or ``2026-11-18 10:00``; without a zone it is UTC."""
     if text.startswith("+"):
         return add_duration(now, parse_duration(text[1:]))
     try:

@@ -1,7 +1,4 @@
-"""Open files without following symbolic links.
-
-A path can be replaced by a link between check and use; a descriptor stays with its directory.
-"""
+"""Open files by descriptors: a path can be replaced by a link between check and use."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool = False) -> Iterator[int]:
-    """Open the last of nested folders. `root` may be a link; no folder may."""
+    """`root` may be a link; no folder may."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(top, folders, creates=creates)
@@ -54,7 +51,7 @@ def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False
 
 
 def open_beneath(directory: int, path: PurePath, flags: int) -> int:
-    """Follow no link. With `O_PATH` the last part may be a link, to which the descriptor then refers."""
+    """With `O_PATH` the last part may be a link, to which the descriptor then refers."""
     if path.is_absolute() or ".." in path.parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC

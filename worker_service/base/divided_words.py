@@ -1,5 +1,3 @@
-"""Find words that a line end or a soft hyphen divides."""
-
 from __future__ import annotations
 
 import re
@@ -12,7 +10,7 @@ _DIVISIONS = re.compile(_DIVISION)
 
 
 def divided_words(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and the whole of each divided word."""
+    """Yield start, end and the whole of each word that a line end or soft hyphen divides."""
     if _DIVISIONS.search(text):
         for found in _DIVIDED.finditer(text):
             yield found.start(), found.end(), _DIVISIONS.sub("", found[0])

@@ -1,4 +1,4 @@
-"""One small exception class for each thing that a caller would do differently, with code and exit code."""
+"""One small class for each thing that a caller would do differently."""
 
 from __future__ import annotations
 
@@ -109,8 +109,7 @@ class TokenNotFound(PagemillError, code="token_not_found", exit_code=66): ...
 class Refused(PagemillError, code="refused", exit_code=1): ...
 
 
-class IdempotencyConflict(Refused, code="asked_twice"):
-    """Another request with this Idempotency-Key came first."""
+class IdempotencyConflict(Refused, code="asked_twice"): ...
 
 
 class LeaseLost(PagemillError, code="lease_lost"):
@@ -118,8 +117,7 @@ class LeaseLost(PagemillError, code="lease_lost"):
 
 
 class CancelRequested(LeaseLost, code="cancel_requested"):
-    """The job still accepts only the end of its cancellation (P7)."""
+    """Only the end of its cancellation is accepted (P7)."""
 
 
-class WorkerUnknown(PagemillError, code="worker_unknown"):
-    """The worker was declared dead, or never registered."""
+class WorkerUnknown(PagemillError, code="worker_unknown"): ...

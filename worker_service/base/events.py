@@ -1,7 +1,4 @@
-"""Names of log events, and the setup of logging.
-
-Payloads, results and secrets are never logged. structlog is imported when logging starts.
-"""
+"""Payloads, results and secrets are never logged. structlog is imported when logging starts."""
 
 from __future__ import annotations
 
@@ -172,7 +169,6 @@ class _Lines:
 
 
 def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
-    """Escape control characters of untrusted files."""
     return {
         name: (harmless_text if name == "exception" else harmless)(value) if isinstance(value, str) else value
         for name, value in event.items()

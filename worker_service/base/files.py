@@ -42,10 +42,7 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
 def move_file(
     source: Path | str, target: Path | str, *, source_directory: int | None = None, target_directory: int | None = None
 ) -> None:
-    """Replace the target in one step.
-
-    Across file systems the copy is synced first. Relative paths are relative to the directory descriptors.
-    """
+    """Replace in one step. Across file systems the copy is synced first."""
     try:
         os.rename(source, target, src_dir_fd=source_directory, dst_dir_fd=target_directory)
     except OSError as error:
@@ -72,7 +69,6 @@ def move_file(
 
 
 def sync_path(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

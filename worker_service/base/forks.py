@@ -16,10 +16,9 @@ libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
-    """Fork a process that calls `run` and ends, at the latest with this process.
+    """Fork a process that calls `run`, and ends at the latest with this one.
 
-    Only the descriptors 0, 1, 2 and `keeps` stay open; None keeps all. After a `MemoryError` the exit code is
-    `EXIT_OUT_OF_MEMORY`.
+    Only the descriptors 0, 1, 2 and `keeps` stay open; None keeps all.
     """
     parent = os.getpid()
     # Text that is still in a buffer would be printed twice.

@@ -1,5 +1,3 @@
-"""Format numbers for people."""
-
 from __future__ import annotations
 
 from datetime import timedelta

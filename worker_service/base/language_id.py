@@ -1,4 +1,4 @@
-"""Identify the language and script of a text by its most frequent words, which survive bad OCR."""
+"""Languages by their most frequent words, which survive bad OCR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert paths to text and back. A path that is not UTF-8 becomes a file: URL that preserves every byte."""
+"""A path that is not UTF-8 is written as a file: URL that preserves every byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def written(path: Path) -> str:
 
 
 def path_of(text: str) -> Path:
-    """Return the path of a text from `written`, or of what a user typed."""
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(text).path)) if text.startswith(FILE_URL) else text)
 
 

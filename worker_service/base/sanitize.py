@@ -1,4 +1,4 @@
-"""Sanitise untrusted text for terminals, pagers, JSON and spreadsheets."""
+"""Untrusted text for terminals, pagers, JSON and spreadsheets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ def harmless_cell(value: object) -> object:
 
 
 def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:
-    """Escape characters that could control a terminal."""
     import json  # only on demand: commands must start fast
 
     return escaped_json(json.dumps(value, ensure_ascii=is_ascii, indent=indent, default=str))

@@ -1,4 +1,4 @@
-"""Tell systemd that a process is ready, alive or stopping. Does nothing without `NOTIFY_SOCKET`."""
+"""Does nothing without `NOTIFY_SOCKET`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Reports of child processes, and ends of attempts."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

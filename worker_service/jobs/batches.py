@@ -33,7 +33,7 @@ class BatchState(StrEnum):
 
 class OwnerPolicy(StrEnum):
     REPLACE = "replace"
-    """The other batches wait until this one has ended or is stopped."""
+    """The others wait until this one has ended or is stopped."""
     QUEUE = "queue"
     OFF = "off"
 
@@ -43,7 +43,6 @@ class NewBatch(Struct, frozen=True):
     name: str = ""
     priority: int = 5
     asked: str = "{}"
-    """JSON: the user's request."""
     actions: str = "[]"
     """JSON: actions to run at its end."""
     notify: str = ""
@@ -109,7 +108,7 @@ class LiveWork(NamedTuple):
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
     live: Mapping[int, LiveWork]
-    """Position → live job of the same owner that does the same work. The others need no job."""
+    """Position → live job of the same owner that does the same work."""
 
 
 class BatchMoved(Struct, frozen=True):

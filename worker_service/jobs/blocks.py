@@ -1,7 +1,6 @@
 """Roles of the parts of a page's text.
 
-Pure rules: a decision is a sum of evidence, a table of points. A page result stores the roles that the page alone
-shows. `resolve_roles` adds what only the whole document shows.
+Pure rules: a decision is a table of points. A page shows some roles alone; `resolve_roles` adds the others.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 BOLD, ITALIC, MONOSPACED, SAID = 1, 2, 4, 8
-"""Flags of `Block.style`. SAID: the file itself says what the block is, such as by a tag or style."""
+"""Flags of `Block.style`. SAID: the file itself says what the block is."""
 
 HEADING_LEVELS = 6
 MARKER = re.compile(
     r"(?:[•◦▪▫●○■□‣⁃∙·➢➤✓✔❖*\u2013\u2014\uf0a7\uf0b7\uf0d8-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})[.)])(?=\s)"
 )
-"""Beginning of an item of a list."""
 _NUMBER = re.compile(r"(?:(?:chapter|part|section|kapitel|teil|appendix|annex|anhang)\s+)?"
                      r"((?:\d{1,2}|[A-Z]|[IVX]{1,5})(?:\.\d{1,3}){0,4})[.):]?\s+(?=\S)", re.IGNORECASE)  # fmt: skip
 _PAGE_NUMBER = re.compile(
@@ -33,7 +31,7 @@ _SENTENCE_END = (".", "!", "?", ";", ",", ":")
 _HEADING_CHARACTERS_MAX = 200
 _HEADING_POINTS = 3.0
 _EDGE = 0.11
-"""Share of the page's height at top and bottom where running lines may be."""
+"""Share of the page's height at its top and bottom."""
 _EDGE_BLOCKS = 4
 _RUNNING_LINES_MAX = 3
 _LARGER = 1.08
@@ -108,7 +106,7 @@ class BlocksOfPage(Struct, frozen=True):
 
 
 def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
-    """Add the roles and levels that follow from the whole document."""
+    """Add what only the whole document shows."""
     pages = _with_running_lines(pages)
     facts = _facts_of(pages)
     made: list[BlocksOfPage] = []
@@ -157,7 +155,7 @@ _Place = tuple[str, int, int]
 
 
 def _standing_lines(pages: Sequence[BlocksOfPage]) -> set[_Place]:
-    """Return the texts that are at the same place of most pages, at the edge or not."""
+    """Return the texts that are at the same place of most pages."""
     times = Counter(
         place
         for page in pages
@@ -171,7 +169,7 @@ def _place(page: BlocksOfPage, block: Block) -> _Place:
 
 
 def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
-    """Return the indexes of the blocks at the top (True) and at the bottom (False) of the page."""
+    """Return the indexes of the blocks at the top (True) and at the bottom (False)."""
     height = page.size[1]
     placed = [
         at
@@ -195,7 +193,6 @@ def _pattern(text: str) -> str:
 
 class _DocumentFacts(NamedTuple):
     body: float
-    """Font height of most of the text."""
     is_body_bold: bool
     says_headings: bool
 
@@ -268,12 +265,12 @@ def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> fl
 
 
 def _is_beside(other: Block, own: Block) -> bool:
-    """Return whether the other block is on the same line, as in a form, not in another column."""
+    """Return whether the other block is on the same line and in the same column."""
     return other.y1 - other.y0 < 4.5 * own.size and min(other.y1, own.y1) - max(other.y0, own.y0) > 0.5 * own.size
 
 
 def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
-    """By the file's own levels, otherwise by numbers, otherwise by the rank of the letters."""
+    """By the file's own levels, otherwise by numbers, otherwise by letters."""
     found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
     ranks = _style_ranks(found)
     depths = {depth: _usual(ranks[_heading_style(page, one)] for page, one in found if _depth(page, one) == depth)
@@ -295,7 +292,6 @@ def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[B
 
 
 def _heading_style(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
-    """Return what orders headings: the greatest is the highest."""
     return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
 
 
@@ -311,7 +307,7 @@ def _style_ranks(found: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[floa
 
 
 def _depth(page: BlocksOfPage, block: Block) -> int:
-    """Return how deep the heading's number is: 2 for 3.1. 0 if it has none."""
+    """Return 2 for 3.1; 0: no number."""
     number = _NUMBER.match(" ".join(page.text_of(block).split()))
     return number[1].count(".") + 1 if number else 0
 

@@ -57,10 +57,9 @@ class HourOfWork(Struct, frozen=True):
     pages: int
     """Read by the completed jobs."""
     seconds: float
-    """Sum of the lengths of their last attempts."""
     longest_seconds: float
     waited_seconds: float
-    """Sum of the times from the earliest possible start to that attempt."""
+    """From the earliest possible start to that attempt."""
     longest_wait_seconds: float
 
     @property

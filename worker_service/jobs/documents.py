@@ -1,4 +1,4 @@
-"""Documents, their generations (P11), files and pages, crawl items, and the questions of handlers."""
+"""Documents, their generations (P11), files and pages, and the questions of handlers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """Inserted when a document, job or batch ends. `FACTS` lists the placeholders of its payload."""
+    """Inserted at the end of a document, job or batch. `FACTS` lists the placeholders of its payload."""
 
     job_type: str
     payload: str = ""
@@ -47,17 +47,17 @@ class TagAction(DeferredAction, frozen=True):
 
 class DocumentRequest(Struct, frozen=True):
     source_key: str
-    """Drive file id, URL or absolute path. With platform and owner it identifies the document for good."""
+    """Drive file id, URL or absolute path. It identifies the document, with platform and owner."""
     name: str
     content: str = ""
     settings: str = ""
-    """JSON: settings that can change the text. Missing: the stored value; null: the default."""
+    """JSON of what can change the text. Missing: the stored value; null: the default."""
     is_forced: bool = False
     is_standing: bool = False
-    """An automatic request: a known document keeps its stored settings."""
+    """Automatic: a known document keeps its stored settings."""
     actions: Sequence[DeferredAction] = ()
     revision: str = ""
-    """The source's name for this content. Empty: none is stable."""
+    """Empty: none is stable."""
     tags: Sequence[str] = ()
     """A standing request tags only a new document."""
 
@@ -65,15 +65,13 @@ class DocumentRequest(Struct, frozen=True):
 class Decision(StrEnum):
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
-    """Accepted: the work under way had not advanced for too long, or is held up."""
+    """Accepted: the work under way was still for too long, or is held up."""
     UNDER_WAY = "under way"
-    """Queued or indexing with this content and these settings."""
     UNCHANGED = "unchanged"
-    """Read successfully with the same content and settings."""
 
 
 class TakeoverTimeouts(Struct, frozen=True):
-    """Time without progress after which a new request may take over a document."""
+    """Time without progress before a takeover."""
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
@@ -103,11 +101,11 @@ class DocumentFacts(Struct, frozen=True):
 
 
 CONFIDENCE_LEAST = 50
-"""OCR confidence in per cent. Pages below it are doubtful."""
+"""Per cent. Pages below it are doubtful."""
 
 
 class PageResult(Struct, frozen=True):
-    """Pages with the same digest have the same text, across documents and owners."""
+    """Pages with the same digest have the same text, across owners."""
 
     number: int
     digest: str
@@ -144,7 +142,7 @@ class NewFile(Struct, frozen=True):
 
 
 class RepublishedFile(Struct, frozen=True):
-    """A published file that a completion publishes again for another job or document."""
+    """A completion publishes it again for another job or document."""
 
     file_id: int
     role: str = ""
@@ -159,11 +157,11 @@ class CrawlItem(Struct, frozen=True):
     revision: str = ""
     size: int | None = None
     note: str = ""
-    """Why the item was not enqueued. Empty: it was."""
+    """Why it was not enqueued. Empty: it was."""
     is_gone: bool = False
     detail: str = ""
     walk: int = 0
-    """The full walk that saw the item last. Set in answers only."""
+    """The full walk that saw the item last. Only in answers."""
 
 
 class CrawlPage(Struct, frozen=True):
@@ -172,8 +170,7 @@ class CrawlPage(Struct, frozen=True):
     walk: int = 0
     state: str | None = None
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items. Pending jobs of an item that disappears are cancelled. Empty:
-    none are."""
+    """Prefix of the unique keys of jobs that fetch items; those of a vanished item are cancelled."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -217,7 +214,7 @@ class Files(QuestionAnswer, frozen=True):
 
 
 class SameContent(Question[Files], Struct, frozen=True):
-    """Published files with the same content: by SHA-256 of all owners, by MD5 and size of the job's owner."""
+    """By SHA-256 of all owners, by MD5 and size of the job's owner."""
 
     sha256: str = ""
     md5: str = ""
@@ -229,7 +226,7 @@ class Currency(QuestionAnswer, frozen=True):
 
 
 class IsCurrent(Question[Currency], Struct, frozen=True):
-    """Ask before expensive work whether the generation is the newest."""
+    """Ask before expensive work."""
 
 
 class CrawlMemory(QuestionAnswer, frozen=True):
@@ -238,12 +235,12 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Items by ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
+    """By ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
 
     crawl: str
     ids: Sequence[str] = ()
     not_seen_in: int | None = None
-    """Number of a walk: select items that it has not seen."""
+    """Number of a walk."""
     with_note: str | None = None
     after: str = ""
 
@@ -255,13 +252,13 @@ class TextOfResult(Struct, frozen=True):
 
 class TextsToEmbed(QuestionAnswer, frozen=True):
     documents: Sequence[tuple[int, int]] = ()
-    """Documents without all vectors, each with its current generation."""
+    """Without all vectors, each with its current generation."""
     pages: Sequence[TextOfResult] = ()
-    """Some of their pages without vectors."""
+    """Some of their pages."""
 
 
 class PagesToEmbed(Question[TextsToEmbed], Struct, frozen=True):
-    """Only for jobs of type `embed`, which belong to no owner."""
+    """Only for jobs of type `embed`."""
 
     model: str
 

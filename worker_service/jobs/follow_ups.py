@@ -1,5 +1,3 @@
-"""Follow-up actions: parse them, and fill the placeholders of their payloads."""
-
 from __future__ import annotations
 
 import json
@@ -34,7 +32,7 @@ def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = Fa
 
 
 def read_json(text: str) -> object:
-    """Raise `BadPayload` with the place of the mistake; NaN and Infinity are mistakes."""
+    """NaN and Infinity are mistakes."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

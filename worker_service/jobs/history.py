@@ -47,7 +47,7 @@ class Notice(Struct, frozen=True):
 
 
 class Episode(Struct, frozen=True):
-    """A condition that lasts, such as a silent worker; its begin is a notice."""
+    """A condition that lasts; its begin is a notice."""
 
     key: str
     message: str
@@ -76,8 +76,6 @@ OPPOSITE = {
 
 
 class Action(Struct, frozen=True):
-    """A bulk change by a user, for the history and for undo."""
-
     id: int
     at: str
     actor: str
@@ -86,7 +84,6 @@ class Action(Struct, frozen=True):
     jobs: int
     documents: int
     subject: str = ""
-    """The tokens, or the schedule."""
     batch_id: int | None = None
 
     @property
@@ -99,12 +96,12 @@ class Action(Struct, frozen=True):
 
     @property
     def opposite(self) -> str | None:
-        """None: the action cannot be undone."""
+        """None: it cannot be undone."""
         return OPPOSITE.get(self.verb)
 
 
 class Changed(Struct, frozen=True):
-    """Jobs in `asked` were running, and end when their processes have exited."""
+    """Jobs in `asked` end when their processes have exited."""
 
     action_id: int | None
     job_ids: Sequence[int]
@@ -112,4 +109,4 @@ class Changed(Struct, frozen=True):
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
     waiting: Sequence[int] = ()
-    """Batches that wait because a retry started another one."""
+    """Batches that wait because of a retry."""

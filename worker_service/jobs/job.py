@@ -46,21 +46,21 @@ class NewJob(Struct, frozen=True):
     source_key: str | None = None
     after: Sequence[int] = ()
     after_any: bool = False
-    """Wait until the jobs in `after` have ended in any way, instead of completed."""
+    """Until the jobs in `after` have ended in any way."""
     after_earlier: bool = False
-    """Wait also for the preceding jobs in the same list of follow-ups."""
+    """Also for the preceding follow-ups in the same list."""
     on_failure: Sequence[DeferredAction] = ()
     document: DocumentRequest | None = None
-    """The job is inserted only if this document has to be read, and takes its next generation."""
+    """The job is inserted only if this document has to be read."""
     brings: DocumentRequest | None = None
-    """The document that the job would add. It is not inserted if that revision has been read so."""
+    """Added by the job, which is not inserted if that revision has been read so."""
 
 
 class Enqueued(NamedTuple):
     job_id: int
     """0: its document needs no job."""
     existing: bool = False
-    """`job_id` is a live job with the same unique_key or document."""
+    """Of a live job with the same unique_key or document."""
     document_id: int | None = None
     decision: Decision | None = None
 
@@ -75,7 +75,7 @@ class StoredSchedule(Struct, frozen=True):
     name: str
     owner: str
     definition: str
-    """JSON: the other fields of a [[schedule]] table."""
+    """JSON of a [[schedule]] table's other fields."""
     paused_at: str | None = None
 
 
@@ -93,7 +93,7 @@ class StartedWork(Struct, frozen=True):
 
 
 class Lease(NamedTuple):
-    """The right to finish one attempt, lost when the row's fence is raised."""
+    """Lost when the row's fence is raised."""
 
     job_id: int
     fence: int
@@ -101,7 +101,7 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Times are UTC text. Creating a struct of 41 fields would cost more than reading."""
+    """Times are UTC text. A struct of 41 fields would be slower."""
 
     id: int
     job_type: str

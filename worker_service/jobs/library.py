@@ -17,16 +17,16 @@ class DocumentSelector(Struct, frozen=True):
     name: str = ""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
-    """Leave out documents without a published generation."""
+    """With a published generation."""
     batch_ids: Sequence[int] = ()
-    """Batches that have requested the documents, even if another has read them."""
+    """Requested by these batches, even if another has read them."""
     tags: Sequence[str] = ()
-    """Documents with all of these tags."""
+    """All of these."""
     kinds: Sequence[str] = ()
     since: str | None = None
-    """Added at this time (UTC) or later."""
+    """Added then (UTC) or later."""
     until: str | None = None
-    """Added before this time (UTC)."""
+    """Added before (UTC)."""
 
     @property
     def is_empty(self) -> bool:
@@ -35,7 +35,6 @@ class DocumentSelector(Struct, frozen=True):
 
 class DocumentSort(StrEnum):
     DATE = "date"
-    """When it was added, newest first."""
     NAME = "name"
     PAGES = "pages"
     STATE = "state"
@@ -99,7 +98,6 @@ class Document(Struct, frozen=True):
 
     @property
     def has_pages_to_see(self) -> bool:
-        """Those of unknown kind count, too."""
         return self.kind in (None, "pdf", "image")
 
     @property
@@ -116,20 +114,20 @@ class DocumentChange(Struct, frozen=True):
     number: int
     document_id: int
     generation: int | None
-    """None: the document was removed."""
+    """None: removed."""
 
 
 class Provenance(Struct, frozen=True):
     folder: str
     size: int | None
-    """None: the workspace has no original of it."""
+    """None: no original in the workspace."""
     sha256: str
     md5: str
     read_at: str | None
 
 
 class ReadingSpeed(Struct, frozen=True):
-    """Over the newest documents, without the time when none was being read."""
+    """Without the time when nothing was read."""
 
     documents: int
     pages: int
@@ -141,7 +139,7 @@ class ReadingSpeed(Struct, frozen=True):
 
 
 class Weight(Struct, frozen=True):
-    """Pages and files that no other document shares."""
+    """Pages and files of no other document."""
 
     documents: int = 0
     pages: int = 0

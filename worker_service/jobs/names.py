@@ -1,4 +1,4 @@
-"""Safe names of files and folders, and of links to documents: no separators, control characters or leading dot."""
+"""Safe names: no separators, control characters or leading dot, and a limited length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_service.jobs.digest import digest
 BY_OWNER = "by-owner"
 
 _BYTES_MAX = 200
-"""Less than the 255 of file systems: leaves room for suffixes."""
+"""File systems allow 255; leaves room for suffixes."""
 _RESERVED_NAMES = {
     *("con", "prn", "aux", "nul"),
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)),
@@ -25,7 +25,7 @@ _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\uf
 _NO_OWNER = "unowned"
 _FOLDERS_MOST = 30
 _FOLDER_BYTES_MAX = 1500
-"""All folders together, below Linux's limit of a path."""
+"""Together, below Linux's limit of a path."""
 _SUFFIXES = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
@@ -119,7 +119,7 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Append the first of `suffixes` unless the name ends with one of them."""
+    """Append the first of `suffixes` unless it has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(_safe_character(one) for one in text.translate(_LIKE_SEPARATORS))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")

@@ -1,7 +1,4 @@
-"""Check payloads against the JSON Schema of their handler, in microseconds.
-
-The handler's decoder decides in the child, so this must reject nothing that it accepts: in doubt the payload passes.
-"""
+"""Check payloads in microseconds. The handler's decoder decides in the child, so reject nothing that it accepts."""
 
 from __future__ import annotations
 

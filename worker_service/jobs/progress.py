@@ -7,7 +7,7 @@ from worker_service.base.clock import from_text
 from worker_service.jobs.job import Job, Status
 
 SILENT_SECONDS = 15.0
-"""A running job that has neither advanced nor logged for this long is shown as silent."""
+"""Without progress or log lines."""
 
 _RATE_SECONDS_LEAST = 5.0
 _PERCENT_LEAST = 3

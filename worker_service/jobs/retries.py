@@ -1,4 +1,4 @@
-"""Retry policy. Attempts, crashes and requeues are each capped (P6)."""
+"""Attempts, crashes and requeues are each capped (P6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_service.jobs.job import Job, NewJob
 REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
-"""Error code of an `at_most_once` job whose handler started and reported no outcome."""
+"""An `at_most_once` job's handler started and reported no outcome."""
 MAY_HAVE_RUN_REMEDY = "check whether it took effect, and retry it only if it did not"
 
 
@@ -24,7 +24,7 @@ class RetryRule(Struct, frozen=True):
     max: int | None = None
     """None: the default of the table."""
     first_seconds: float = 10.0
-    """Each further retry waits twice as long, up to `most_seconds`."""
+    """Doubles with each retry, up to `most_seconds`."""
     most_seconds: float = 3600.0
 
 
@@ -40,7 +40,7 @@ class GiveUp(Struct, frozen=True):
 
 
 def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _PLAIN) -> timedelta:
-    """10 s, 20 s, 40 s … up to an hour, ± 25 %. `jitter` is between 0 and 1."""
+    """`jitter` is between 0 and 1."""
     seconds = min(rule.first_seconds * 2 ** min(retry_count, 30), rule.most_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 

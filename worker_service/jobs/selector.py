@@ -19,16 +19,16 @@ class Column(Struct, frozen=True):
     metavar: str = "NAME"
     is_number: bool = False
     heading: str = ""
-    """Heading in lists of jobs. Empty: not listed."""
+    """In lists of jobs. Empty: not listed."""
     written: str = ""
-    """Help of the flag. Empty: users cannot set the column."""
+    """Help of the flag. Empty: not set by users."""
     is_filled: bool = False
     chosen_by: str = ""
-    """Field of `Selector`. Empty: users cannot filter by the column."""
+    """Field of `Selector`. Empty: no filter."""
     divides: bool = False
     """A filter takes several values, separated by commas."""
     is_part: bool = False
-    """A filter matches any part of the value; case is ignored."""
+    """A filter matches any part; case is ignored."""
     about: str = ""
 
 
@@ -56,10 +56,10 @@ CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
 
 
 class Selector(Struct, frozen=True):
-    """All given fields must match. Times are UTC text. Empty: every job."""
+    """All given fields must match."""
 
     ids: Sequence[int] = ()
-    """`ids`, `batch_ids` and `document_ids` are added up; other fields narrow down."""
+    """`ids`, `batch_ids` and `document_ids` are added up."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
@@ -69,9 +69,8 @@ class Selector(Struct, frozen=True):
     error_code: str | None = None
     name: str | None = None
     since: str | None = None
-    """Ended at this time or later; live jobs: created."""
+    """UTC text: ended then or later; live jobs: created."""
     older_than: str | None = None
-    """Ended before this time; live jobs: created."""
     match: Sequence[tuple[str, object]] = ()
     """Paths into the payload (`file_id`, `page_range[0]`), with JSON values."""
     batch_ids: Sequence[int] = ()

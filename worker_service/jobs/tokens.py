@@ -1,7 +1,4 @@
-"""API tokens, one-time links and browser sessions.
-
-Only the SHA-256 of a secret is stored: the secret is long and random.
-"""
+"""Only the SHA-256 of a secret is stored: the secret is long and random."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class GrantedRequest(Struct, frozen=True):
     at: str
     status: int | None
     answer: str | None
-    """Body of the response. None: unknown."""
+    """None: unknown."""
     location: str | None
 
 
@@ -85,7 +82,7 @@ def token_text(token_id: int, secret: str) -> str:
 
 
 def parse_token_text(word: str) -> tuple[int, str] | None:
-    """Return the id and the secret, or None if it is not a token."""
+    """Return the id and the secret."""
     found = _WORD.fullmatch(word.strip()) if word.isascii() else None
     return None if found is None else (int(found[1]), found[2])
 

@@ -17,7 +17,7 @@ class HandlerFacts(Struct, frozen=True):
     payload_schema: str | None = None
     timeout_seconds: int = 3600
     choices: str | None = None
-    """JSON: for a payload key, its possible values and how to install the missing ones."""
+    """JSON: for a payload key, its values and how to install missing ones."""
 
     @property
     def missing_text(self) -> str:
@@ -61,7 +61,7 @@ class WorkerState(Struct, frozen=True):
 
 
 NODE = "node"
-"""Class of attempts that may run on cluster nodes."""
+"""Attempts that may run on cluster nodes."""
 
 
 class NodeState(Struct, frozen=True):
@@ -81,7 +81,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """A user has requested that the node gets no new attempts."""
+    """It gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):
@@ -94,7 +94,7 @@ class LeaseRow(Struct, frozen=True):
     is_cancelled: bool
     without_grace: bool = False
     is_stopped: bool = False
-    """The batch is stopped or waiting: release the job."""
+    """Its batch is idle: release the job."""
 
 
 class Beat(Struct, frozen=True):

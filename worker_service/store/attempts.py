@@ -1,5 +1,3 @@
-"""Checkpoints, pages, crawl items and questions of running attempts."""
-
 from __future__ import annotations
 
 import json
@@ -54,7 +52,6 @@ class PageTarget(Struct, frozen=True):
     is_current: bool = False
     """False: store them under their digest only, for later attempts."""
     is_wanted: bool = False
-    """False once the lease is lost or a cancellation was requested."""
 
     @property
     def is_kept(self) -> bool:

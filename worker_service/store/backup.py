@@ -152,7 +152,7 @@ class Restored(Struct, frozen=True):
 def restore_backup(
     backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
 ) -> Restored:
-    """`agrees` gets the id of the restored database before the swap, and may raise an error."""
+    """`agrees` gets the id of the restored database before the swap, and may raise."""
     database.parent.mkdir(parents=True, exist_ok=True)
     copy = database.with_name(f".{database.name}.restoring")
     _remove(copy)
@@ -180,7 +180,7 @@ def _copy(backup: Path, copy: Path) -> None:
 
 
 def _numbers_of(database: Path) -> dict[str, int]:
-    """Return the largest ids and fence, if readable. The database may have been restored from this backup before."""
+    # The database may have been restored from this backup before.
     if not _is_database(database):
         return {}
     with suppress(StoreError), translate_errors(database):

@@ -1,4 +1,4 @@
-"""Batches. Triggers hold the jobs of a stopped batch and write notices; `settle` ends batches."""
+"""Triggers hold the jobs of a stopped batch and write notices; `settle` ends batches."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ _LAST_LOOK_SECONDS = 0.5
 class FileWatch:
     """Notices within milliseconds that another connection has committed.
 
-    The kernel's hints (inotify) also report this process's writes, and before the commit is visible, so after a hint
-    the change counter is read at growing intervals. Reading it every 10 ms would cost 0.8 % of a core; this costs 0.03
-    %. The names of open files show that the database was deleted or replaced, which SQLite does not notice.
+    The kernel's hints (inotify) come before the commit is visible, so after one the change counter is read at growing
+    intervals. Reading it every 10 ms would cost 0.8 % of a core; this costs 0.03 %. Open files show that the database
+    was deleted or replaced, which SQLite does not notice.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FileWatch:
         self._gap = _FIRST_LOOK_SECONDS
         self.look_at: float | None = None
         self.is_doubtful = False
-        """A file was created, deleted or moved; `fault` finds out whether that is an error."""
+        """`fault` finds out whether that is an error."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
         self._watch = _watch(database.parent)
 

@@ -1,5 +1,3 @@
-"""Effects of a completion besides the job's status."""
-
 from __future__ import annotations
 
 import json

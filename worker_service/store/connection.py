@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Connection = apsw.Connection
 
 OnLongWait = Callable[[float, "LockOwner | None"], None]
-"""Called once in each long wait for the write lock, with the seconds and the holder, if known."""
+"""Called once in each long wait for the write lock, with the seconds and the holder."""
 
 _LONG_WAIT_SECONDS = 1.0
 """Pagemill's own transactions take milliseconds."""
@@ -64,9 +64,9 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
 
 @cache
 def _raise_heap_threshold() -> None:
-    """Make glibc keep freed memory, by allocating and freeing one large, never written block.
+    """Make glibc keep freed memory, by allocating and freeing one block.
 
-    Returning SQLite's scratch memory to the kernel took six sevenths of a claim's time.
+    Returning it to the kernel took six sevenths of a claim's time.
     """
     block = bytes(16 * 1024 * 1024)
     del block

@@ -1,7 +1,4 @@
-"""Connections, statements, clock and write transactions.
-
-Connections open on first use, so that reading needs no write access.
-"""
+"""Connections open on first use, so that reading needs no write access."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ _LONG_SECONDS = 0.005
 
 class WriteOptions(Struct, frozen=True):
     is_durable: bool = True
-    """False for heartbeats and progress, which a power cut may lose."""
+    """False for heartbeats and progress."""
     on_long_wait: OnLongWait | None = None
     pauses: WritePauses | None = None
 
@@ -108,11 +105,7 @@ class Database:
         return int(str(counter))
 
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Run a statement on the write connection.
-
-        With text that is not UTF-8, a query replaces the bytes; RETURNING raises `UnicodeDecodeError` after the rows
-        were written.
-        """
+        """Text that is not UTF-8: a query replaces it; RETURNING raises `UnicodeDecodeError` after the write."""
         return _run(self.writer, self.statements[name], named if row is None else row)
 
     def query(self, name: str, /, **named: object) -> list[Row]:
@@ -149,7 +142,7 @@ class Database:
         return Transaction(lambda: self.writer, self.path, self.writing.pauses, self._last_write)
 
     def relaxed_durability(self) -> Database:
-        """Return this database with `synchronous = NORMAL`: a power cut may lose its last commits."""
+        """Return this database with `synchronous = NORMAL`, for what a power cut may lose."""
         return _RelaxedDatabase(self)
 
     @contextmanager
@@ -336,10 +329,7 @@ def _set_synchronous(connection: apsw.Connection, how: str) -> None:
 
 
 class WritePauses:
-    """Pauses between the write transactions of all stores that share this object.
-
-    SQLite's lock is not fair: without pauses, other programs wait for seconds.
-    """
+    """Pauses between write transactions: SQLite's lock is not fair, so other programs would wait for seconds."""
 
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep

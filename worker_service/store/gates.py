@@ -1,4 +1,4 @@
-"""Why a pending job has not started (P12): the SQL fragments of a claim, and a rehearsal of the next claim."""
+"""Why a pending job has not started (P12): the SQL fragments of a claim, and a rehearsal of the next one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RunQuery = Callable[..., list[Row]]
 
 class Gates(StorePart):
     def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return the gates of a pending job; if it has none, the jobs ahead of it.
+        """Return the gates of a pending job, or the jobs ahead of it.
 
         If a claim would first free waiting jobs, rehearse that, unless the database is read-only or busy.
         """

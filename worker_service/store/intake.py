@@ -1,5 +1,3 @@
-"""Insert jobs and request documents, by the rules of `jobs/generations.py`."""
-
 from __future__ import annotations
 
 import json
@@ -42,8 +40,7 @@ class Intake(StorePart):
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
         """Insert jobs within the caller's transaction.
 
-        The caller calls `settle` after its last write: earlier, it would fail a document whose follow-up jobs come
-        next.
+        The caller calls `settle` after its last write, or a document whose follow-up jobs come next would fail.
         """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=statement_of):

@@ -1,7 +1,4 @@
-"""Checks of the file, the search index and the promises.
-
-The audit orders events by id: a wall clock may be set back.
-"""
+"""Checks of the file, the search index and the promises. Events are ordered by id: a wall clock may be set back."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ from worker_service.store.lock_owner import lasting_lock_owner_of
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 
 _HELD_SECONDS = 1.0
-"""A lock held this long belongs to another program."""
 
 _FREE_BYTES_WARN = 256 * 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""Bulk changes by users, recorded as actions. Each of several short transactions checks its jobs again."""
+"""Bulk changes by users, recorded as actions, in several short transactions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Leases: claim, beat, report, end attempts.
-
-An attempt is closed before the job's status changes, or a trigger refuses.
-"""
+"""An attempt is closed before the job's status changes, or a trigger refuses."""
 
 from __future__ import annotations
 
@@ -41,8 +38,8 @@ class Leases(StorePart):
     ) -> list[Job]:
         """Claim jobs that have no gate (P1, P8, P9).
 
-        `behind` is the number of running jobs that were prefetched and take no slot. The claim ends at the first job
-        whose type is not in `only`, so that prefetching overtakes no job.
+        `behind` counts prefetched jobs, which take no slot. End at the first job whose type is not in `only`, so that
+        prefetching overtakes no job.
         """
         try:
             with self._db.transaction():
@@ -155,7 +152,6 @@ class Leases(StorePart):
             self._end(lease, "snoozed", "snooze", why, run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
-        """Put the job back without counting a retry."""
         with self._db.transaction():
             self._end(lease, "released", "release")
 
@@ -166,10 +162,7 @@ class Leases(StorePart):
             settle(self._db)
 
     def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
-        """Requeue or end every job of a worker that is proven gone, and delete its row.
-
-        Do nothing if the worker has beaten since `last_beat`.
-        """
+        """Requeue or end the jobs of a worker that is proven gone, unless it has beaten since `last_beat`."""
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
             if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
@@ -184,7 +177,6 @@ class Leases(StorePart):
             return [Job.from_row(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
-        """Requeue one job whose attempt is gone."""
         with self._db.transaction():
             for (fate,) in self._db.write("fate_of", **lease._asdict(), requeues_max=REQUEUES_MAX):
                 self._requeue_one(lease, fate, why)

@@ -115,7 +115,7 @@ class Library(StorePart):
         return int(number)
 
     def pages_read(self, ids: Sequence[int], *, since: str, now: str) -> Mapping[int, tuple[int, int, float]]:
-        """Return (pages of the newest generation, pages since then, their seconds) of each document."""
+        """Return (pages of the newest generation, pages since then, their seconds) by document."""
         rows = self._db.read("pages_read", ids=json.dumps(list(ids)), since=since, now=now)
         return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
 
@@ -124,7 +124,6 @@ class Library(StorePart):
         return [DocumentChange(*row) for row in self._db.read("document_changes", after=after, owner=owner, most=most)]
 
     def history(self) -> str:
-        """Return a text that identifies this database and its restores."""
         [row] = self._db.read("history")
         return json.dumps(row)
 

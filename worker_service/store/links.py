@@ -1,4 +1,4 @@
-"""Links to documents' files: rows are written first, links after them (P5)."""
+"""Rows are written first, links after them (P5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DocumentLinks(StorePart):
         return self._db.read("links_of", document_id=document_id)
 
     def save_links(self, wanted: Sequence[Links]) -> None:
-        """Assign free names to the links of each document, and mark its other links for deletion."""
+        """Assign free names to the links, and mark other links of the documents for deletion."""
         with self._db.transaction():
             for links in wanted:
                 # Mark all links for deletion; `save_link` unmarks those that are assigned again.

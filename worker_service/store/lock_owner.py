@@ -1,4 +1,4 @@
-"""Find the process that holds the write lock, in the kernel's list of locks, which is hidden under the systemd unit."""
+"""The process that holds the write lock, in the kernel's list of locks, which the systemd unit hides."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Notices(StorePart):
         return int(notice_id)
 
     def advance(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
-        """Insert the reader's jobs. Return None if another process has advanced it."""
+        """Return None if another process has advanced it."""
         with self._db.transaction():
             if not self._db.write("notices_read", name=reader, since=since, upto=upto):
                 return None

@@ -105,7 +105,7 @@ def initialise(
 
 
 def schema_sql() -> str:
-    """Find it inside the package in a wheel, and above it in a checkout."""
+    """Read it: inside the package in a wheel, above it in a checkout."""
     package = Path(__file__).parents[1]
     carried = package / "schema.sql"
     return (carried if carried.is_file() else package.parent / "schema.sql").read_text("utf-8")

@@ -71,7 +71,7 @@ class OverviewQueries(StorePart):
     ) -> Sequence[ErrorCount]:
         """Count failed jobs by code and type, most frequent first.
 
-        `to_retry` has codes; only jobs that a retry would accept, and whose work no newer job has done, count.
+        `to_retry`: only jobs with these codes that a retry would accept, and whose work is not done.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]

@@ -90,7 +90,7 @@ class Reading(StorePart):
     def failures(
         self, *, owner: str | None, code: str | None, before_id: int | None, most: int, batch_id: int | None = None
     ) -> Sequence[tuple[int, int, str]]:
-        """Return (failure id, job id, name of the document or '') of failures that need attention, newest first."""
+        """Return (failure id, job id, name of the document or ''), newest first."""
         values = {"owner": owner, "code": code, "before_id": before_id or 2**62, "most": most, "batch_id": batch_id}
         return self._db.read("failures", **values)
 

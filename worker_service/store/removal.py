@@ -1,7 +1,4 @@
-"""Removal of documents and unreferenced data.
-
-A page result without a page is offered to no more attempts, and deleted when all that may have asked for it have ended.
-"""
+"""A page result without a page is deleted when all attempts that may have asked for it have ended."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class Removal(StorePart):
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Delete pages of removed documents and unreferenced results. Call until it returns 0."""
+        """Call until it returns 0."""
         if self._db.read("is_forgettable") == [(0,)]:
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -82,7 +79,7 @@ class Removal(StorePart):
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Delete pages of old generations, unreferenced results and superseded files. Call until it returns 0."""
+        """Call until it returns 0."""
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
         files = self._db.read("superseded_files", most=most)
@@ -128,7 +125,7 @@ class Removal(StorePart):
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
-    """Delete rows of `file` with the statement `name`, and mark unreferenced paths."""
+    """Delete with the statement `name`, and mark unreferenced paths."""
     paths = [path.decode(errors="replace") for (path,) in db.write(name, **values)]
     if paths:
         db.write("files_are_gone", paths=json.dumps(paths))

@@ -1,4 +1,4 @@
-"""Start scheduled work exactly once: one transaction records the slot, inserts the work and advances the schedule."""
+"""Start scheduled work exactly once: one transaction records the slot and inserts the work."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Schedules(StorePart):
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
-        """Take all slots up to this one, and insert the work.
+        """Take all slots up to this one, and insert the work; None if it was taken.
 
-        Return None if it has been taken. `missed` is the text of a notice about skipped slots.
+        `missed` is the text of a notice about skipped slots.
         """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
@@ -83,7 +83,7 @@ class Schedules(StorePart):
             return self._start(schedule, as_text(slot), work)
 
     def skip_slots(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
-        """Take all slots up to this time without work. Return False if they have been handled already."""
+        """Take all slots up to this time without work. Return False if they are taken."""
         with self._db.transaction():
             return self._advance(schedule, plan, until, missed, owner)
 

@@ -1,4 +1,4 @@
-"""What follows when a job has ended: jobs that wait for it, documents, batches, and the actions of all three."""
+"""What follows when a job has ended: jobs that wait for it, documents, batches, and their actions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ _SETTLED_MAX = 1000
 
 
 def settle(db: Database) -> None:
-    """Update what waits for ended jobs: dependent jobs in waves, then documents, then batches.
-
-    A call handles about `_SETTLED_MAX` rows; the next claim continues.
-    """
+    """Handle about `_SETTLED_MAX` rows; the next claim continues."""
     if db.write("is_settled") == [(1,)]:
         return
     moved = 0
@@ -62,10 +59,7 @@ def settle(db: Database) -> None:
 
 
 def _hand_over_documents(db: Database, batch_ids: str) -> None:
-    """Move documents from idle batches to active batches that have requested them too.
-
-    An active batch would wait for a stopped one.
-    """
+    """Move documents from idle batches to active batches that have requested them too."""
     from worker_service.store.store import Store
 
     for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
@@ -102,10 +96,7 @@ def tag_documents(db: Database, document_ids: Sequence[int], tags: Sequence[str]
 def fire_actions(
     db: Database, document_ids: Sequence[int], tags: Sequence[Row], asked_by: ParentFacts | None = None
 ) -> None:
-    """Insert the due jobs of documents and (document, tag) pairs, once per generation.
-
-    Without `asked_by` they inherit batch and priority from the generation's newest job.
-    """
+    """Insert the due jobs, once per generation. Without `asked_by` they inherit from the generation's newest job."""
     ids = json.dumps(list(document_ids))
     if tags:
         db.write("actions_of_tags", pairs=json.dumps(list(tags)))

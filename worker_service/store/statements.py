@@ -1,7 +1,4 @@
-"""Read the SQL statements from the .sql files.
-
-``-- name: claim`` starts one, ``-- fragment: lanes`` a piece included as ``{lanes}``.
-"""
+"""``-- name: claim`` starts a statement, ``-- fragment: lanes`` a piece that others include as ``{lanes}``."""
 
 from __future__ import annotations
 

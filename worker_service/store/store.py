@@ -1,7 +1,4 @@
-"""The store: parts over one database, loaded when first used.
-
-Each public method is one transaction; writes with a lost lease raise `LeaseLost` or return it (P2).
-"""
+"""The store: parts, loaded when first used. Each public method is one transaction; a lost lease writes nothing (P2)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Tags of documents, and the actions that run when a document with a tag has been read."""
-
 from __future__ import annotations
 
 import json
@@ -14,10 +12,7 @@ from worker_service.store.settling import ParentFacts, fire_actions, tag_documen
 
 class Tags(StorePart):
     def add(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
-        """Tag documents, and start the actions of new tags for the ones that are read already.
-
-        Return the documents changed.
-        """
+        """Also start the actions of new tags for documents that are read already. Return the documents changed."""
         with self._db.transaction():
             new = tag_documents(self._db, document_ids, tags)
             changed = sorted({document_id for document_id, _ in new})

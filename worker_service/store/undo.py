@@ -1,5 +1,3 @@
-"""Undo an action: do the opposite to each job that has not changed since."""
-
 from __future__ import annotations
 
 from worker_service.base.errors import Refused
