@@ -49,6 +49,7 @@ class Role(StrEnum):
     HEAD = "head"
     FOOT = "foot"
     NUMBER = "number"
+    PICTURE = "picture"
 
 
 RUNNING = (Role.HEAD, Role.FOOT, Role.NUMBER)
@@ -69,6 +70,8 @@ class Block(Struct, array_like=True, frozen=True):
     size: float = 0.0
     """Height of the font in points. 0: not known."""
     style: int = 0
+    alt: str = ""
+    """Alternative text of a picture, whose range in the text is empty."""
 
     @property
     def is_placed(self) -> bool:
@@ -175,13 +178,14 @@ def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
         at
         for at, one in enumerate(page.blocks)
         if one.is_placed
-        and one.role not in (Role.TABLE, *RUNNING)
+        and one.role not in (Role.TABLE, Role.PICTURE, *RUNNING)
         and page.text_of(one).strip().count("\n") < _RUNNING_LINES_MAX
     ]
     upper = sorted(placed, key=lambda at: page.blocks[at].y0)[:_EDGE_BLOCKS]
     lower = sorted(placed, key=lambda at: -page.blocks[at].y1)[:_EDGE_BLOCKS]
-    found = {at: False for at in lower if page.blocks[at].y0 > (1 - _EDGE) * height}
-    return found | {at: True for at in upper if page.blocks[at].y1 < _EDGE * height}
+    pictures = [at for at, one in enumerate(page.blocks) if one.role is Role.PICTURE]
+    found = {at: False for at in [*lower, *pictures] if page.blocks[at].y0 > (1 - _EDGE) * height}
+    return found | {at: True for at in [*upper, *pictures] if page.blocks[at].y1 < _EDGE * height}
 
 
 def _pattern(text: str) -> str:
@@ -218,8 +222,8 @@ def _rounded(size: float) -> float:
 
 def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> float:
     block = page.blocks[at]
-    before = page.blocks[at - 1] if at else None
-    after = page.blocks[at + 1] if at + 1 < len(page.blocks) else None
+    before = next((one for one in page.blocks[at - 1 :: -1] if one.role is not Role.PICTURE), None) if at else None
+    after = next((one for one in page.blocks[at + 1 :] if one.role is not Role.PICTURE), None)
     own_text = page.text_of(block).strip()
     text = " ".join(own_text.split())
     letters = [one for one in text if one.isalpha()]

@@ -11,6 +11,8 @@ from worker_service.jobs.blocks import MARKER, RUNNING, Block, Role
 from worker_service.jobs.page_structure import Rows, Span, StructuredPage
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
+_ALT_SPECIAL = re.compile(r"[\\`*_\[\]<]")
+_ESCAPED = r"\\\g<0>"
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
 DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
 _SENTENCE_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
@@ -32,7 +34,11 @@ def document_markdown(pages: Sequence[StructuredPage]) -> Iterator[str]:
 
 
 def page_markdown(page: StructuredPage) -> str:
-    shown = [one for one in page.blocks if one.role not in RUNNING and page.text_of(one).strip()]
+    shown = [
+        one
+        for one in page.blocks
+        if one.role is Role.PICTURE or (one.role not in RUNNING and page.text_of(one).strip())
+    ]
     made: list[str] = []
     for role, some in groupby(_joined(page, shown), lambda one: one[0].role):
         blocks = list(some)
@@ -84,8 +90,10 @@ def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, 
     made: list[tuple[Block, str]] = []
     for block in blocks:
         text = _marked_text(page, block) if page.links or page.notes else page.text_of(block)
-        if made and _goes_on(*made[-1], block, text):
-            made[-1] = made[-1][0], f"{made[-1][1].rstrip()}\n{text}"
+        last = next((at for at in reversed(range(len(made))) if made[at][0].role is not Role.PICTURE), None)
+        if last is not None and _goes_on(*made[last], block, text):
+            # A picture within a paragraph follows it.
+            made[last] = made[last][0], f"{made[last][1].rstrip()}\n{text}"
         else:
             made.append((block, text))
     return made
@@ -109,6 +117,8 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
         rest = text[sum(len(line) for line in text.splitlines(keepends=True)[: len(rows)]) :] if rows else text
         table = table_markdown(rows, page.spans.get(block.begin, ())) if rows else ""
         return "\n\n".join(filter(None, [table, _escaped(flowing_text(rest))]))
+    if block.role is Role.PICTURE:
+        return picture_markdown(block)
     plain = flowing_text(text)
     if block.role is Role.HEADING:
         return f"{'#' * min(max(block.level, 1), _LEVELS_MAX)} {_inline(plain)}"
@@ -117,8 +127,13 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
     return _escaped(plain)
 
 
+def picture_markdown(block: Block) -> str:
+    """Return docling's placeholder for a picture without alternative text."""
+    return f"![{_ALT_SPECIAL.sub(_ESCAPED, block.alt)}]()" if block.alt else "<!-- image -->"
+
+
 def _inline(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)
+    return _SPECIAL.sub(_ESCAPED, text)
 
 
 def _escaped(text: str) -> str:

@@ -122,7 +122,9 @@ def _read_page(page: PageResult) -> StructuredPage:
         blocks = _blocks_of_text(text, blocks)
     ends = {one.begin: one.end for one in tables.values()}
     blocks = [
-        replace(one, role=Role.TABLE, end=max(one.end, ends[one.begin])) if one.begin in ends else one
+        replace(one, role=Role.TABLE, end=max(one.end, ends[one.begin]))
+        if one.begin in ends and one.role is not Role.PICTURE
+        else one
         for one in blocks
         if not any(begin < one.begin < end for begin, end in ends.items())
     ]

@@ -79,7 +79,7 @@ def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterato
     units: list[_Unit] = []
     for page in pages:
         for block in page.blocks:
-            if block.role in RUNNING or not page.text_of(block).strip():
+            if block.role in RUNNING or not (block.alt or page.text_of(block).strip()):
                 continue
             if block.role is not Role.HEADING:
                 units += _units(page, block, limits.tokens)

@@ -42,6 +42,7 @@ class _DoclingBuilder:
     def __init__(self) -> None:
         self.texts: list[dict[str, Any]] = []
         self.tables: list[dict[str, Any]] = []
+        self.pictures: list[dict[str, Any]] = []
         self.groups: list[dict[str, Any]] = []
         self.body: list[dict[str, str]] = []
         self._list: dict[str, Any] | None = None
@@ -51,6 +52,8 @@ class _DoclingBuilder:
             self._list = None
         if block.role is Role.TABLE and block.begin in page.tables:
             self._add_table(page, block)
+        elif block.role is Role.PICTURE:
+            self._add_picture(page, block)
         elif page.text_of(block).strip():
             self._add_text(page, block)
 
@@ -73,6 +76,12 @@ class _DoclingBuilder:
         data = {"table_cells": cells, "num_rows": len(rows), "num_cols": max(map(len, rows))}
         item = self._item(page, block, f"#/tables/{len(self.tables)}", "table", {"$ref": "#/body"})
         self.tables.append({**item, "data": data, "captions": [], "references": [], "footnotes": []})
+        self.body.append({"$ref": item["self_ref"]})
+
+    def _add_picture(self, page: StructuredPage, block: Block) -> None:
+        item = self._item(page, block, f"#/pictures/{len(self.pictures)}", "picture", {"$ref": "#/body"})
+        told = [{"kind": "description", "text": block.alt, "provenance": "alternative text"}] if block.alt else []
+        self.pictures.append({**item, "captions": [], "references": [], "footnotes": [], "annotations": told})
         self.body.append({"$ref": item["self_ref"]})
 
     def _add_text(self, page: StructuredPage, block: Block) -> None:
@@ -137,7 +146,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
         "body": {"self_ref": "#/body", "children": made.body, "content_layer": "body", **root},
         "groups": made.groups,
         "texts": made.texts,
-        "pictures": [],
+        "pictures": made.pictures,
         "tables": made.tables,
         "key_value_items": [],
         "form_items": [],
@@ -234,7 +243,7 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
 def _words_of_blocks(page: StructuredPage, words: Sequence[Word]) -> Iterator[tuple[Block, list[Word]]]:
     """Yield the blocks with the words whose centre is in them."""
     left = list(words)
-    for block in page.blocks:
+    for block in [one for one in page.blocks if one.role is not Role.PICTURE]:
         own = [one for one in left if _is_inside(one, block)]
         if own:
             left = [one for one in left if not _is_inside(one, block)]

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from job_handlers.reading.pdf.library import mupdf, pymupdf
 from worker_service.handlers import LINK_ADDRESS, SAID, Block, Role, TextLink
 
-_STRUCTURE_ROOT = "StructTreeRoot"
 _TITLES_MAX = 20_000
 _LINKS_MAX = 300
 _IN_TREE_LEAST = 0.8
@@ -41,12 +40,15 @@ class Statement(NamedTuple):
 class StatedStructure:
     def __init__(self, document: Any) -> None:
         self._titles: dict[int, dict[str, int]] = {}
-        self._is_tagged = False
+        self.tree: Any = None
+        """Root of the structure tree."""
         if not document.is_pdf:
             return
         # A broken outline or catalog costs only what it says.
         with suppress(Exception):
-            self._is_tagged = document.xref_get_key(document.pdf_catalog(), _STRUCTURE_ROOT)[0] != "null"
+            catalog = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Root")
+            tree = catalog.pdf_dict_gets("StructTreeRoot")
+            self.tree = tree if tree.m_internal else None
         with suppress(Exception):
             for level, title, page, *_ in document.get_toc(simple=True)[:_TITLES_MAX]:
                 self._titles.setdefault(page, {}).setdefault(_key(title), level)
@@ -66,7 +68,7 @@ class StatedStructure:
         ]
 
     def statements(self, page: Any, flags: int, height: float) -> dict[Place, Statement]:
-        if not self._is_tagged:
+        if self.tree is None:
             return {}
         read = pymupdf.extra.page_get_textpage(page, None, flags | mupdf.FZ_STEXT_COLLECT_STRUCTURE, _IDENTITY)
         buffer = mupdf.FzBuffer(1 << 14)

@@ -24,6 +24,7 @@ from job_handlers.reading import reading_order, tables
 from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Layout, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.footnotes import notes_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
+from job_handlers.reading.pdf.pictures import with_pictures
 from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement, links_of
 from worker_service.handlers import Block, NoteMark, Role, TextLink
 
@@ -108,12 +109,16 @@ def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
         is_turned and not _is_horizontal(found)
     ):
         return _text_by_pymupdf(document, number, stated, drawn)
-    may_be_scan = _has_pictures(own) and _may_be_scan(document, number)
+    has_pictures = _has_pictures(own)
+    may_be_scan = has_pictures and _may_be_scan(document, number)
     size = size_of(whole)
     said = stated.statements(page, _FLAGS_UNCLIPPED, size[1])
     made = _page_text(size, read, found, None, said, may_be_scan=may_be_scan)
     blocks = stated.with_outline(number, made.blocks, made.text)
-    return replace(made, blocks=blocks, links=links_of(page, read, blocks, made.text))
+    links = links_of(page, read, blocks, made.text)
+    if has_pictures:
+        blocks = with_pictures(page, own, blocks, made.text, stated.tree)
+    return replace(made, blocks=blocks, links=links)
 
 
 def _packed_length(own: Any) -> int:

@@ -242,6 +242,50 @@ def test_footnotes_of_two_pages_have_labels_of_their_own(library: Library, tmp_p
     assert [whole.count(one) for one in ("[^p1-1]", "[^p2-2]", "[^p1-1]: See", "[^p2-2]: Ask")] == [2, 2, 1, 1]
 
 
+def pictured(path: Path, alt: str = "", *boxes: tuple[float, float, float, float]) -> Path:
+    """Save a page with text above and below red pictures; with `alt`, the first is a figure of the structure tree."""
+    red = pymupdf.Pixmap(pymupdf.csRGB, pymupdf.IRect(0, 0, 200, 100))
+    red.clear_with(90)
+    with pymupdf.open(
+        printed(path.with_name("text.pdf"), *body(110), (72, 420, "tiro", 10, "Fire is hot."))
+    ) as document:
+        page = document[0]
+        for box in boxes or [(72, 180, 272, 380)]:
+            page.insert_image(box, pixmap=red)
+        if alt:
+            [content] = [one for one in page.get_contents() if b"Do" in document.xref_stream(one)]
+            document.update_stream(content, b"/Figure <</MCID 0>> BDC\n%s\nEMC" % document.xref_stream(content))
+            tree, figure, parents = (document.get_new_xref() for _ in range(3))
+            document.update_object(
+                figure, f"<</Type/StructElem/S/Figure/P {tree} 0 R/Pg {page.xref} 0 R/K 0/Alt({alt})>>"
+            )
+            document.update_object(parents, f"<</Nums [0 [{figure} 0 R]]>>")
+            document.update_object(tree, f"<</Type/StructTreeRoot/K {figure} 0 R/ParentTree {parents} 0 R>>")
+            document.xref_set_key(page.xref, "StructParents", "0")
+            document.xref_set_key(document.pdf_catalog(), "StructTreeRoot", f"{tree} 0 R")
+        document.save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("alt", "shown"), [("", "<!-- image -->"), ("Water [red]", "![Water \\[red\\]]()")], ids=["plain", "stated"]
+)
+def test_a_picture_of_a_pdf_stands_in_its_place(library: Library, tmp_path: Path, alt: str, shown: str) -> None:
+    [page] = read(library, pictured(tmp_path / "a.pdf", alt))
+
+    assert page_markdown(page).split("\n\n")[1] == shown
+    [block] = [one for one in page.blocks if one.role is Role.PICTURE]
+    assert (block.x0, block.x1, page.text_of(block)) == (72, 272, "")
+
+
+def test_signs_and_page_marks_are_no_pictures(library: Library, tmp_path: Path) -> None:
+    small, mark = (72, 200, 100, 228), (400, 20, 500, 80)
+
+    [page] = read(library, pictured(tmp_path / "a.pdf", "", small, mark))
+
+    assert {one.role for one in page.blocks} == {Role.PARAGRAPH}
+
+
 def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> None:
     lines = [
         ("Artifact", 20, "Page of the board"), ("H3", 700, "Of water"), ("LI", 660, "Rivers"), ("P", 640, "Lakes"),
