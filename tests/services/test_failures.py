@@ -70,6 +70,14 @@ def test_a_retry_a_later_success_and_a_delete_end_a_failure(session: Session) ->
     assert listed(session) == [("retried", "GONE")]
 
 
+def test_a_job_with_the_longest_names_can_fail(session: Session) -> None:
+    for fields in ({"source_key": "\x01" * 5000}, {"unique_key": "\x01" * 30000}):
+        enqueue(session, owner="\x01" * 30000, platform="\x01" * 30000, **fields)
+        fail_next(session)
+
+    assert len(listed(session)) == 2
+
+
 def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Session) -> None:
     job_id = enqueue(session, name="a.pdf")
     fail_next(session)
