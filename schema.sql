@@ -273,11 +273,13 @@ CREATE INDEX dependency_by_needs ON worker_job_dependency (needs_id);
 -- frees, fails or revives the waiting jobs and removes the rows.
 CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
 
--- Failures that need attention, one per document, source or other job. A retry, a new request, a later success and a
--- dismissal remove the row; the next failure inserts it again. DEPENDENCY_FAILED has none: the job it waited for has.
+-- Failures that need attention, one per document, source, unique_key or other job. A retry, a new request, a later
+-- success and a dismissal remove the row; the next failure inserts it again. DEPENDENCY_FAILED has none: the job it
+-- waited for has.
 CREATE TABLE failure (
     id      INTEGER PRIMARY KEY,
-    item    TEXT NOT NULL UNIQUE,          -- 'document 12', 'source ["download","ann","local","/srv/a.pdf"]' or 'job 42'
+    item    TEXT NOT NULL UNIQUE,          -- 'document 12', 'source ["download","ann","local","/srv/a.pdf"]',
+                                           -- 'key ["crawl","ann","crawl:local:ann:/srv"]' or 'job 42'
     job_id  INTEGER NOT NULL UNIQUE,
     owner   TEXT NOT NULL,
     code    TEXT NOT NULL,                 -- error code of the job; '' = none
@@ -1323,6 +1325,12 @@ BEGIN
     DELETE FROM failure WHERE item = 'source ' || json_array(NEW.job_type, NEW.owner, NEW.platform, NEW.source_key);
 END;
 
+CREATE TRIGGER job_with_key_succeeds AFTER UPDATE OF status ON worker_job_queue
+WHEN NEW.status = 'completed' AND NEW.unique_key IS NOT NULL AND NEW.generation IS NULL
+BEGIN
+    DELETE FROM failure WHERE item = 'key ' || json_array(NEW.job_type, NEW.owner, NEW.unique_key);
+END;
+
 CREATE TRIGGER document_requested AFTER UPDATE OF index_generation ON document
 WHEN NEW.index_generation <> OLD.index_generation
 BEGIN
@@ -1496,6 +1504,7 @@ SELECT q.id AS job_id, q.owner, ifnull(q.error_code, '') AS code,
        CASE WHEN q.generation IS NOT NULL THEN 'document ' || q.document_id
             WHEN q.source_key IS NOT NULL AND q.document_id IS NULL
                 THEN 'source ' || json_array(q.job_type, q.owner, q.platform, q.source_key)
+            WHEN q.unique_key IS NOT NULL THEN 'key ' || json_array(q.job_type, q.owner, q.unique_key)
             ELSE 'job ' || q.id END AS item
   FROM worker_job_queue q
  WHERE q.status = 'failed' AND q.error_code IS NOT 'DEPENDENCY_FAILED'

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Process, Run, items
+from tests.cli.conftest import Daemon, Process, Run, items
 from tests.store.kit import ByHand
+from worker_service.jobs.attempts import Report
 
 MINUTELY = '[[schedule]]\nname = "minutely"\ncron = "* * * * *"\nowner = "ann"\njob = { type = "ocr_pages" }\n'
 
@@ -36,6 +37,16 @@ def test_a_tick_tells_each_slot_and_its_job_and_the_list_how_that_stands(run: Ru
     table = run("schedules", "ls").stdout
     assert "NEXT (UTC)" in table
     assert "pending" in table
+
+
+@pytest.mark.usefixtures("minutely")
+def test_the_list_shows_what_the_last_run_has_found(run: Run, daemon: Daemon) -> None:
+    run("schedules", "run-now", "minutely")
+    [job] = daemon.claim()
+    daemon.store.leases.report([Report(job.lease, percent=0, message="1 folder · 3 enqueued")])
+    daemon.store.leases.complete(job.lease)
+
+    assert "1 folder · 3 enqueued" in run("schedules").stdout
 
 
 @pytest.mark.usefixtures("minutely")

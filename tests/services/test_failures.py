@@ -70,6 +70,19 @@ def test_a_retry_a_later_success_and_a_delete_end_a_failure(session: Session) ->
     assert listed(session) == [("retried", "GONE")]
 
 
+def test_work_with_one_key_is_one_failure_until_it_succeeds(session: Session) -> None:
+    for owner in ("ann", "ann", "bob"):
+        enqueue(session, owner=owner, name="reports", unique_key="crawl:reports")
+        fail_next(session, "FOLDER_NOT_FOUND")
+    assert listed(session, "ann") == [("reports", "FOLDER_NOT_FOUND")]
+
+    enqueue(session, owner="ann", unique_key="crawl:reports")
+    [job] = session.store.leases.claim("w1", 1)
+    session.store.leases.complete_many([Completion(job.lease)])
+
+    assert (listed(session, "ann"), listed(session, "bob")) == ([], [("reports", "FOLDER_NOT_FOUND")])
+
+
 def test_a_job_with_the_longest_names_can_fail(session: Session) -> None:
     for fields in ({"source_key": "\x01" * 5000}, {"unique_key": "\x01" * 30000}):
         enqueue(session, owner="\x01" * 30000, platform="\x01" * 30000, **fields)

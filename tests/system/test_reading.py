@@ -572,6 +572,7 @@ def test_a_watched_folder_gives_what_is_new_changed_and_gone_and_keeps_settings_
     assert reading.texts(first) == [leaf(1, "lighthouse")]
     assert reading.texts(_found(reading, new)) == [leaf(1, "pier")]
     wait_until(lambda: library.document(second).gone_at is not None, "the removed file is marked")
+    wait_until(lambda: "2 enqueued · 1 gone" in reading.run("schedules").stdout, "the list shows what was found")
     reading.run("schedules", "rm", "watched")
 
 

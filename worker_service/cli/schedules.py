@@ -10,13 +10,17 @@ import click
 
 from job_handlers.reading.find_files import absolute
 from worker_service.base.errors import BadInput
+from worker_service.base.path_text import written
 from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Function, Invocation, completes_names, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
 from worker_service.settings.cron_schedules import EXAMPLE, cron_every
 
-_COLUMNS = ("NAME", "WHAT", "WHEN", "ZONE", "OWNER", "MADE IN", "NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "ERROR")
+_COLUMNS = (
+    *("NAME", "WHAT", "WHEN", "ZONE", "OWNER", "MADE IN"),
+    *("NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "FOUND", "ERROR"),
+)
 
 
 _name_argument = click.argument(
@@ -51,7 +55,7 @@ def _definition(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str
         definition["cron"] = cron_every(given["every"])
     if given["folder"] is not None:
         definition = {key: value for key, value in definition.items() if key not in ("job", "batch")}
-        definition["crawl"] = given["folder"] if "://" in given["folder"] else str(absolute(given["folder"]))
+        definition["crawl"] = given["folder"] if "://" in given["folder"] else written(absolute(given["folder"]))
     if given["job_type"] is not None or given["payload"] is not None:
         definition = {key: value for key, value in definition.items() if key not in ("crawl", "batch")}
         job = {**definition.get("job", {}), "type": given["job_type"] or definition.get("job", {}).get("type")}
@@ -78,7 +82,7 @@ def ls(call: Invocation) -> None:
     """
     found = operations.list_schedules(call.session)
     empty = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
-    call.show_items(found, _COLUMNS, _row, empty=empty, gives_up=("ZONE", "OWNER", "MADE IN", "ERROR"))
+    call.show_items(found, _COLUMNS, _row, empty=empty, gives_up=("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR"))
     for one in found if not call.as_json else ():
         if one.trouble is not None:
             output.say(one.trouble)
@@ -213,9 +217,9 @@ def _title_of_run(one: operations.StartedSchedule | operations.ScheduleState) ->
 
 def _row(one: operations.ScheduleState) -> tuple[object, ...]:
     has_begun = one.job_id is not None or one.batch_id is not None
-    state, error = "gone" if has_begun else "", None
+    state, found, error = "gone" if has_begun else "", None, None
     if one.job is not None:
-        state, error = state_of(one.job), one.job.error_code
+        state, found, error = state_of(one.job), one.job.progress_message, one.job.error_code
     elif one.batch is not None:
         state = one.batch.state
     last, coming = output.to_the_second(one.last_slot or one.last_at), output.to_the_second(one.next_at) or "never"
@@ -223,4 +227,6 @@ def _row(one: operations.ScheduleState) -> tuple[object, ...]:
     made_in = "settings" if one.definition is None else "database"
     if one.paused_at:
         coming = "paused"
-    return (one.name, one.what, one.when, one.zone, one.owner or None, made_in, coming, last, began, state, error)
+    return (
+        one.name, one.what, one.when, one.zone, one.owner or None, made_in, coming, last, began, state, found, error,
+    )  # fmt: skip
