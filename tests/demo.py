@@ -55,7 +55,7 @@ def _fill(store: Store, directory: Path) -> None:
 
     pages = [f"{_CLIMATE[at % 3]}\n\n{documents.prose(at)}" for at in range(6)]
     store.add("Annual report 2025.pdf", documents.digital(made, pages).read_bytes(), parents=[reports.id])
-    texts = [f"{line}\n\n{documents.prose(at)}" for at, line in enumerate(_CLIMATE[1:])]
+    texts = [f"{line}\n\n{documents.prose(at, 100)}" for at, line in enumerate(_CLIMATE[1:])]
     scanned = documents.scan(made, [documents.picture(text, dpi=200) for text in texts], dpi=200)
     store.add("Audit, scanned.pdf", scanned.read_bytes(), parents=[reports.id])
     store.add(

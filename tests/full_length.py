@@ -1,11 +1,15 @@
-"""How long the tests are. `PAGEMILL_FULL=1` gives those their full length that the suite has in a short form."""
+"""How long the tests are. PAGEMILL_FULL=1 runs the long form of tests that the suite has in a short one."""
 
 from __future__ import annotations
 
 import os
 from typing import TypeVar
 
+import pytest
+
 IS_FULL = os.environ.get("PAGEMILL_FULL") == "1"
+
+only_in_full = pytest.mark.skipif(not IS_FULL, reason="takes long; PAGEMILL_FULL=1 runs it")
 
 T = TypeVar("T")
 

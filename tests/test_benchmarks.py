@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,14 +14,13 @@ import pytest
 from benchmarks import table
 from job_handlers.reading import ocr
 from tests.cluster.ray_lab import needs_ray
+from tests.full_length import only_in_full
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 
 
-# A quarter of the suite's processor time: run by `PAGEMILL_FULL=1 ./run test tests/test_benchmarks.py`.
-@pytest.mark.skipif("PAGEMILL_FULL" not in os.environ, reason="takes minutes; PAGEMILL_FULL=1 runs it")
-@pytest.mark.timeout(300)
+@only_in_full
 @pytest.mark.parametrize(
     "name",
     [

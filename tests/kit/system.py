@@ -13,13 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests import fake_distributions as installed
 from tests.store.kit import lay_out
+from worker_service.cli import pagemill
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.opening import open_store
@@ -207,10 +209,10 @@ class System:
         return subprocess.Popen(command, cwd=self.place, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `pagemill` with these arguments."""
-        process = self.begin_command(*words)
-        stdout, stderr = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+        """Run `pagemill` with these arguments, in this process, which is five times as cheap."""
+        with chdir(self.place):
+            done = CliRunner(env=self.environment()).invoke(pagemill, words)
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     def sqlite3(self, statement: str, *, timeout: int = 2000) -> subprocess.CompletedProcess[str]:
         """Run a statement as a user or cron does."""

@@ -28,6 +28,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from tests import fake_distributions as installed
+from tests.full_length import short
 from tests.kit.system import Daemon, System
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.job import Job, NewJob, Status
@@ -54,8 +55,10 @@ _WRITE_LOCK_WAIT_MS = int(3 * _LONGEST_PAUSE_SECONDS * 1000)
 """How long sqlite3 waits: several paused daemons may hold the write lock one after the other."""
 _CALM_SECONDS = 120.0
 _RETRIES = 1000
-_WAITING_MOST = 60
+_WAITING_MOST = short(20, full=60)
 """Producers pause above this: a storm that leaves a mountain proves no more than one that leaves a hill."""
+_PAUSE_SECONDS_MOST = short(1.0, full=0.4)
+"""Of a producer, between two jobs."""
 _EXPECTED_FAILURE = "REQUEUED_TOO_OFTEN"
 
 _PROGRAM = """#!/bin/sh
@@ -366,7 +369,7 @@ class Producers:
             thread.join()
 
     def _produce(self, name: str, make: Callable[[str, str], int], chance: random.Random) -> None:
-        while not self._stopping.wait(chance.uniform(0.02, 0.4)):
+        while not self._stopping.wait(chance.uniform(0.02, _PAUSE_SECONDS_MOST)):
             payload = json.dumps({"seconds": chance.choice(self._lengths)})
             try:
                 if self._waiting() <= _WAITING_MOST:
@@ -475,7 +478,8 @@ def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
     while not is_so():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        # Seldom: some conditions start a program or read all of /proc.
+        time.sleep(0.1)
     return True
 
 

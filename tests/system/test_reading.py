@@ -33,7 +33,7 @@ from worker_service.services import passwords
 
 pymupdf: Any = partly_typed
 
-PAGES, ROUNDS = short((16, 1), full=(60, 4))
+PAGES, ROUNDS = short((10, 1), full=(60, 4))
 PATIENCE_SECONDS = 60.0
 WORDS = "zero one two three four five six seven eight nine".split()
 

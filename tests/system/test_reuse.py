@@ -78,8 +78,8 @@ def test_p7_a_cancelled_one_is_gone_before_its_row_says_so_and_the_others_go_on(
 
 def test_after_kill_9_what_was_claimed_ahead_is_taken_back_and_runs_once(system: System) -> None:
     first = system.start()
-    jobs = many(system, "kept", 800)
-    system.wait_for_all(Status.COMPLETED, 200)
+    jobs = many(system, "kept", 300)
+    system.wait_for_all(Status.COMPLETED, 60)
     first.signal(signal.SIGKILL)
     first.ends()
 

@@ -25,7 +25,7 @@ from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 
-FILES = short(12, full=200)
+FILES = short(9, full=200)
 
 
 @pytest.fixture
