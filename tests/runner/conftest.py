@@ -82,6 +82,10 @@ class PoolClient:
             self.heard += self.pool.take_events()
 
 
+def threads_of(pool: LocalPool) -> int:
+    return len(list(Path(f"/proc/{pool.pid}/task").iterdir()))
+
+
 @contextmanager
 def opened_client(place: Path, **settings: Any) -> Iterator[PoolClient]:
     chosen: dict[str, Any] = {

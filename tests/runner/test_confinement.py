@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.conftest import MakeClient, PoolClient
+from tests.runner.conftest import MakeClient, PoolClient, threads_of
 from worker_service.runner import sandbox, seccomp
 from worker_service.runner.messages import How, Started
 
@@ -138,8 +138,7 @@ def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(make_client: Ma
 
 
 def test_the_fork_server_has_one_thread(client: PoolClient) -> None:
-    assert client.pool.threads == 1
-    assert len(list(Path(f"/proc/{client.pool.pid}/task").iterdir())) == 1
+    assert threads_of(client.pool) == 1
 
 
 @needs_landlock
@@ -286,7 +285,7 @@ def test_of_a_folder_on_the_path_only_code_is_shown(tmp_path: Path, files: list[
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 
-    assert {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path} == shown
+    assert {path.name for path in sandbox.code_paths_of([str(tmp_path)]) if path.parent == tmp_path} == shown
 
 
 def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_client: MakeClient) -> None:
@@ -300,4 +299,4 @@ def test_a_handler_that_starts_threads_at_import_is_imported_in_each_child(make_
     ended = client.run("threads_at_import")
 
     assert (ended.how, ended.result) == (How.DONE, "2")
-    assert client.pool.threads == 1
+    assert threads_of(client.pool) == 1

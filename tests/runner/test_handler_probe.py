@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_distributions import install
-from tests.runner.conftest import SABOTEURS, MakeClient, PoolClient
+from tests.runner.conftest import SABOTEURS, MakeClient, PoolClient, threads_of
 from worker_service.runner.messages import Begin, HandlerDescription, How
 from worker_service.runner.pool import ChildError, LocalPool
 
@@ -137,7 +137,7 @@ def test_processes_and_threads_that_an_import_starts_are_not_left_in_the_fork_se
     pool = LocalPool(Begin(tmp_path / "s", tmp_path / "k", import_seconds=2.0), extra_path=[path])
 
     with started_pool(pool):
-        assert pool.threads == 1
+        assert threads_of(pool) == 1
 
     assert len(started.read_text().split()) == 3
     assert not [one for one in started.read_text().split() if Path("/proc", one).exists()]

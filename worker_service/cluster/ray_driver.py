@@ -118,7 +118,7 @@ class RayDriver:
         begin, rest = receive_begin(self._control, self._inbox)
         cluster = begin.cluster
         assert cluster is not None
-        self._control.sendall(encode_frame(Hello(1, ())))
+        self._control.sendall(encode_frame(Hello(())))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
         self._inputs = _TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)

@@ -234,7 +234,7 @@ class ForkServer:
         with contextlib.suppress(ConnectionError):
             # If the daemon is gone already, the first turn notices it.
             described = [one.described for one in self._handlers.values()]
-            self._control.sendall(encode_frame(Hello(handler_probe.threads(), described)))
+            self._control.sendall(encode_frame(Hello(described)))
         self._control.setblocking(False)
 
     # --- children ---
@@ -315,8 +315,10 @@ class ForkServer:
             # An administrator may have emptied the workspace by hand.
             if (home / "staging").is_dir():
                 return home
+        self._begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         home = self._begin.staging_root / f"child-{self._forks}"
-        _make_empty(home)
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(mode=0o700)
         (home / "staging").mkdir(mode=0o700)
         return home
 
@@ -485,15 +487,6 @@ class ForkServer:
         cleaner = _discard(child.home)
         if cleaner is not None:
             self._cleaners.add(cleaner)
-
-
-def _make_empty(directory: Path) -> None:
-    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        directory.mkdir(mode=0o700)
-    except FileExistsError:
-        shutil.rmtree(directory)
-        directory.mkdir(mode=0o700)
 
 
 def _discard(directory: Path) -> int | None:

@@ -257,7 +257,6 @@ class Reply(msgspec.Struct, tag=True, frozen=True):
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    threads: int
     handlers: Sequence[HandlerDescription]
 
 

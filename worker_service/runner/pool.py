@@ -141,11 +141,6 @@ class LocalPool:
         return self._connection.process.pid if self._connection is not None else None
 
     @property
-    def threads(self) -> int | None:
-        hello = None if self._connection is None else self._connection.hello
-        return None if hello is None else hello.threads
-
-    @property
     def is_alive(self) -> bool:
         return self._connection is not None and not self._connection.is_broken
 
@@ -362,11 +357,14 @@ class LocalPool:
         """Return the ends of its attempts; nothing if processes are left."""
         self._unregister(connection)
         deadline = time.monotonic() + seconds
-        if connection.process.poll() is None:
-            connection.process.kill()
-        if not _wait_until(lambda: connection.process.poll() is not None, deadline) or not _wait_until(
-            lambda: not processes.sweep(self._begin.pool_id), deadline
-        ):
+        connection.process.kill()
+        try:
+            connection.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            is_gone = False
+        else:
+            is_gone = processes.sweep_until_gone(self._begin.pool_id, seconds=deadline - time.monotonic())
+        if not is_gone:
             os.eventfd_write(self._wakeup_fd, 1)
             return []
         # Files to be published were reported and moved out of these directories; the rest is discarded.
@@ -380,9 +378,8 @@ class LocalPool:
 
     def _forget(self, connection: _ForkServerConnection) -> None:
         self._unregister(connection)
-        if connection.process.poll() is None:
-            connection.process.kill()
-            connection.process.wait()
+        connection.process.kill()
+        connection.process.wait()
         self._connection = None
 
     def _unregister(self, connection: _ForkServerConnection) -> None:
@@ -394,14 +391,6 @@ class LocalPool:
         self._events += events
         if events:
             os.eventfd_write(self._wakeup_fd, 1)
-
-
-def _wait_until(condition: Callable[[], bool], deadline: float) -> bool:
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 def _names(keys: set[Key]) -> str:

@@ -114,13 +114,8 @@ def _set(what: int, soft: int, hard: int) -> None:
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    present = os.environ.copy()
-    for name in present:
-        if name not in environment:
-            del os.environ[name]
-    for name, value in environment.items():
-        if present.get(name) != value:
-            os.environ[name] = value
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def basic_environment() -> dict[str, str]:
@@ -161,24 +156,22 @@ def apply(rules: SandboxRules, sandbox: str) -> str:
         return "off"
     reached: list[str] = []
     try:
-        return _apply(rules, sandbox, reached)
+        for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
+            try:
+                if step(rules) and name:
+                    reached.append(name)
+            except OSError as error:
+                if sandbox == "strict":
+                    reason = f"no sandbox ({name or 'no_new_privs'}): {error.strerror}"
+                    raise SandboxError(error.errno, reason) from error
     finally:
-        _close_rules()
-
-
-def _apply(rules: SandboxRules, sandbox: str, reached: list[str]) -> str:
-    for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
-        try:
-            if step(rules) and name:
-                reached.append(name)
-        except OSError as error:
-            if sandbox == "strict":
-                raise SandboxError(error.errno, f"no sandbox ({name or 'no_new_privs'}): {error.strerror}") from error
+        for descriptor in rule_descriptors():
+            os.close(descriptor)
+        _common_rules.clear()
     return "+".join(reached) or "none"
 
 
 def prepare() -> None:
-    code_paths()
     for network in (False, True):
         for starts_programs in (False, True):
             seccomp.program(network, starts_programs, _filter_guards_truncation())
@@ -199,23 +192,13 @@ def rule_descriptors() -> list[int]:
     return [descriptor for rules in _common_rules.values() for _, descriptor in rules]
 
 
-def _close_rules() -> None:
-    for descriptor in rule_descriptors():
-        os.close(descriptor)
-    _common_rules.clear()
-
-
-def code_paths(path: Iterable[str] | None = None) -> list[Path]:
-    """Return only packages and modules of a checkout: databases may lie beside them."""
-    return list(_own_code_paths()) if path is None else _code_paths(path)
-
-
 @functools.cache
-def _own_code_paths() -> tuple[Path, ...]:
-    return tuple(_code_paths(sys.path))
+def code_paths() -> tuple[Path, ...]:
+    return tuple(code_paths_of(sys.path))
 
 
-def _code_paths(path: Iterable[str]) -> list[Path]:
+def code_paths_of(path: Iterable[str]) -> list[Path]:
+    """Return only packages and modules of a checkout: databases may lie beside them."""
     roots = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
     found: set[Path] = set(roots)
     for entry in path:
@@ -282,7 +265,7 @@ def _landlock(rules: SandboxRules) -> bool:
         common = _common_rules.get(rules.network)
         readable = [_OWN, *rules.reads]
         if common is None:
-            readable += [*_readable(rules.network), *code_paths()]
+            readable += _readable(rules.network)
         for allowed, descriptor in common or ():
             _add(ruleset, allowed & rights, descriptor)
         for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *rules.writes], _WRITING)):

@@ -18,6 +18,7 @@ from PIL import Image
 from job_handlers.file_kinds import PDF, verify_format
 from tests.job_handlers.reading.documents import digital, excel_97, jpeg, picture, prose, scan, tiff, workbook
 from tests.job_handlers.reading.kit import HANDLERS, Library, open_library
+from tests.runner.conftest import threads_of
 from worker_service.testing import How
 
 pymupdf: Any = partly_typed
@@ -359,7 +360,7 @@ def test_thousands_of_pages_are_assembled_in_little_memory(library: Library, tmp
 
 
 def test_the_fork_server_stays_one_thread_with_all_of_it_loaded(library: Library) -> None:
-    assert library.pool.threads == 1
+    assert threads_of(library.pool) == 1
 
 
 def _put_huge_image(document: Any) -> None:
