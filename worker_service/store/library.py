@@ -46,7 +46,7 @@ class Library(StorePart):
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
         """In the default order the document `before_id` may have been removed."""
-        condition, values = _where(selector)
+        rows, condition, values = _chosen(selector, order)
         way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]
         if before_id is not None and column == "d.id":
@@ -55,21 +55,20 @@ class Library(StorePart):
             last = f"SELECT {column}, d.id FROM document d WHERE d.id = ?"
             condition, values = f"{condition} AND ({column}, d.id) {comparison} ({last})", [*values, before_id]
         by = f"ORDER BY {column} {way}, d.id {way}"
-        chosen = f"SELECT d.id FROM document d {_index_for(selector, order)} WHERE {condition} {by} LIMIT ?"
+        chosen = f"SELECT d.id FROM {rows} WHERE {condition} {by} LIMIT ?"
         sql = f"{self._db.statements['documents_begin']} d.id IN ({chosen}) {by}"
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def totals(self, selector: DocumentSelector) -> DocumentTotals:
-        condition, values = _where(selector)
-        sql = f"SELECT count(*), total(d.pages) FROM document d {_index_for(selector)} WHERE {condition}"
+        rows, condition, values = _chosen(selector)
+        sql = f"SELECT count(*), total(d.pages) FROM {rows} WHERE {condition}"
         [(documents, pages)] = self._db.read_sql(sql, values)
         return DocumentTotals(documents, int(pages))
 
     def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
-        condition, values = _where(selector)
-        return [
-            row[0] for row in self._db.read_sql(f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id", values)
-        ]
+        _, condition, values = _chosen(selector, NEWEST_FIRST)
+        sql = f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id"
+        return [document_id for (document_id,) in self._db.read_sql(sql, values)]
 
     def document(self, document_id: int) -> Document:
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
@@ -166,7 +165,11 @@ def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
+def _chosen(selector: DocumentSelector, order: DocumentOrder | None = None) -> tuple[str, str, list[object]]:
+    """Return the tables to read, the condition and its values."""
+    is_by_id = order is not None and order.sort is DocumentSort.DATE
+    # Half as long as a search of the list for the documents of a tag, which costs most if there are many.
+    is_by_tag = bool(selector.tags) and not selector.owners and not is_by_id
     terms, values = ["1"], list[object]()
     for column, wanted in (
         ("d.id", selector.ids),
@@ -184,7 +187,10 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
             "d.id IN (SELECT b.document_id FROM json_each(?) w CROSS JOIN batch_document b ON b.batch_id = w.value)"
         )
         values.append(json.dumps(list(selector.batch_ids)))
-    for tag in selector.tags:
+    if is_by_tag:
+        terms.append("first.tag = ?")
+        values.append(selector.tags[0])
+    for tag in selector.tags[is_by_tag:]:
         terms.append("d.id IN (SELECT t.document_id FROM document_tag t WHERE t.tag = ?)")
         values.append(tag)
     for column, limit in (("d.created_at >= ?", selector.since), ("d.created_at < ?", selector.until)):
@@ -196,15 +202,13 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
         values.append(selector.name)
     if selector.is_readable:
         terms.append("d.current_generation IS NOT NULL")
-    return " AND ".join(terms), values
-
-
-def _index_for(selector: DocumentSelector, order: DocumentOrder | None = None) -> str:
-    """Prefer the index that has all columns of a list, unless another finds fewer rows."""
+    # The index has all columns of a list, but some conditions find fewer rows, or read them anyway.
     finds_few = selector.ids or selector.batch_ids or selector.source_keys or (selector.tags and not selector.owners)
-    is_by_id = order is not None and order.sort is DocumentSort.DATE
     reads_rows = selector.platforms or selector.is_readable
-    return "" if finds_few or is_by_id or reads_rows else "INDEXED BY document_list"
+    rows = "document d" if finds_few or is_by_id or reads_rows else "document d INDEXED BY document_list"
+    if is_by_tag:
+        rows = "document_tag first CROSS JOIN document d ON d.id = first.document_id"
+    return rows, " AND ".join(terms), values
 
 
 def _document_from(row: Row) -> Document:

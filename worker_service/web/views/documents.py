@@ -76,7 +76,6 @@ def documents_page(request: Request) -> Response:
     with session_of(request) as session:
         listed = list_documents(session, visitor, query)
         selector = selected(session, visitor, query)
-        everything = visitor.limit_selector(DocumentSelector())
         totals = session.library.totals(selector)
         return render(
             request,
@@ -86,7 +85,9 @@ def documents_page(request: Request) -> Response:
             query=query,
             listed=listed,
             totals=totals,
-            of_all=totals if selector == everything else session.library.totals(everything),
+            has_any=bool(
+                totals.documents or session.library.documents(visitor.limit_selector(DocumentSelector()), most=1)
+            ),
             chips=_chips(request, session, visitor, query),
             dates=_dates(request, query),
             orders=[(label, word == query.sort, _sorted(request, word)) for word, label in ORDERS.items()],
