@@ -1,8 +1,7 @@
 """Run a program that the owner allowed in the settings: each table [commands.X] is a job type X of its own.
 
-`worker_service.settings.commands` defines the keys of such a table. Lines that the program writes become log lines, a
-line `progress: 40 message` becomes progress, and files in its directory become the job's files. It is the owner's own
-program, so it runs in a sandbox only if its table says so.
+Its lines become log lines, a line `progress: 40 message` becomes progress, and files in its directory become the job's
+files. It runs in a sandbox only if its table says so.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def _limits(program: Program) -> Limits:
 
 
 def _description(program: Program) -> dict[str, str]:
-    """Leave out fixed arguments: they may contain secrets."""
+    """Leave out fixed arguments, which may contain secrets."""
     takes = [str(one) for group in program.argv for template in group for one in template.placeholders]
     codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
     files = "all but hidden ones" if program.files is None else ", ".join(program.files) or "none"
@@ -159,7 +158,6 @@ def _start(argv: list[str], text: str, program: Program, variables: Mapping[str,
 
 
 def _variables(context: Context[CommandPayload]) -> dict[str, str]:
-    """Facts about the job and the document that it follows."""
     variables = {"PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key, "PAGEMILL_OWNER": context.owner}
     if context.document_id is None:
         return variables
@@ -177,7 +175,6 @@ def _variables(context: Context[CommandPayload]) -> dict[str, str]:
 
 
 def _prepare_process(parent: int, memory_bytes: int | None) -> None:
-    """Run before exec: end the program with the child process, and limit its memory."""
     die_with(parent)
     if memory_bytes is not None:
         # Not RLIMIT_AS, which counts reserved memory: browsers and node reserve far more than they use.
@@ -185,10 +182,7 @@ def _prepare_process(parent: int, memory_bytes: int | None) -> None:
 
 
 def _read_output(context: Context[CommandPayload], program: subprocess.Popen[bytes]) -> deque[str]:
-    """Return the last lines.
-
-    Processes that the program leaves behind may hold its pipes open for ever, so nothing waits for them.
-    """
+    """Return the last lines. Do not wait for the end of the pipes: processes that the program leaves may hold them."""
     last_lines: deque[str] = deque(maxlen=10)
     lines = {stream: b"" for stream in (program.stdout, program.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
@@ -246,7 +240,7 @@ def _raise_unless_done(code: int, program: Program, last_lines: str) -> None:
 
 
 def _files(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
-    """Log the names of the files that are not published."""
+    """Log which files are not published."""
     if program.cwd is not None:
         return []
     left = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)

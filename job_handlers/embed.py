@@ -1,7 +1,6 @@
 """Compute the vectors of pages for the search by meaning. The daemon inserts these jobs.
 
-Each turn asks for pages of current generations without vectors, so a job that runs twice computes nothing twice, and
-one that was stopped continues. Vectors of a generation that is no longer current are not saved.
+Each turn asks for pages of current generations without vectors, so a repeated job computes nothing twice.
 """
 
 from __future__ import annotations

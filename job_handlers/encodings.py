@@ -1,4 +1,4 @@
-"""Detect the encoding of a text: by byte order mark, otherwise UTF-8 if valid, otherwise by content."""
+"""Detect the encoding of a text: byte order mark, else UTF-8 if valid, else its content."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ESCAPE = b"\x1b$"
 _HIGH = bytes(range(128, 256))
 _SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _SEQUENCES_LEAST = 5
-"""UTF-8 sequences for each other byte above 127. Texts in other encodings have hardly any."""
+"""UTF-8 sequences per other byte above 127. Other encodings have hardly any."""
 _AS_CP1252 = "decode as cp1252"
 _RUN = re.compile(rb"[\x80-\xff]{3,}")
 _RUN_BYTES_LEAST = 12
 """A word or two: less is no evidence."""
 _RUN_LETTERS_LEAST = 3
-"""Distinct bytes in a run of letters; a row of dots or dashes has fewer."""
+"""A row of dots or dashes has fewer."""
 _NOT_LATIN = (
     "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256",
 )  # fmt: skip
@@ -63,12 +63,11 @@ def detect_encoding(head: bytes) -> str:
 
 
 def error_handler(encoding: str) -> str:
-    """Return the `errors` argument of `open` for this encoding."""
+    """Return the `errors` argument of `open`."""
     return _AS_CP1252 if encoding == "utf-8-sig" else "replace"
 
 
 def is_guessed(encoding: str) -> bool:
-    """Return whether the encoding may be wrong, so that the user should check the text."""
     return encoding in (*_NOT_LATIN, *_LATIN.values())
 
 
@@ -78,10 +77,7 @@ def _decode_as(body: bytes, encoding: str, errors: str | None = None) -> str:
 
 
 def _utf_16_without_mark(head: bytes) -> str:
-    """Return the UTF-16 encoding of a text without a byte order mark, or "".
-
-    Most letters have a NUL byte next to them, always on the same side.
-    """
+    """Return "" if it is not UTF-16: most letters have a NUL byte next to them, always on the same side."""
     before, behind = head[::2].count(0), head[1::2].count(0)
     if (
         max(before, behind) < _NULS_LEAST

@@ -1,7 +1,7 @@
-"""Recognise file formats by their content.
+"""Recognise file formats by their content, which must be what Content-Type or name claims.
 
-A downloaded file must be what its Content-Type or name claims. CSV, text and Markdown have no signature: a file is one
-only if that is claimed, and never if it is markup or JSON, which servers send as errors.
+CSV, text and Markdown have no signature: a file is one only if claimed, and never if it is markup or JSON, as servers
+send instead of a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FileKind(StrEnum):
 
     @property
     def is_flowing(self) -> bool:
-        """Formats without pages of a fixed size, which `formats` reads."""
+        """Without pages of a fixed size: `formats` reads it."""
         return self not in (FileKind.PDF, FileKind.IMAGE, FileKind.SHEET, FileKind.CSV)
 
 
@@ -51,10 +51,10 @@ class Format(Struct, frozen=True):
     name: str
     kind: FileKind
     suffixes: tuple[str, ...]
-    """The first is appended to names without one."""
+    """The first is given to names without one."""
     mimes: tuple[str, ...]
     is_by_name: bool = False
-    """Servers use its MIME types for other files too: only the name counts."""
+    """Only the name counts: servers use its MIME types for other files too."""
 
     @property
     def suffix(self) -> str:
@@ -140,7 +140,7 @@ _REFUSED_SIGNATURES = (
     (b"\x78\x9f\x3e\x22", "a mail packed by Outlook (winmail.dat: have it sent as plain text or HTML)"),
 )
 _WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
-"""Stream that only Excel files have; Excel 5 and 95 call it Book."""
+"""Only Excel files have this stream; Excel 5 and 95 call it Book."""
 _DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK = "__properties_version1.0".encode("utf-16-le")
 _LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
@@ -158,11 +158,11 @@ _MAIL_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
-"""Content-Types of no CSV file. Unspecific ones do not match."""
+"""Content-Types of no CSV file."""
 
 
 def verify_format(head: bytes, mime: str, name: str) -> Format:
-    """Raise `Permanent` if the file is not what `mime` or `name` claims, or cannot be read."""
+    """Raise `Permanent` if the file cannot be read, or is not what `mime` or `name` claims."""
     mime = mime.partition(";")[0].strip().lower()
     claimed = [one for one in FORMATS if mime in one.mimes and not one.is_by_name]
     if not claimed or claimed in ([XLS], [ZIP]):
@@ -229,7 +229,7 @@ def kind_of(path: Path) -> FileKind:
 
 
 def markup_in(head: bytes) -> str:
-    """Return `XML`, `a web page` or `JSON`, as servers send instead of a file; otherwise ""."""
+    """Return `XML`, `a web page`, `JSON` or nothing."""
     text = _from_first_visible(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
@@ -237,7 +237,6 @@ def markup_in(head: bytes) -> str:
 
 
 def is_text(head: bytes) -> bool:
-    """Plain text or CSV: not binary, blank, markup or JSON."""
     text, encoding = decode(head)
     if b"\0" in head and encoding not in WIDE:
         return False
@@ -261,7 +260,7 @@ def delimiter_of(text: str) -> str | None:
 
 
 def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
-    """Zip archives and old Office files begin alike: the head shows only whether the claim may be true."""
+    """Return what the head allows: zip archives and old Office files begin alike."""
     if (signed := _by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):

@@ -83,7 +83,7 @@ class HandlersSettings:
 
 
 def value_of(setting: Setting[T]) -> T:
-    """Read a setting in a handler's child process, from the environment variables that the handler declares."""
+    """Read a setting in a child process, from the variables that its handler declares."""
     try:
         return setting.from_environment()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Channels send notifications; `worker_service.channels` names one for each address scheme."""
+"""Channels of notifications; `worker_service.channels` names one for each address scheme."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ GROUP = "worker_service.channels"
 
 class Channel(Protocol):
     ENVIRONMENT: Sequence[str]
-    """Environment variables of the service that it reads."""
     CREDENTIALS: Sequence[str]
-    """Patterns of the credentials that it reads."""
 
     def send(self, message: Message, context: Context[Any]) -> object:
-        """Return the result of the job, as JSON, or raise a `HandlerError`."""
+        """Return the job's result, as JSON."""
 
 
 def channels() -> dict[str, Channel]:

@@ -1,7 +1,6 @@
 """Send messages with Apprise: Slack, Teams, Telegram, Signal, ntfy and many more.
 
-The address `apprise:ops` stands for the credential `apprise-ops`, and `apprise:` for `apprise`. Each line of the
-credential is an address of Apprise. It contains secrets, so it appears in no payload and no log.
+Each line of the credential `apprise-ops`, for `apprise:ops`, is an address with secrets: no payload or log shows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Send e-mail to addresses like `mailto:ops@example.com`, through the server of the settings.
+"""Send e-mail through the server of the settings.
 
-If `mail_user` is set, it logs in with the credential `mail-password`. The Message-ID is the same for every attempt, so
-that a server or mail reader can recognise repetitions.
+The Message-ID is the same for every attempt, so that a mail reader can recognise repetitions.
 """
 
 from __future__ import annotations

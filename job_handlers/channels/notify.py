@@ -2,9 +2,9 @@
 
     {"to": "mailto:ops@example.com", "subject": "3 jobs failed", "text": "TIMEOUT: 2, HTTP_404: 1"}
 
-The rules `[[notify]]` of the settings enqueue these jobs, and so does `pagemill notify test`. An address is
-`mailto:ops@example.com`, `https://example.com/hook` (signed like `webhook`, with a CloudEvents body), or `apprise:ops`,
-which stands for the addresses in the credential `apprise-ops`.
+The rules `[[notify]]` of the settings enqueue these jobs. An address is `mailto:ops@example.com`,
+`https://example.com/hook` (signed like `webhook`, with a CloudEvents body), or `apprise:ops` for the credential
+`apprise-ops`.
 """
 
 from __future__ import annotations

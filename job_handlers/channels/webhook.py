@@ -2,15 +2,14 @@
 
     {"url": "https://example.com/hooks", "event": {"type": "report.ready", "data": {"id": 42}}, "secret": "webhook"}
 
-As the follow-up of a document (`pagemill add … --then webhook={"url": …}`) or of a failure (`--on-failure`), `event`
-may be left out: it then says which document was read or failed, or which job failed.
+As a follow-up (`pagemill add … --then webhook={"url": …}`, `--on-failure`), `event` may be left out: it then describes
+the document or the failed job.
 
-`secret` names a file in $CREDENTIALS_DIRECTORY. Each of its lines is a key, `whsec_` and base64, and adds a signature;
-put two keys into it while you replace one. `webhook-id` is the same for every attempt, so that the receiver can ignore
-repetitions.
+Each line of the credential `secret` is a key, `whsec_` and base64, and adds a signature, so two keys may overlap.
+`webhook-id` is the same for every attempt, so that the receiver can ignore repetitions.
 
-WORKER_WEBHOOK_ALLOW lists private networks that may be reached. Redirects are not followed. A URL may contain a secret,
-so messages and logs only name its host.
+WORKER_WEBHOOK_ALLOW lists private networks that may be reached. Redirects are not followed. Messages and logs only name
+the host of a URL.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class WebhookPayload(Struct, frozen=True):
     url: str
     """The URL that receives the event."""
     event: dict[str, Any] | None = None
-    """The body, as JSON. If left out, it describes the document or job that this job follows."""
+    """The body. If left out, it describes the document or job that this job follows."""
     secret: str = "webhook"
     """The credential that signs the event. Its name must begin with webhook."""
 

@@ -1,1 +1,1 @@
-"""Find what is new below a folder, wherever it is."""
+"""Find new and changed files."""

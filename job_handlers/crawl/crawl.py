@@ -70,4 +70,4 @@ crawl = Handler(
     reads_payload=_reads,
 )
 drive_crawl = (crawl, replace(crawl, job_type="drive_crawl"))
-"""The entry point: both names of the job type. Rows with the earlier one keep it."""
+"""Rows with the earlier name of the job type keep it."""

@@ -50,18 +50,15 @@ class ParentFolder(Struct, frozen=True):
 
 
 class EntryRecorder(Struct, frozen=True):
-    """Decides for each entry whether it is listed later, enqueued or skipped."""
-
     wanted: FilesWanted
     walk: int
-    """Items with this number were met in this walk."""
     new_job: Callable[[Entry, bool], NewJob]
-    """Takes the entry, and True if an earlier revision was enqueued before."""
+    """True: an earlier revision was enqueued."""
     parent: ParentFolder
     found: PageFindings
 
     def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
-        """`before` is the item as stored before this page, `via` the shortcut that led to it."""
+        """`before`: the item before this page. `via`: the shortcut that led to it."""
         if len(entry.id) > _ID_CHARACTERS_MAX:
             self.found.counts.update(["found", "skipped"])
             return
@@ -79,7 +76,7 @@ class EntryRecorder(Struct, frozen=True):
         self._store(CrawlItem(entry.id, self.parent.id, name, "shortcut", note="followed", walk=self.walk))
 
     def add_dangling(self, entry: Entry, before: CrawlItem | None) -> None:
-        """Record a shortcut and its missing target, which may be shared one day."""
+        """Record the missing target too, which may be shared one day."""
         self.add_shortcut(entry)
         self.found.counts.update(["found", "skipped", "dangling"])
         if (before is None or before.note == _DANGLING) and entry.target_id not in self.found.items:

@@ -1,4 +1,4 @@
-"""The payload of a crawl, which files it wants, and their download jobs."""
+"""The payload of a crawl, the files it wants, and their download jobs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ _UNSPECIFIC_MIMES = ("", "application/octet-stream", "binary/octet-stream")
 
 
 class FilesWanted(Struct, frozen=True):
-    """None: any."""
-
     mime: Sequence[str] = ()
-    """Patterns such as application/pdf or image/*; empty: all formats that can be read."""
+    """Patterns such as application/pdf or image/*; empty: all readable formats."""
     name: str | None = None
     """A pattern such as *report*.pdf; case does not matter."""
     size_max: int | None = None
@@ -29,7 +27,7 @@ class FilesWanted(Struct, frozen=True):
     newer_than: str | None = None
     """UTC, ISO 8601."""
     depth: int | None = None
-    """Levels of subfolders; 0: only the folder itself. By default all levels."""
+    """Levels of subfolders; 0: none. By default all."""
 
 
 class CrawlPayload(Struct, frozen=True):
@@ -37,19 +35,18 @@ class CrawlPayload(Struct, frozen=True):
     """Id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
     wanted: FilesWanted = FilesWanted()
     credential: str = ""
-    """The name of a file in $CREDENTIALS_DIRECTORY; empty: the default of the source, such as drive."""
+    """The name of a file in $CREDENTIALS_DIRECTORY; empty: the source's default, such as drive."""
     dry_run: bool = False
-    """Count, and show what the crawl would enqueue now; enqueue nothing."""
+    """Count, and show what would be enqueued now; enqueue nothing."""
     reconcile: bool = False
     """Rescan the whole folder and detect files that were deleted without notice."""
     download: Mapping[str, Any] = field(default_factory=dict)
     """Added to the payload of each download."""
     afresh: str = ""
-    """A text that no other crawl has: files that other crawls of the folder have found are then enqueued again."""
+    """A text that no other crawl has: files that other crawls have found are enqueued again."""
 
 
 def check_payload(payload: CrawlPayload) -> None:
-    """Raise `Permanent` for errors that the schema cannot express."""
     if payload.wanted.newer_than is not None and _parse_time(payload.wanted.newer_than) is None:
         raise Permanent("PAYLOAD_INVALID", "`newer_than` must be a time such as 2026-11-18 or 2026-11-18T10:00:00Z")
 
@@ -79,7 +76,7 @@ def unique_key_prefix(context: Context[CrawlPayload]) -> str:
 
 
 def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
-    """Return why the file is not enqueued, or an empty text if it is."""
+    """Return an empty text if the file is enqueued."""
     if entry.refusal:
         return entry.refusal
     if entry.kind == "native":
@@ -101,7 +98,6 @@ def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
 
 
 def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is_changed: bool) -> NewJob:
-    """`is_changed`: an earlier revision of the file was enqueued before."""
     payload = context.payload
     body: dict[str, object] = {**payload.download, "source": entry.id, "name": entry.name}
     if tree.source and payload.credential:
@@ -130,7 +126,7 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
 
 
 def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
-    """Return the actions that follow a failure, also of a file that never becomes a document."""
+    """Return the actions after the failure of a file that never becomes a document."""
     return [
         DeferredAction(one["job_type"], canonical(one["payload"]) if one.get("payload") else "", OnEnd.FAILURE)
         for one in download.get("then", ())

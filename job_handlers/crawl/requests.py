@@ -1,7 +1,4 @@
-"""Turn a user's request for folders, files and addresses into jobs.
-
-For `pagemill add`, HTTP, the web page and `[[schedule]]`.
-"""
+"""Turn a request for folders, files and addresses into jobs, for `pagemill add`, HTTP, the page and `[[schedule]]`."""
 
 from __future__ import annotations
 
@@ -26,21 +23,19 @@ from worker_service.base.errors import BadTime
 from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
 
 _ENTRIES_MAX = 100_000
-"""Limit for a directory listed during an HTTP request or a turn of the daemon."""
+"""For a directory listed during an HTTP request or a turn of the daemon."""
 
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
     credential: str = ""
     force: bool = False
-    """Read files again that were read and have not changed."""
+    """Read files again that have not changed."""
 
     def force_in_payload(self) -> dict[str, object]:
         return {"force": True} if self.force else {}
 
 
 class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
-    """Which files of a folder to fetch, and how to read them."""
-
     mime: tuple[str, ...] = ()
     name: str | None = None
     size_max: Annotated[int, Meta(ge=1)] | None = None
@@ -49,7 +44,6 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
     reconcile: bool = False
 
     def files_wanted(self) -> dict[str, object]:
-        """Return such as in the payload of `crawl`; empty for all files."""
         wanted = {
             "mime": list(self.mime),
             "name": self.name,
@@ -206,7 +200,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
 
 
 def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
-    """`wish` is FOLDER, or a table with `folder` and options as of `pagemill add`."""
+    """`wish`: a folder, or a table with `folder` and options of `pagemill add`."""
     table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
     folder = table.pop("folder", None)
     if not isinstance(folder, str) or folder.startswith(("./", "../")):
@@ -218,7 +212,6 @@ def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
 
 
 def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
-    """Each source is a text, or a table as of a crawl."""
     if not isinstance(wish, list) or not wish:
         raise BadInput('say which sources, such as ["/srv/reports", "https://example.org/report.pdf"]')
     return jobs_of_request(wish, SourceOptions(), owner=owner, left_out=LeftOut())
@@ -227,7 +220,7 @@ def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
 def jobs_of_request(
     sources: Sequence[object], options: SourceOptions, *, owner: str, left_out: LeftOut
 ) -> list[NewJob]:
-    """Take absolute paths and addresses, or tables as of a crawl."""
+    """Take absolute paths, addresses, and tables as of a crawl."""
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _require_readable_place(text)

@@ -1,7 +1,4 @@
-"""The memory of a crawl: within a run, for the next attempt, and between runs, so that only changes are enqueued.
-
-It is saved in one transaction with the jobs that it asks for.
-"""
+"""The memory of a crawl for the next attempt and run, saved in one transaction with its jobs."""
 
 from __future__ import annotations
 
@@ -24,11 +21,10 @@ NOT_LISTED = "cannot be listed"
 LISTED_IN_PART = "listed in part"
 TOO_DEEP = "too deep"
 UNSURE = (NOT_LISTED, LISTED_IN_PART)
-"""The contents of such a folder are unknown: nothing in it counts as deleted."""
+"""Folders with unknown contents: nothing in them counts as deleted."""
 
 _IDS_PER_QUESTION = 1000
 _CHARACTERS_PER_CHECKPOINT = 500_000
-"""Messages to the daemon have a maximum size."""
 _NAMES_SHOWN_MAX = 100
 
 
@@ -40,7 +36,7 @@ class Phase(StrEnum):
 
 
 class RunState(Struct, omit_defaults=True):
-    """The point where the next attempt of this run continues. Stored as JSON."""
+    """Where the next attempt of this run continues. Stored as JSON."""
 
     phase: Phase = Phase.WALK
     run: int = 0
@@ -51,13 +47,13 @@ class RunState(Struct, omit_defaults=True):
     """Id, name, key and corpus of the crawled folder."""
     counts: dict[str, int] = field(default_factory=dict)
     sweeps: bool = False
-    """Items that this run did not meet are gone."""
+    """Items that this run has not met are gone."""
     is_stale: bool = False
-    """A change took away a folder: only a walk tells what is left."""
+    """A folder went: only a walk tells what is left."""
     is_abroad: bool = False
     """A shortcut leads to another corpus, whose changes are not listed."""
     folder: str = ""
-    """The folder being listed, and page and completeness of its listing."""
+    """The folder being listed, the page of its listing, and its completeness."""
     page: str = ""
     is_partial: bool = False
 
@@ -72,17 +68,14 @@ class Bookmark(Struct, frozen=True):
     token: str = ""
     must_walk: bool = False
     root: Sequence[str] = ()
-    """Id, name, key and corpus of the crawled folder."""
 
 
 class ItemDetail(Struct, frozen=True):
-    """Stored as JSON."""
-
     depth: int = 0
     key: str = ""
     corpus: str = ""
     via: str = ""
-    """Id of the shortcut that led to it."""
+    """The shortcut that led to it."""
     why: str = ""
 
     @classmethod
@@ -118,12 +111,11 @@ class CrawlRecord:
         return {item.id: item for part in parts for item in self._ask(ids=part).items}
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
-        """Return some of them, and nothing only if there are none."""
         items: Sequence[CrawlItem] = self._ask(with_note=note).items
         return items
 
     def items_not_seen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
-        """Yield them in parts. Each may be saved as gone before the next."""
+        """Yield parts, each of which may be saved as gone before the next."""
         after = ""
         while items := self._ask(not_seen_in=walk, after=after).items:
             after = items[-1].id

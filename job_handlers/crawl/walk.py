@@ -1,8 +1,7 @@
-"""One run of a crawl: walk a tree or read its list of changes, and enqueue a download for each new or changed file.
+"""One run of a crawl: walk a tree or read its changes, and enqueue a download for each new or changed file.
 
-The first run walks everything. Later runs ask the source for changes, or walk again. The token for the changes is taken
-before the walk and the changes are read after it, so nothing is missed. Items that were not met are marked as gone; no
-published file is removed. Each page is saved in one transaction with its jobs.
+The token for changes is taken before a walk and they are read after it, so nothing is missed. Each page is saved in
+one transaction with its jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingEx
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
 _WALKS_MAX = 2
-"""Per run: a folder that goes away during a run causes another walk."""
+"""A folder that goes away during a run causes another walk."""
 _TRIES = 3
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 
@@ -45,7 +44,6 @@ class CrawlRun:
         self.has_saved = False
 
     def run(self, *, must_walk: bool) -> None:
-        """`must_walk`: even if the source can list its changes."""
         if self._state.is_over:
             return
         if not self._is_current():
@@ -72,7 +70,7 @@ class CrawlRun:
     # ── Phases ──
 
     def _is_current(self) -> bool:
-        """Return False if this run has not begun, or another job has begun a newer one."""
+        """Return False if the run has not begun, or another job has begun a newer one."""
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
@@ -227,7 +225,7 @@ class CrawlRun:
         return download_job(entry, self._context, self._tree, is_changed=is_changed)
 
     def _target_of(self, entry: Entry) -> Entry | None:
-        """Follow a shortcut. Return None if its target does not exist."""
+        """Follow a shortcut; None if its target does not exist."""
         if entry.kind != "shortcut":
             return entry
         try:
@@ -292,7 +290,7 @@ class CrawlRun:
         self._record_entry(entry, target, parent, known, found)
 
     def _record_outside(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
-        """Such entries are unrelated, moved out, or reached by a shortcut."""
+        """Record entries that are unrelated, moved out, or reached by a shortcut."""
         ours = [(entry, known[entry.id]) for entry in entries if entry.id in known]
         shortcuts = self._record.items(ItemDetail.of_item(before).via for _, before in ours)
         for entry, before in ours:
@@ -328,7 +326,6 @@ class CrawlRun:
             self._save(found)
 
     def _in_unsure_folders(self, items: Iterable[CrawlItem]) -> set[str]:
-        """Return the ids of items below a folder that was not listed completely."""
         parents = {item.id: item.parent_id for item in items}
         folders: dict[str, CrawlItem] = {}
         missing = set(parents.values())

@@ -1,1 +1,1 @@
-"""Fetch a file, whole and right, from whatever source it comes."""
+"""Fetch files from any source."""

@@ -1,4 +1,4 @@
-"""Addresses that HTTP requests may reach: the public internet, and the networks that a setting lists."""
+"""Addresses that HTTP requests may reach: the public internet, and networks of a setting."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from job_handlers.settings import value_of
 from worker_service.handlers import Permanent, Setting
 
 Endpoint = tuple[socket.AddressFamily, Any]
-"""An address family, and an address with its port as its sockets take it."""
+"""With the port, as a socket takes it."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _CLOUD_SERVICES = frozenset(map(ipaddress.IPv4Address, ("192.0.0.192", "168.63.129.16")))
-"""Services of a cloud at public addresses: metadata (Oracle), the wire server (Azure)."""
+"""Cloud services at public addresses: metadata (Oracle), the wire server (Azure)."""
 
 
 class Target(Struct, frozen=True):
@@ -47,10 +47,7 @@ def parse_url(url: str) -> Target:
 
 
 class AddressPolicy:
-    """The public internet, and the networks of a setting."""
-
     def __init__(self, setting: Setting[tuple[str, ...]], *, allows_plain_http: bool = False) -> None:
-        """`allows_plain_http`: not only to the networks of the setting."""
         self._networks = [ipaddress.ip_network(network) for network in value_of(setting)]
         self._variable = setting.variable
         self._allows_plain_http = allows_plain_http

@@ -2,9 +2,8 @@
 
     {"source": "https://drive.google.com/file/d/…/view", "credential": "drive", "read": {"languages": ["eng"]}}
 
-`source` is a Drive id or URL, an https URL, or a full path. The `ingest` job gets the contents of `read` as its
-payload; with `"ingest": false` the file is published and not read. A file that was fetched before is published again
-without fetching it.
+`source` is a Drive id or URL, an https URL, or a full path. `read` becomes the payload of `ingest`; with
+`"ingest": false` the file is only published. Known content is not fetched again.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ _TIMEOUTS = Timeouts()
 
 
 class RequestedFollowUp(Struct, frozen=True):
-    """The placeholders of its payload are {document_id}, {state}, {error_code} and {batch_id}."""
+    """Placeholders of the payload: {document_id}, {state}, {error_code}, {batch_id}."""
 
     job_type: str
     payload: dict[str, Any] | None = None
     on_end: OnEnd = OnEnd.SUCCESS
     """success or failure."""
     standing: bool = False
-    """Each time the document is read, not only this time."""
+    """Each time the document is read, not only now."""
 
 
 class DownloadPayload(Struct, frozen=True):
@@ -78,14 +77,13 @@ class DownloadPayload(Struct, frozen=True):
     expected_md5: str = ""
     """The digest in hex. A file with another one is never published."""
     expected_sha256: str = ""
-    """The digest in hex. If neither the source nor the payload names one, the document's note says so."""
+    """The digest in hex. If the source names none either, the document's note says so."""
     acknowledge_abuse: bool = False
     """Fetch the file even if Google marks it as malware or spam."""
     export: str = ""
     """The format to export a Google document to: pdf, xlsx or csv."""
     credential: str = ""
-    """The name of a file in $CREDENTIALS_DIRECTORY. For Drive it begins with drive, or is adc. Empty: the default of
-    the source, such as drive."""
+    """The name of a file in $CREDENTIALS_DIRECTORY that begins with drive, or adc. Empty: the source's default."""
     resource_key: str = ""
     """The key of an old Drive link, if the URL does not contain it."""
     ingest: bool = True
@@ -93,14 +91,13 @@ class DownloadPayload(Struct, frozen=True):
     force: bool = False
     """Read it again even if nothing has changed."""
     read: dict[str, Any] = field(default_factory=dict)
-    """The rest of the payload of `ingest`, such as languages. Settings that are left out stay as the document was read
-    before; null resets one to its default."""
+    """The payload of `ingest`, such as languages. Other settings stay as before; null resets one."""
     then: tuple[RequestedFollowUp, ...] = ()
-    """Jobs to enqueue when the document has been read, in addition to earlier ones."""
+    """Jobs to enqueue when the document has been read, besides earlier ones."""
     tags: tuple[str, ...] = ()
-    """Tags for the document, in addition to the ones that it has."""
+    """Tags for the document, besides its own."""
     standing: bool = False
-    """True if a crawl asks for a changed file: `read` then applies only if the document is new."""
+    """True if a crawl asks for a changed file: `read` then applies only to new documents."""
 
 
 def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Done:
@@ -123,7 +120,6 @@ def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Do
 
 
 def keep_key(payload: DownloadPayload) -> str:
-    """Leave out the revision, which is in the sidecar."""
     _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
@@ -173,8 +169,6 @@ class _AlreadyPublished(Exception):
 
 
 class _KnownContentLookup:
-    """Raises `_AlreadyPublished` if the source's digests belong to a published file."""
-
     has_asked = False
 
     def __init__(self, source: SourceFile, context: Context[DownloadPayload], request: FileRequest) -> None:

@@ -1,8 +1,4 @@
-"""Everything that can go wrong while a file is fetched, as one table, and the policy that decides what follows.
-
-A source raises `FetchError` with a code of `RULES`. `RetryPolicy` answers each with a wait, a fresh start, or the error
-that ends the attempt.
-"""
+"""All errors of a fetch, and the policy that answers each with a wait, a fresh start, or the end of the attempt."""
 
 from __future__ import annotations
 
@@ -16,15 +12,12 @@ from msgspec import Struct
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, in_a_sentence
 
 ErrorKind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "RESTART"]
-"""RETRY: in this attempt. DEFER: hours later. Both keep the bytes. REST: pause all jobs of the source. PERMANENT: give
-up. RESTART: discard the bytes.
-"""
+"""RETRY: in this attempt. DEFER: hours later. REST: pause the source's jobs. RESTART: discard the bytes."""
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 
 RANGE_ERRORS = ("RANGE_WRONG", "RANGE_IGNORED")
-"""After these the last fresh start asks for the whole file, without ranges."""
 
 
 class ErrorRule(Struct, frozen=True):
@@ -32,12 +25,12 @@ class ErrorRule(Struct, frozen=True):
     detail: str
     remedy: str = ""
     grace: int = 0
-    """Retries before the kind applies."""
+    """Retries before `kind` applies."""
     restarts: int = 1
-    """RESTART: fresh starts per attempt; then `then` applies."""
+    """Fresh starts per attempt (RESTART)."""
     then: Literal["PERMANENT", "RETRYABLE"] = "PERMANENT"
     after: float = HOUR
-    """DEFER, REST: unless the source asks for more."""
+    """Unless the source asks for more."""
 
 
 RULES: Mapping[str, ErrorRule] = {
@@ -112,7 +105,7 @@ RULES: Mapping[str, ErrorRule] = {
 
 
 class FetchError(Exception):
-    """`values` fill in the sentences of the rule; `after` is the wait that the source asked for."""
+    """`values` fill in the rule's sentences."""
 
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
         self.code = code
@@ -131,7 +124,7 @@ class _MessageValues(dict[str, object]):
 
 
 def limit_wait(after: float | None) -> tuple[float | None, str]:
-    """Return at most an hour, and a note for the message if that is less than asked."""
+    """Return at most an hour, and a note if that is less."""
     if after is None or after <= HOUR:
         return after, ""
     asked = f"{after / HOUR:.1f} h" if after < 2 * DAY else f"{after / DAY:,.0f} days"
@@ -139,26 +132,21 @@ def limit_wait(after: float | None) -> tuple[float | None, str]:
 
 
 class Timeouts(Struct, frozen=True):
-    """Tests scale the defaults."""
-
     retries: int = 5
     first_wait_seconds: float = 2.0
-    """Doubles with each retry."""
     longest_wait_seconds: float = 120.0
-    """A longer wait returns the job to the queue instead of blocking a slot."""
+    """A longer wait returns the job to the queue."""
     chunk_bytes: int = 8 << 20
     chunk_seconds: float = 120.0
     idle_seconds: float = 30.0
     connect_seconds: float = 20.0
     bytes_per_second_min: int = 64 << 10
-    """A slower attempt, on average after `slack_seconds`, ends and keeps its bytes."""
+    """A slower attempt ends after `slack_seconds`."""
     slack_seconds: float = 900.0
     stable_seconds: float = 3.0
-    """A local file that changed more recently may still be written."""
+    """A local file that changed later may still be written."""
     settled_seconds: float = 60.0
-    """A local file unchanged for this long has reliable timestamps: a writer through a memory mapping updates them when
-    the kernel flushes the pages, within half a minute.
-    """
+    """The kernel updates the timestamps of a mapped file within half a minute."""
     requeue_seconds: float = 300.0
 
 
@@ -172,7 +160,7 @@ class Restart(Struct, frozen=True):
 
 class RetryPolicy:
     def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
-        """`deferrals` of the file so far; each doubles the wait."""
+        """Each deferral of the file doubles the wait."""
         self.timeouts = timeouts
         self.deferrals = deferrals
         self._chance = chance or random.Random()
@@ -180,11 +168,11 @@ class RetryPolicy:
         self._counts: Counter[str] = Counter()
 
     def reset_retries(self) -> None:
-        """Call when bytes arrive that this attempt did not have before."""
+        """Call when the attempt has more bytes than ever."""
         self._retries_in_a_row = 0
 
     def after(self, error: FetchError) -> Wait | Restart:
-        """Raise the `HandlerError` that ends the attempt, if none helps."""
+        """Raise the `HandlerError` that ends the attempt."""
         rule = error.rule
         self._counts[error.code] += 1
         beyond = self._counts[error.code] - rule.grace

@@ -1,10 +1,6 @@
-"""HTTP requests to checked addresses, within a time limit. The https source, Drive and webhooks use this client.
+"""HTTP requests to checked addresses, within a time limit.
 
-A URL must not lead into the machine's own network: each host name is looked up once, every address is checked, and the
-connection goes to the checked address.
-
-A socket's own time-out starts again with every byte, so a thread watches the clock too: it shuts the sockets down when
-time is up or the attempt has to stop.
+Each host name is looked up once. A thread watches the clock, because a socket's time-out starts again with every byte.
 """
 
 from __future__ import annotations
@@ -35,15 +31,12 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class HttpClient:
-    """Serves one thread and one attempt, with one kept connection per host.
-
-    Every failure is a `FetchError`, a stop of the attempt `Stopped`.
-    """
+    """Serves one thread and one attempt. Every failure is a `FetchError`, a stop of the attempt `Stopped`."""
 
     def __init__(
         self, name: str, timeouts: Timeouts, is_stopping: Callable[[], bool], policy: AddressPolicy | None = None
     ) -> None:
-        """`name` stands for the host in messages. Leave out `policy` only for hosts of the administrator."""
+        """`name` stands for the host in messages. Only the administrator's hosts need no `policy`."""
         self.name = name
         self._timeouts, self._policy = timeouts, policy
         self._connections: dict[tuple[bool, str, int], _Connection] = {}
@@ -58,7 +51,7 @@ class HttpClient:
     def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, *, redirects: int = 0
     ) -> Iterator[HttpAnswer]:
-        """Follow at most `redirects` redirects. An answer read to its end keeps the connection."""
+        """Keep the connection if the answer is read to its end."""
         with self._within_time():
             answer, url = self._follow(method, url, headers, body, redirects)
         try:
@@ -71,7 +64,6 @@ class HttpClient:
                 self._disconnect(parse_url(url))
 
     def blocks(self, answer: http.client.HTTPResponse, most: int | None) -> Iterator[bytes]:
-        """Each chunk has to arrive in time."""
         with self._within_time():
             left, until_next = most, self._timeouts.chunk_bytes
             while left is None or left > 0:
@@ -215,7 +207,6 @@ class HttpAnswer:
 
     @property
     def total_length(self) -> int | None:
-        """The length of the whole file, from Content-Range."""
         found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         return int(found[3]) if found and found[3].isdigit() else None
 
@@ -226,13 +217,12 @@ class HttpAnswer:
         return b"".join(self.blocks(most))
 
     def check_range(self, offset: int, size: int | None) -> None:
-        """Raise `FetchError` unless this partial answer begins at `offset` of a file of `size` bytes."""
         found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != offset or (size is not None and found[3] not in ("*", str(size))):
             raise FetchError("RANGE_WRONG", host=self._client.name)
 
     def check_length_known(self) -> None:
-        """Otherwise a cut at the end of the body would not be noticed."""
+        """Refuse an answer whose missing end would not be noticed."""
         if self.length is None and self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             raise FetchError("LENGTH_UNKNOWN", host=self._client.name)
 
@@ -241,7 +231,6 @@ class HttpAnswer:
 
 
 def status_error(host: str, status: int, wait: str) -> FetchError:
-    """`wait`: the header Retry-After."""
     after = retry_after(wait)
     if status == 429:
         return FetchError("RATE_LIMITED", host=host, after=after)
@@ -255,7 +244,7 @@ def status_error(host: str, status: int, wait: str) -> FetchError:
 
 
 def retry_after(value: str) -> float | None:
-    """Take a number or a date; None if it makes no sense."""
+    """Parse a number or a date."""
     text = value.strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])
@@ -269,7 +258,7 @@ def retry_after(value: str) -> float | None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Uses a connected socket: it never connects to an address that was not checked."""
+    """Never connects by itself to an address that was not checked."""
 
     auto_open = 0
 
@@ -282,7 +271,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Response(http.client.HTTPResponse):
-    """The library would parse interim answers (100 Continue) without limit."""
+    """Limits interim answers (100 Continue), which the library would parse for ever."""
 
     _interim_answers_left = _INTERIM_ANSWERS_MAX
 
@@ -296,8 +285,6 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watchdog:
-    """Shuts the sockets down when time is up or the attempt has to stop."""
-
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
         self._sockets: list[socket.socket] = []

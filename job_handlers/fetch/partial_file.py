@@ -1,4 +1,4 @@
-"""The bytes of a file so far, in the directory that outlives attempts, and a sidecar that names their revision."""
+"""The bytes of a file so far, which outlive attempts, and a sidecar that names their revision."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from worker_service.handlers import Retryable
 _BLOCK_BYTES = 256 << 10
 """Fits a core's cache, so that a second digest reads no memory."""
 _STRIDE_BYTES = 1 << 20
-"""The writer wakes the digest thread this often."""
 _POLL_SECONDS = 0.2
 
 
 class Digests(Struct, frozen=True):
     sha256: str
     md5: str
-    """Empty if not asked for."""
 
 
 class FileFacts(Struct, frozen=True):
@@ -36,21 +34,21 @@ class FileFacts(Struct, frozen=True):
     mime: str
     size: int | None
     key: str
-    """Identifies the revision. Bytes are kept for another attempt only if known and `can_resume`."""
+    """The revision. Without one, or without `can_resume`, another attempt starts again."""
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
     is_of_this_machine: bool = False
-    """Read directly, so that no server could have sent another file."""
+    """No server could have sent another file."""
     is_settled: bool = False
-    """`key` will never name other bytes, even if the file changes."""
+    """`key` will never name other bytes."""
 
     def has_same_content(self, other: FileFacts) -> bool:
         return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
 
 
 class PartialFile:
-    """The bytes so far. It has one writer, because the directory is locked for one attempt."""
+    """Has one writer, because the directory is locked."""
 
     def __init__(self, keep: Path) -> None:
         self.path = keep / "file.part"
@@ -75,7 +73,7 @@ class PartialFile:
         return count if isinstance(count, int) else 0
 
     def adopt(self, facts: FileFacts, *, has_md5: bool = False) -> None:
-        """Keep the bytes if they belong to this revision. Call before the first byte is written."""
+        """Keep the bytes if they belong to this revision."""
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._saved.get(name) == value for name, value in revision.items())
         is_possible = facts.size is None or self.length <= facts.size
@@ -104,7 +102,7 @@ class PartialFile:
         return len(block)
 
     def digests(self, on_progress: Callable[[int], None]) -> Digests:
-        """`on_progress` receives the number of bytes done, and may raise."""
+        """`on_progress` may raise."""
         if self._digests is None:
             raise ValueError("call adopt() first")
         return self._digests.finish(on_progress)
@@ -150,11 +148,7 @@ def _write_to_disk(call: Callable[..., Any], *values: object) -> Any:
 
 
 class DigestThread:
-    """Computes the digests in a thread that follows the writer.
-
-    It reads the bytes back, so the digests are the ones of the file and not of memory. hashlib releases the interpreter
-    lock, so the download goes on.
-    """
+    """Reads the bytes back in a thread that follows the writer: the digests are of the file, not of memory."""
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
         self._descriptor = descriptor
@@ -162,7 +156,6 @@ class DigestThread:
         self._changed = threading.Condition()
         self._written = 0
         self._target = 0
-        """Follows `_written` in strides."""
         self._done = 0
         self._restarts = 0
         self._is_closed = False
@@ -233,7 +226,7 @@ class DigestThread:
                         self._changed.notify_all()
 
     def _next_work(self) -> tuple[int, int, int] | None:
-        """Wait. Return (count of restarts, begin, end); None after `close`."""
+        """Wait for (count of restarts, begin, end); None after `close`."""
         with self._changed:
             while self._done >= self._target and not self._is_closed:
                 self._changed.wait()

@@ -1,7 +1,6 @@
 """Fetch one file completely and correctly, however often the connection is cut.
 
-The bytes go into a `PartialFile`, which survives retries, deadlines and restarts; each request begins where they end.
-The file leaves it only when size, signature and digests are right and the source still describes the same revision.
+It leaves its `PartialFile` only if size, signature and digests are right.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from worker_service.base.files import move_file
 from worker_service.handlers import Snooze, Stopped
 
 NO_DIGEST = "nobody named a digest"
-"""Note on a file for which no digest vouches."""
-
 _FREE_DISK_BYTES_MIN = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
 _REPORT_SECONDS = 0.5
@@ -70,7 +67,6 @@ def fetch(
     policy: RetryPolicy,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FetchedFile:
-    """Raise the `HandlerError` that ends the attempt if that fails."""
     with PartialFile(keep) as part:
         policy.deferrals = part.deferrals
         try:
@@ -91,10 +87,9 @@ class _Transfer:
         self._policy, self._timeouts, self._sleep = policy, policy.timeouts, sleep
         self._progress = _ProgressMeter(reporter)
         self._facts: FileFacts | None = None
-        """None until the source has been asked, also after a restart."""
+        """None before the source is asked, and after a restart."""
         self._last_wrong_digest = ""
         self._longest = 0
-        """Most bytes that this attempt had at once."""
         self._fetched = 0
         self._restarts = 0
         self._is_complete = False
@@ -132,7 +127,6 @@ class _Transfer:
         )
 
     def _begin(self) -> FileFacts:
-        """Keep or discard the bytes of earlier attempts."""
         facts = self._source.facts()
         facts = facts if self._has_ranges else replace(facts, can_resume=False)
         self._raise_if_stopped()
@@ -158,7 +152,6 @@ class _Transfer:
         return facts
 
     def _download_chunk(self, facts: FileFacts) -> None:
-        """Download everything if the source has no ranges."""
         part = self._part
         if part.length and not facts.can_resume:
             part.clear()
@@ -182,7 +175,7 @@ class _Transfer:
             raise FetchError("CUT_SHORT")
 
     def _check(self, facts: FileFacts) -> tuple[file_kinds.Format, Digests]:
-        """Check size, digests, signature: wrong bytes need not look like the right ones."""
+        """Check everything: damaged bytes may look right."""
         part = self._part
         if facts.size is not None and os.fstat(part.descriptor).st_size != facts.size:
             raise FetchError("RANGE_WRONG")
@@ -217,7 +210,7 @@ class _Transfer:
                 raise self._wrong_digest(name, found, expected)
 
     def _wrong_digest(self, name: str, found: str, expected: str) -> FetchError:
-        """Return `DIGEST_WRONG` for the same wrong bytes twice; different ones were damaged: `SPOILT`."""
+        """Return `DIGEST_WRONG` for the same wrong bytes twice, else `SPOILT`."""
         is_different = self._last_wrong_digest not in ("", found)
         self._last_wrong_digest = found
         return FetchError("SPOILT" if is_different else "DIGEST_WRONG", digest=name, found=found, expected=expected)

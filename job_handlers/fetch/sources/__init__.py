@@ -1,8 +1,4 @@
-"""The kinds of sources that documents come from.
-
-The entry points `worker_service.sources` name a package or module for each platform, with the contents of `Source`.
-Reading an address imports no heavy library: `prepare` imports those before children are forked.
-"""
+"""The kinds of sources that documents come from: `worker_service.sources` names a module for each platform."""
 
 from __future__ import annotations
 
@@ -31,9 +27,8 @@ IsStopping = Callable[[], bool]
 class Reference(Struct, frozen=True):
     platform: str
     key: str
-    """A permanent name: a Drive id, a URL, an absolute path."""
+    """A Drive id, a URL, or an absolute path."""
     resource_key: str = ""
-    """Belongs to the key of an old Drive link."""
     is_folder: bool = False
 
 
@@ -43,7 +38,7 @@ class FileRequest(Struct, frozen=True):
     export: str = ""
     acknowledge_abuse: bool = False
     md5: str = ""
-    """The expected digest in small hex digits; a file with another one is refused."""
+    """Digests are expected ones, in small hex digits."""
     sha256: str = ""
     bytes_max: int = 4 << 30
 
@@ -54,34 +49,32 @@ class SourceFile(Protocol):
     def facts(self) -> FileFacts: ...
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
-        """Append up to `length` bytes (None: all), and yield the size of each step."""
+        """Yield the size of each step. `length` None: all."""
 
     def close(self) -> None: ...
 
 
 class Source(Protocol):
-    """`credential` is the name of a file in $CREDENTIALS_DIRECTORY, or empty for the source's default."""
+    """`credential` names a file in $CREDENTIALS_DIRECTORY; empty: the source's default."""
 
     PLATFORM: str
     ADDRESSES: str
-    """The forms of an address, for messages."""
+    """In words, for messages."""
     FOLDERS: str
-    """The forms of a folder's address; empty if the source has no folders."""
+    """Empty if the source has no folders."""
     IS_FOR_ANY_HOST: bool
-    """True for the source that takes every URL that no other source knows."""
+    """Takes every URL that no other source knows."""
     ENVIRONMENT: Sequence[str]
-    """Environment variables of the service that it reads."""
     CREDENTIALS: Sequence[str]
-    """Patterns of the credentials that it reads."""
 
     def parse_reference(self, text: str) -> Reference | None:
-        """None: the address belongs to another source. Raise `Permanent` if it is malformed."""
+        """None: the address belongs to another source."""
 
     def source_of_jobs(self, credential: str) -> str:
-        """Jobs with the same source rest together. Empty if it never asks for a pause."""
+        """Return the name under which its jobs pause together; empty: never."""
 
     def files_to_read(self, reference: Reference, credential: str) -> Sequence[Path]:
-        """Return the files, beside credentials, that the sandbox must allow."""
+        """Return files, beside credentials, that the sandbox must allow."""
 
     def open_file(
         self, reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping
@@ -126,7 +119,7 @@ def credentials() -> list[str]:
 
 
 def prepare() -> None:
-    """Import every module of every source, once for all children."""
+    """Import all sources before children are forked: Google's client takes a second."""
     for source in sources():
         package: Any = source
         for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):

@@ -1,8 +1,4 @@
-"""Files and directories of this machine as a source.
-
-Symbolic links are resolved first. If WORKER_DOWNLOAD_ROOTS is set, only it may be read. Credentials and typed
-passwords never may.
-"""
+"""Files and directories of this machine as a source, of which WORKER_DOWNLOAD_ROOTS limits what jobs may read."""
 
 from __future__ import annotations
 
@@ -63,12 +59,11 @@ def open_tree(
 
 
 def revision_of(found: os.stat_result) -> str:
-    """Include ctime, which a program cannot set."""
     return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
 
 def readable_paths(path: str) -> list[Path]:
-    """Return the resolved path, or nothing if jobs may not read it."""
+    """Return nothing if jobs may not read it."""
     try:
         return [resolve_path(path)]
     except FetchError:
@@ -76,7 +71,7 @@ def readable_paths(path: str) -> list[Path]:
 
 
 def resolve_path(text: str) -> Path:
-    """Raise `FetchError` if jobs may not read the result."""
+    """Resolve symbolic links. Raise `FetchError` if jobs may not read the result."""
     path = path_of(text)
     if not path.is_absolute() or "\0" in str(path):
         raise FetchError("PATH_REFUSED", what=text[:200])
@@ -111,8 +106,6 @@ def _unreadable(text: str, error: OSError) -> FetchError:
 
 
 class LocalFile:
-    """A file that may still be written is not read yet."""
-
     def __init__(self, path: str, timeouts: Timeouts) -> None:
         self._path = path
         self._actual = resolve_path(path)
@@ -166,7 +159,7 @@ class LocalFile:
 
 
 class LocalTree:
-    """Symbolic links and hidden names are skipped."""
+    """Skips symbolic links and hidden names."""
 
     platform = PLATFORM
     source = ""
@@ -188,7 +181,7 @@ class LocalTree:
         raise ItemError(f"{item_id}: a directory has no shortcuts")
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
-        """List by name. `page` is the last name of the previous page, in hex."""
+        """`page` is the last name of the previous page, in hex."""
         after = bytes.fromhex(page)
         try:
             found = os.listdir(os.fsencode(path_of(folder_id)))  # noqa: PTH208  names in bytes: they need not be UTF-8

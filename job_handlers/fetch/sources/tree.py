@@ -1,4 +1,4 @@
-"""A tree of folders and files that a crawl walks. Each source with folders implements `Tree`."""
+"""A tree of folders and files that a crawl walks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EntryKind = Literal["folder", "file", "native", "shortcut"]
 
 
 class ItemError(Exception):
-    """One item cannot be listed or read, for good. The walk continues."""
+    """One item cannot be read; the walk continues."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -36,17 +36,14 @@ class Entry(Struct, frozen=True):
     mime: str = ""
     size: int | None = None
     revision: str = ""
-    """Changes when the content does."""
     md5: str = ""
     sha256: str = ""
     modified: str = ""
-    """UTC, ISO 8601."""
     key: str = ""
-    """Has to be sent with the id."""
+    """Sent with the id; of a shortcut, with its target."""
     corpus: str = ""
-    """The part of the source that contains it, such as a shared drive, with its own list of changes."""
+    """A shared drive, which has its own list of changes."""
     target_id: str = ""
-    """Target of a shortcut, to which `key` then belongs."""
     refusal: str = ""
     is_trashed: bool = False
 
@@ -54,7 +51,6 @@ class Entry(Struct, frozen=True):
 class Listing(Struct, frozen=True):
     entries: Sequence[Entry]
     next_page: str = ""
-    """Empty on the last page."""
     is_partial: bool = False
 
 
@@ -68,9 +64,9 @@ class TreeChanges(Struct, frozen=True):
 class Tree(Protocol):
     platform: str
     source: str
-    """The crawl's jobs rest together when it asks for a pause."""
+    """The name under which its jobs pause together."""
     root_name: str
-    """Identifies the folder without asking the source."""
+    """Known without asking the source."""
 
     def root(self) -> Entry: ...
 
@@ -79,6 +75,6 @@ class Tree(Protocol):
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing: ...
 
     def change_token(self, corpus: str) -> str:
-        """Return a token for `changes`; empty if the source must be walked each time."""
+        """Return a token for `changes`; empty if the tree must be walked each time."""
 
     def changes(self, corpus: str, token: str) -> TreeChanges: ...

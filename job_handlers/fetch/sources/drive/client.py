@@ -1,8 +1,4 @@
-"""Google Drive. The only module that knows Google's client.
-
-Metadata goes through google-api-python-client, files through plain requests, both over `HttpClient`. Every failure is a
-`FetchError`. One `Drive` belongs to one attempt.
-"""
+"""Google Drive: the only module that knows Google's client, over `HttpClient`. Every failure is a `FetchError`."""
 
 from __future__ import annotations
 
@@ -77,14 +73,13 @@ REASONS: Mapping[str, str] = {
     "invalid": "REQUEST_INVALID",
     "badRequest": "REQUEST_INVALID",
 }
-"""Drive's reasons → codes. An unknown reason is judged by its HTTP status."""
+"""An unknown reason is judged by its HTTP status."""
 _CODES: Mapping[int, str] = {
     400: "REQUEST_INVALID",
     401: "CREDENTIAL_REFUSED",
     404: "NOT_FOUND",
     410: "NOT_FOUND",
 }
-"""Codes for statuses without a known reason."""
 
 
 class Drive:
@@ -104,7 +99,6 @@ class Drive:
             shared_by=f"{self._root} {self.who}", raise_if_stopped=self._client.raise_if_stopped
         )
         self._next_chunk: tuple[str, int] | None = None
-        """File, and byte at which the last chunk ended."""
         service = build(
             "drive",
             "v3",
@@ -127,7 +121,6 @@ class Drive:
         return _entry_of(self._execute(call, {file_id: resource_key}), resource_key)
 
     def children(self, folder_id: str, page: str = "", *, drive_id: str = "", resource_key: str = "") -> Listing:
-        """List up to 1,000 entries. A page may be short or empty and still have a next one."""
         quoted = folder_id.replace("\\", "\\\\").replace("'", "\\'")
         return self._list(f"'{quoted}' in parents and trashed = false", page, drive_id, {folder_id: resource_key})
 
@@ -140,7 +133,6 @@ class Drive:
         return str(self._execute(call)["startPageToken"])
 
     def changes(self, page: str, *, drive_id: str = "") -> TreeChanges:
-        """Return one page: everything the account sees, or one shared drive."""
         drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().list(
             pageToken=page,
@@ -318,7 +310,7 @@ class _TokenAnswer(Struct):
 
 
 def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
-    """`key`: the resource key that was sent, for entries without one."""
+    """`key` is the resource key that was sent."""
     mime, shortcut, size = found.get("mimeType", ""), found.get("shortcutDetails", {}), found.get("size")
     may_download = found.get("capabilities", {}).get("canDownload", True)
     kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
@@ -369,7 +361,7 @@ _Signer: Any = RSASigner
 
 
 def _credentials(name: str) -> tuple[Any, str, str]:
-    """Return credentials, kind, and the account that files must be shared with."""
+    """Return credentials, their kind, and the account that files must be shared with."""
     if name == drive_credentials.APPLICATION_DEFAULT:
         try:
             found, _ = google.auth.default(scopes=[SCOPE])
@@ -417,9 +409,6 @@ def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
 
 
 def _signer(info: Mapping[str, Any]) -> Any:
-    """Do not prove that the key's numbers are prime, which takes longer than a small download.
-
-    Google refuses a wrong key.
-    """
+    """Skip proving the key's numbers prime, which takes longer than a small download."""
     key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     return _Signer(key, info.get("private_key_id"))

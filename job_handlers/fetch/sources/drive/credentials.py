@@ -1,4 +1,4 @@
-"""Read the credential that a job names, and refuse one that other users can read."""
+"""Read the credential that a job names, unless other users can read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT = "drive"
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 ENDPOINT = HandlersSettings.drive_endpoint
-"""The setting accepts this machine alone, because the endpoint receives tokens."""
+"""Only a server of this machine, because it receives tokens."""
 
 ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 
@@ -50,7 +50,7 @@ def credential_text(name: str) -> Mapping[str, Any]:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the file that application default credentials name outside $CREDENTIALS_DIRECTORY."""
+    """Return the file of application default credentials."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 

@@ -1,7 +1,4 @@
-"""Check which account each Drive credential belongs to, and what it can read, for `pagemill doctor --online`.
-
-It runs in a child process, like an attempt.
-"""
+"""Check which account each Drive credential belongs to, and what it can read (`pagemill doctor --online`)."""
 
 from __future__ import annotations
 

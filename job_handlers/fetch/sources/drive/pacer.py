@@ -1,7 +1,6 @@
-"""Limit how many calls a second all children of this worker make with one credential.
+"""Limit the calls per second of all child processes with one credential.
 
-The slots are in memory that forked children share. They are written without a lock, which a killed child would keep:
-two calls in the same microsecond may take one slot.
+The shared memory has no lock, which a killed child would keep, so two calls may rarely take one slot.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _NANOSECONDS = 1_000_000_000
 _STEP_SECONDS = 0.2
 _HELD_BACK_SECONDS_MAX = 32.0
 _SHARED = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")
-"""Time of the next call of each credential, on the monotonic clock."""
+"""Time of each credential's next call, on the monotonic clock."""
 
 
 class Pacer:
@@ -30,7 +29,7 @@ class Pacer:
         clock: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`shared_by` names the account whose calls are counted together. If empty, nothing is shared."""
+        """`shared_by` names the account whose calls are counted together; empty: only this process."""
         self._step = int(_NANOSECONDS / per_second)
         self._ahead = int(burst * _NANOSECONDS / per_second)
         self._raise_if_stopped, self._clock, self._sleep = raise_if_stopped, clock, sleep
@@ -51,7 +50,7 @@ class Pacer:
             now = self._clock()
 
     def hold_back(self, seconds: float) -> None:
-        """Delay all calls of the account, after Drive asked for fewer."""
+        """Delay the account's calls, after Drive asked for fewer."""
         if not self._is_shared:
             return
         until = self._clock() + int(min(seconds, _HELD_BACK_SECONDS_MAX) * _NANOSECONDS)

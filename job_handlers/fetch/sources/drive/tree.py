@@ -72,14 +72,13 @@ class DriveTree:
         return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
     def _call_for_item(self, call: Callable[[], T], cursor: str = "") -> T:
-        """Turn a refusal into `ItemError`, so that the walk continues."""
         try:
             return self._call(call, cursor)
         except Permanent as error:
             raise ItemError(error.detail, error.remedy) from error
 
     def _call(self, call: Callable[[], T], cursor: str = "") -> T:
-        """Retry the call as the policy says. `cursor` is the page or change token, which may have expired."""
+        """`cursor` is a page or change token, which may have expired."""
         policy = RetryPolicy(self._timeouts)
         while True:
             try:

@@ -1,7 +1,6 @@
 """One file behind an https URL.
 
-A download is resumed only if a validator proves that the file is the same. A strong ETag is believed, unless the job
-names a digest.
+A download is resumed only if a validator or a digest proves that the file is the same.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class HttpsFile:
         """End of the redirects, until it fails."""
         self._request = request
         self._revision = ""
-        """A strong validator, otherwise something that changes with most changes of the file."""
+        """A strong validator, else one that changes with most changes."""
         self._revision_of = _strong_validator
         self._host = parse_url(url).host
         self._client = HttpClient(self._host, timeouts, is_stopping, AddressPolicy(ALLOW))
@@ -108,7 +107,7 @@ class HttpsFile:
 
 
 def _strong_validator(headers: Message) -> str:
-    """Return a value for If-Range: a strong ETag, or a date that is old enough."""
+    """Return a value for If-Range."""
     tag = headers.get("ETag", "").strip()
     if tag.startswith('"'):
         return tag
