@@ -58,7 +58,7 @@ def test_a_handler_without_a_name_cannot_be_found(tmp_path: Path) -> None:
         run_handler(Handler("nowhere", nowhere, steps.PagesToRead), directory=tmp_path)
 
 
-@pytest.mark.parametrize("step", range(1, 8))
+@pytest.mark.parametrize("step", [1, 3, 6, 7])
 def test_wherever_it_is_stopped_the_second_run_ends_as_if_there_had_been_no_first(tmp_path: Path, step: int) -> None:
     first, second = run_stopped_and_again(steps.reads, {"pages": 3}, directory=tmp_path, step=step, document_id=7)
 
