@@ -39,9 +39,7 @@ def chores(
     context: DaemonContext, notifier: Notifier, known: Collection[str], set_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
     """`known`: job types with a handler here, allowed or not."""
-    wanted: dict[str, Chore] = {}
     return {
-        **wanted,
         "notify": partial(send_notifications, context),
         "begin_scheduled": BeginScheduled(context).run,
         "disk_space": DiskSpace(context, set_disk_low).run,

@@ -29,17 +29,13 @@ class Nodes:
     pool: ClusterPool
     types: Collection[str]
     autoscale: int
+    look_at: float = 0.0
     _seen: NodesSeen | None = None
-    _look_at: float = 0.0
     _draining: tuple[str, ...] = ()
     _started_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._started_at = self.context.monotonic()
-
-    @property
-    def look_at(self) -> float:
-        return self._look_at
 
     def described(self, described: Mapping[str, HandlerDescription]) -> dict[str, HandlerDescription]:
         """Give the cluster's types their own class, and ignore what this machine lacks for them."""
@@ -52,9 +48,9 @@ class Nodes:
 
     def update(self) -> bool:
         now, seen = self.context.monotonic(), self.pool.ray.seen
-        if seen is self._seen and now < self._look_at:
+        if seen is self._seen and now < self.look_at:
             return False
-        self._look_at = now + _LOOK_SECONDS
+        self.look_at = now + _LOOK_SECONDS
         before = self.context.slots.sizes[NODE]
         slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
         waiting = self._waiting_slots(slots) if self.pool.ray.is_connected else 0

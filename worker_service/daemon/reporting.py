@@ -5,9 +5,8 @@ While the store is unavailable they wait here; above a limit the loop stops read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -47,14 +46,11 @@ class CannotLand(StoreError, code="cannot_land"):
     pass
 
 
-class SendAnswer(Protocol):
-    def __call__(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None: ...
-
-
 @dataclass(slots=True)
 class Reporter:
     context: DaemonContext
-    send_answer: SendAnswer
+    send_answer: Callable[..., None]
+    """`LocalPool.answer`."""
     patience_seconds: float = PATIENCE_SECONDS
     has_committed: bool = False
     """Set by a commit on the loop's own store, which the watch does not report."""

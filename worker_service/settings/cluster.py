@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from worker_service.settings.value_types import ValueType, parse_words, read_struct, whole_number
+from worker_service.settings.value_types import ValueType, parse_words, whole_number
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"
@@ -41,10 +41,6 @@ class Cluster(Struct, frozen=True):
 
     def as_setting(self) -> str:
         return f"ray:{self.address}"
-
-
-def read_cluster(raw: object, label: str) -> Cluster:
-    return read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
 
 
 def is_loopback(address: str) -> bool:

@@ -73,17 +73,17 @@ def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
 def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     if raw in ("", {}):
         return None
-    from worker_service.settings.cluster import read_cluster  # imported only with a cluster
+    from worker_service.settings.cluster import Cluster  # imported only with a cluster
 
-    return read_cluster(raw, label)
+    return kinds.read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
 
 
 def _parse_proxy(raw: object, label: str, _: Path) -> TrustedProxy | None:
     if raw == {}:
         return None
-    from worker_service.settings.trusted_proxy import read_proxy  # imported only with a proxy
+    from worker_service.settings.trusted_proxy import TrustedProxy  # imported only with a proxy
 
-    return read_proxy(raw, label)
+    return kinds.read_struct(TrustedProxy, raw, label)
 
 
 def _show_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:

@@ -37,18 +37,11 @@ JOB, CRAWL, BATCH = "job", "crawl", "batch"
 LATE = timedelta(minutes=5)
 
 _MISSED_SEEN = 1000
-_NAME = re.compile(r"\w[\w .-]{0,99}")
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
 }  # fmt: skip
-
-
-def _parse_name(raw: object, _: str, __: Path) -> str:
-    if not isinstance(raw, str) or not _NAME.fullmatch(raw):
-        raise ValueError
-    return raw
 
 
 def _parse_cron(raw: object, label: str, _: Path) -> str:
@@ -71,7 +64,7 @@ def _parse_payload(raw: object, label: str, _: Path) -> str:
         raise ConfigError(f"{label} is not JSON: {error}", "write a date in quotes") from error
 
 
-_SCHEDULE_NAME = ValueType("up to 100 letters, digits, spaces and . _ -", _parse_name)
+_NAME = Meta(pattern=r"\A\w[\w .-]{0,99}\Z", description="up to 100 letters, digits, spaces and . _ -")
 _CRON = ValueType("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
 _TIMEOUT = ValueType(INTERVAL.what, lambda *given: max(1, int(INTERVAL.parse(*given))))
 
@@ -119,7 +112,7 @@ owner = "alice"
 
 
 class Schedule(Struct, frozen=True):
-    name: Annotated[str, _SCHEDULE_NAME]
+    name: Annotated[str, _NAME]
     cron: Annotated[str, _CRON]
     zone: Annotated[str, ZONE] = ""
     owner: Text = ""

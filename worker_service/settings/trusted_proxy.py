@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from worker_service.base.errors import ConfigError
-from worker_service.settings.value_types import ValueType, parse_words, read_struct, read_table
+from worker_service.settings.value_types import ValueType, parse_words, read_table
 
 SOCKET = "socket"
 ANYONE = "*"
 _OWN_NAME = "{user}"
-_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 Role = Literal["read", "operate", "admin"]
 
@@ -34,12 +32,6 @@ def _parse_addresses(raw: object, _: str, __: Path) -> tuple[str, ...]:
     return tuple(word if word == SOCKET else str(ipaddress.ip_address(word)) for word in words)
 
 
-def _parse_header(raw: object, _: str, __: Path) -> str:
-    if not isinstance(raw, str) or not _HEADER.fullmatch(raw):
-        raise ValueError
-    return raw
-
-
 def _parse_users(raw: object, label: str, _: Path) -> Mapping[str, ProxyUser]:
     return {name: _parse_user(given, f"{label}.{name}") for name, given in read_table(raw, label).items()}
 
@@ -52,6 +44,7 @@ def _parse_user(raw: object, label: str) -> ProxyUser:
 
 
 _ADDRESSES = ValueType("a list of IP addresses, or socket for the Unix socket", _parse_addresses)
+_HEADER = Meta(pattern=r"\A[A-Za-z0-9-]{1,100}\Z", description="the name of a header")
 _USERS: ValueType[Mapping[str, ProxyUser]] = ValueType("a table of users", _parse_users)
 
 
@@ -59,7 +52,7 @@ class TrustedProxy(Struct, frozen=True):
     address: Annotated[tuple[str, ...], _ADDRESSES]
     """A process that can connect from there can claim to be any user."""
     users: Annotated[Mapping[str, ProxyUser], _USERS]
-    header: Annotated[str, ValueType("the name of a header", _parse_header)] = "X-Forwarded-User"
+    header: Annotated[str, _HEADER] = "X-Forwarded-User"
 
     def find_user(self, name: str) -> ProxyUser | None:
         found = self.users.get(name) or self.users.get(ANYONE)
@@ -69,7 +62,3 @@ class TrustedProxy(Struct, frozen=True):
 
     def as_setting(self) -> str:
         return f"{self.header} from {', '.join(self.address)}"
-
-
-def read_proxy(raw: object, label: str) -> TrustedProxy:
-    return read_struct(TrustedProxy, raw, label)

@@ -211,12 +211,6 @@ def list_of(*words: str) -> ValueType[list[str]]:
     return ValueType(f"a list of {', '.join(words)}", parse, ",".join)
 
 
-def _parse_embeddings(raw: object, _: str, __: Path) -> str:
-    if not isinstance(raw, str) or not re.fullmatch(r"off|bundled|https?://[^\s?#]+", raw):
-        raise ValueError
-    return raw
-
-
 def _parse_model(raw: object, _: str, __: Path) -> str:
     if not isinstance(raw, str) or not raw.isprintable() or len(raw) > _MODEL_CHARACTERS_MAX:
         raise ValueError
@@ -345,7 +339,10 @@ LISTEN = ValueType(
 )
 WORDS: ValueType[list[str]] = ValueType("a list of texts", lambda raw, _, __: parse_words(raw), ",".join)
 URLS = ValueType("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
-EMBEDDINGS = ValueType("off, bundled or the address of a server such as http://127.0.0.1:11434/v1", _parse_embeddings)
+EMBEDDINGS = ValueType(
+    "off, bundled or the address of a server such as http://127.0.0.1:11434/v1",
+    lambda raw, _, __: msgspec.convert(raw, _Embeddings),
+)
 MODEL = ValueType("the name of a model", _parse_model)
 FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
 TYPES = ValueType("a list of job types such as scrape,!command", _parse_types, ",".join)
@@ -364,6 +361,7 @@ Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", description="a text")]
 FilledText = Annotated[str, Meta(pattern=r"\A[^\0]*\S[^\0]*\Z", description="a text that is not empty")]
 YesNo = Annotated[bool, Meta(description="true or false")]
 
+_Embeddings = Annotated[str, Meta(pattern=r"\A(off|bundled|https?://[^\s?#]+)\Z")]
 _JOBS = ValueType("a number of jobs", lambda raw, _, __: msgspec.convert(raw, Jobs))
 _AGE = ValueType("a length of time such as 30d, or never", _parse_age)
 _Age = Annotated[str, _AGE]
