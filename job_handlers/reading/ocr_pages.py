@@ -397,7 +397,7 @@ def _flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[
         except formats.UnreadableDocument as error:
             return ReadPage("", UNREADABLE, why=str(error))
         # One picture at a time: ten large ones would take half a gigabyte.
-        drawn = (_draw_piece(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
+        drawn = ((piece, _draw_piece(writing, piece)) for piece in pages[abs(number) % _SECOND_TRY - 1])
         return DrawnPage(_flow_digest(drawn)) if number > 0 else _read_flow_page(reader, drawn, number < -_SECOND_TRY)
 
     return read
@@ -408,9 +408,12 @@ class _DamagedPicture:
         return "damaged"
 
 
-def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> str | Gray | _DamagedPicture | None:
+DrawnPiece = tuple[formats.Piece, Gray | _DamagedPicture | None]
+
+
+def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> Gray | _DamagedPicture | None:
     if isinstance(piece, str):
-        return piece
+        return None
     try:
         return decode_picture(writing.picture(piece.key))
     except (formats.UnreadableDocument, Damaged):
@@ -418,21 +421,25 @@ def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> str | Gr
         return _DamagedPicture()
 
 
-def _flow_digest(drawn: Iterable[str | Gray | _DamagedPicture | None]) -> str:
-    shown = [pixels_hash(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
+def _flow_digest(drawn: Iterable[DrawnPiece]) -> str:
+    shown = [
+        (formats.identity_of(piece), pixels_hash(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one)
+        for piece, one in drawn
+    ]
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_flow_page(
-    reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture | None], is_in_parts: bool
-) -> ReadPage:
-    lines: list[str] = []
+def _read_flow_page(reader: Reader, drawn: Iterable[DrawnPiece], is_in_parts: bool) -> ReadPage:
+    lines: list[str | formats.ShownPicture] = []
     seen: list[RecognisedPage] = []
     is_partial = False
-    for one in drawn:
-        if isinstance(one, str):
-            lines.append(one)
-        elif isinstance(one, _DamagedPicture):
+    for piece, one in drawn:
+        if isinstance(piece, str):
+            lines.append(piece)
+            continue
+        if piece.alt or (one is not None and piece.alt is not None):
+            lines.append(formats.ShownPicture(piece.alt or ""))
+        if isinstance(one, _DamagedPicture):
             is_partial = True
         elif one is not None:
             try:
@@ -448,4 +455,4 @@ def _read_flow_page(
     flow = layout.encode_flow(formats.layout_of(lines, readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
-    return ReadPage("\n".join(lines), method, confidence, flow)
+    return ReadPage("\n".join(one for one in lines if isinstance(one, str)), method, confidence, flow)

@@ -63,7 +63,7 @@ def _marked_text(page: StructuredPage, block: Block) -> str:
         places.append((link.begin, link.end, own))
     least = block.end
     for begin, end, marked in sorted(places, reverse=True):
-        if block.begin <= begin <= end <= least:
+        if block.begin <= begin < block.end and end <= least:
             text = f"{text[: begin - block.begin]}{marked}{text[end - block.begin :]}"
             least = begin
     return text
@@ -118,7 +118,7 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
         table = table_markdown(rows, page.spans.get(block.begin, ())) if rows else ""
         return "\n\n".join(filter(None, [table, _escaped(flowing_text(rest))]))
     if block.role is Role.PICTURE:
-        return picture_markdown(block)
+        return picture_markdown(block.alt or flowing_text(text))
     plain = flowing_text(text)
     if block.role is Role.HEADING:
         return f"{'#' * min(max(block.level, 1), _LEVELS_MAX)} {_inline(plain)}"
@@ -127,9 +127,9 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
     return _escaped(plain)
 
 
-def picture_markdown(block: Block) -> str:
+def picture_markdown(alt: str) -> str:
     """Return docling's placeholder for a picture without alternative text."""
-    return f"![{_ALT_SPECIAL.sub(_ESCAPED, block.alt)}]()" if block.alt else "<!-- image -->"
+    return f"![{_ALT_SPECIAL.sub(_ESCAPED, alt)}]()" if alt else "<!-- image -->"
 
 
 def _inline(text: str) -> str:

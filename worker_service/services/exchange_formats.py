@@ -80,7 +80,8 @@ class _DoclingBuilder:
 
     def _add_picture(self, page: StructuredPage, block: Block) -> None:
         item = self._item(page, block, f"#/pictures/{len(self.pictures)}", "picture", {"$ref": "#/body"})
-        told = [{"kind": "description", "text": block.alt, "provenance": "alternative text"}] if block.alt else []
+        alt = block.alt or flowing_text(page.text_of(block))
+        told = [{"kind": "description", "text": alt, "provenance": "alternative text"}] if alt else []
         self.pictures.append({**item, "captions": [], "references": [], "footnotes": [], "annotations": told})
         self.body.append({"$ref": item["self_ref"]})
 

@@ -7,15 +7,16 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
-from worker_service.handlers import SAID, Block, Role, TextLink, counted, in_a_sentence
+from worker_service.handlers import LINK_ADDRESS, SAID, Block, NoteMark, Role, TextLink, counted, in_a_sentence
 
-LIBRARY = "writings 10"
+LIBRARY = "writings 11"
 """Increase the number whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -62,6 +63,20 @@ class DocumentLocked(UnreadableDocument):
 
 class PictureReference(NamedTuple):
     key: str
+    alt: str | None = ""
+    """None: the text beside it is its alternative text."""
+
+
+class ShownPicture(NamedTuple):
+    """A picture among the lines of a page, of which it is none."""
+
+    alt: str
+
+
+class CellSpan(Struct):
+    column: int
+    rows: int
+    columns: int
 
 
 class TableRow(str):
@@ -70,10 +85,9 @@ class TableRow(str):
     __slots__ = ("begins", "spans")
     begins: bool
     """First row of a table, which may directly follow another table."""
-    spans: Sequence[tuple[int, int, int]]
-    """Column, rows and columns of each cell that covers several."""
+    spans: Sequence[CellSpan]
 
-    def __new__(cls, cells: Iterable[str], *, begins: bool, spans: Sequence[tuple[int, int, int]] = ()) -> TableRow:
+    def __new__(cls, cells: Iterable[str], *, begins: bool, spans: Sequence[CellSpan] = ()) -> TableRow:
         made = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
         made.begins, made.spans = begins, spans
         return made
@@ -82,23 +96,97 @@ class TableRow(str):
 class StyledText(str):
     """A whole paragraph. Pieces of plain `str` are lines, and an empty line ends their paragraph."""
 
-    __slots__ = ("level", "links", "role")
+    __slots__ = ("level", "links", "notes", "role")
     role: Role
     level: int
-    links: Sequence[tuple[str, str]]
+    links: Sequence[TextLink]
+    notes: Sequence[NoteMark]
 
     def __new__(
-        cls, text: str, role: Role = Role.PARAGRAPH, level: int = 0, links: Sequence[tuple[str, str]] = ()
+        cls,
+        text: str,
+        role: Role = Role.PARAGRAPH,
+        level: int = 0,
+        links: Sequence[TextLink] = (),
+        notes: Sequence[NoteMark] = (),
     ) -> StyledText:
         made = super().__new__(cls, text)
-        made.role, made.level, made.links = role, level, links
+        made.role, made.level, made.links, made.notes = role, level, links, notes
         return made
 
     def part(self, text: str) -> StyledText:
-        return StyledText(text, self.role, self.level, self.links)
+        if text == self:
+            return self
+        begin = max(self.find(text), 0)
+        return StyledText(text, self.role, self.level, _moved(self.links, -begin, len(text)),
+                          _moved(self.notes, -begin, len(text)))  # fmt: skip
+
+
+class LineMark(str):
+    """An empty part of a line: a link begins or ends there, or it refers to a note."""
+
+    __slots__ = ("address", "note")
+    address: str
+    note: str
+
+    def __new__(cls, *, address: str = "", note: str = "") -> LineMark:
+        made = super().__new__(cls)
+        made.address, made.note = address, note
+        return made
+
+
+M = TypeVar("M", TextLink, NoteMark)
+
+
+def _moved(marks: Iterable[M], by: int, length: int) -> list[M]:
+    moved = [replace(one, begin=one.begin + by, end=one.end + by) for one in marks]
+    return [one for one in moved if one.begin >= 0 and one.end <= length]
+
+
+def styled_text(
+    parts: Iterable[str], role: Role = Role.PARAGRAPH, level: int = 0, *, keeps_indent: bool = False
+) -> StyledText:
+    """Join the parts of a paragraph, without the space around it."""
+    written: list[str] = []
+    links: list[TextLink] = []
+    notes: list[NoteMark] = []
+    length, address, since = 0, "", 0
+    for part in (*parts, LineMark()):
+        if not isinstance(part, LineMark):
+            written.append(_searchable_text(part))
+            length += len(written[-1])
+        elif part.note:
+            notes.append(NoteMark(length, length, part.note))
+        else:
+            if LINK_ADDRESS.fullmatch(address):
+                links.append(TextLink(since, length, address))
+            address, since = part.address, length
+    whole = "".join(written)
+    text = whole.rstrip() if keeps_indent else whole.strip()
+    indent = len(whole.rstrip()) - len(text)
+    shown = [
+        replace(one, begin=begin, end=begin + len(words))
+        for one in links
+        if (words := whole[one.begin : one.end].strip())
+        for begin in [whole.index(words, one.begin)]
+    ]
+    last = indent + len(text)
+    placed = [replace(one, begin=at, end=at) for one in notes for at in [min(max(one.begin, indent), last)]]
+    return StyledText(text, role, level, _moved(shown, -indent, len(text)), _moved(placed, -indent, len(text)))
 
 
 Piece = str | PictureReference
+
+
+def identity_of(piece: Piece) -> object:
+    """Return all that a page shows of the piece, except the pixels of a picture."""
+    if isinstance(piece, PictureReference):
+        return piece.alt
+    if isinstance(piece, StyledText):
+        return str(piece), piece.role, piece.level, piece.links, piece.notes
+    return (str(piece), piece.begins, piece.spans) if isinstance(piece, TableRow) else piece
+
+
 FlowPage = tuple[Piece, ...]
 
 
@@ -172,12 +260,16 @@ def _cut_long(paragraph: str) -> Iterator[str]:
     yield text[begin:]
 
 
-def blocks_in(lines: Sequence[str], tables: Sequence[TextTable]) -> list[Block]:
+def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) -> list[Block]:
     ends = {one.begin: one.end for one in tables}
     made: list[Block] = []
     begin = table_end = 0
     is_open = False
     for line in lines:
+        if isinstance(line, ShownPicture):
+            made.append(Block(0, 0, 0, 0, begin, begin, Role.PICTURE, style=SAID, alt=line.alt))
+            is_open = False
+            continue
         end = begin + len(line) + 1
         if begin in ends:
             table_end = ends[begin]
@@ -211,20 +303,21 @@ def tables_in(lines: Iterable[str]) -> list[TextTable]:
     ]
 
 
-def layout_of(lines: Sequence[str], readers: Sequence[str] = (), written_in: Sequence[str] = ()) -> FlowLayout:
+def layout_of(
+    shown: Sequence[str | ShownPicture], readers: Sequence[str] = (), written_in: Sequence[str] = ()
+) -> FlowLayout:
+    lines = [one for one in shown if isinstance(one, str)]
     tables = tables_in(lines)
-    return FlowLayout(tables, list(readers), list(written_in), blocks_in(lines, tables), list(_links_in(lines)))
-
-
-def _links_in(lines: Sequence[str]) -> Iterator[TextLink]:
+    links: list[TextLink] = []
+    notes: list[NoteMark] = []
     begin = 0
     for line in lines:
-        at = 0
-        for text, address in line.links if isinstance(line, StyledText) else ():
-            if (found := line.find(text, at)) >= 0:
-                at = found + len(text)
-                yield TextLink(begin + found, begin + at, address)
-        begin += len(line) + 1
+        end = begin + len(line)
+        if isinstance(line, StyledText):
+            links += _moved(line.links, begin, end)
+            notes += _moved(line.notes, begin, end)
+        begin = end + 1
+    return FlowLayout(tables, list(readers), list(written_in), blocks_in(shown, tables), links, notes)
 
 
 def _cell_count(placed: Sequence[tuple[int, TableRow]]) -> int:
@@ -236,8 +329,9 @@ def _table(placed: Sequence[tuple[int, TableRow]]) -> TextTable:
     width = max(map(len, rows))
     last, end = placed[-1]
     spans = [
-        (at, column, min(down, len(rows) - at), across)
+        (at, one.column, min(one.rows, len(rows) - at), one.columns)
         for at, (_, row) in enumerate(placed)
-        for column, down, across in row.spans
+        for one in row.spans
+        if min(one.rows, len(rows) - at) > 1 or one.columns > 1
     ]
     return TextTable(placed[0][0], last + len(end), [[*row, *[""] * (width - len(row))] for row in rows], spans)

@@ -7,6 +7,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, NamedTuple
@@ -19,14 +20,16 @@ from job_handlers.encodings import decode
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.formats import (
     NEW_PAGE,
+    CellSpan,
     DocumentLocked,
+    LineMark,
     PictureReference,
     Piece,
-    StyledText,
     TableRow,
     UnreadableDocument,
     is_picture,
     note_of_unread,
+    styled_text,
     web,
 )
 from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archive
@@ -41,6 +44,11 @@ _ALIKE_CHARACTERS = 1 << 12
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
+_SVG = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
+_ALTERNATIVES = (f"{_SVG} title", f"{_SVG} desc")
+"""Texts of a picture, of which the second is the longer."""
+_LINK_TYPE = "/hyperlink"
+_LINK_FIELD = re.compile(r'\s*HYPERLINK\s+"([^"]+)"')
 _HEADING_STYLE = re.compile("heading ([1-6])")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
@@ -62,7 +70,7 @@ _WORD = _ElementNames(
     ("tr",),
     ("tbl",),
     # Deleted text, and earlier states of changed elements.
-    ("del", "moveFrom", "Fallback", "instrText", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
+    ("del", "moveFrom", "Fallback", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
     ("t",),
     ("lastRenderedPageBreak",),
 )
@@ -81,11 +89,10 @@ _OPEN = _ElementNames(
         "binary-data",
         "annotation-xml",
         "http://www.w3.org/1998/Math/MathML annotation",
-        # Authors of comments, and titles of pictures.
+        # Authors of comments.
         "http://purl.org/dc/elements/1.1/ creator",
         "http://purl.org/dc/elements/1.1/ date",
-        "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 title",
-        "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 desc",
+        *_ALTERNATIVES,
     ),
     (),
     ("soft-page-break",),
@@ -106,7 +113,9 @@ _WORD_STYLES = {
     "html preformatted": (Role.CODE, 0), "list bullet": (Role.ITEM, 1), "list number": (Role.ITEM, 1),
 }  # fmt: skip
 """Names of Word's own styles, in English in every language."""
-_WORD_PARTS = {"header": (Role.HEAD, 0), "footer": (Role.FOOT, 0), "footnotes": (Role.FOOTNOTE, 0)}
+_WORD_PARTS = {
+    "header": (Role.HEAD, 0), "footer": (Role.FOOT, 0), "footnotes": (Role.FOOTNOTE, 0), "endnotes": (Role.FOOTNOTE, 0),
+}  # fmt: skip
 _PLACEHOLDERS = {
     "title": (Role.HEADING, 1), "ctrTitle": (Role.HEADING, 1), "body": (Role.ITEM, 1), "obj": (Role.ITEM, 1),
     "outline": (Role.ITEM, 1), "sldNum": (Role.NUMBER, 0), "ftr": (Role.FOOT, 0), "hdr": (Role.HEAD, 0),
@@ -126,6 +135,8 @@ class OfficeDocument:
         self._is_within = not isinstance(file, Path)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
+        self._notes: dict[str, str] = {}
+        """Kind and id of a footnote → its number."""
 
     def pieces(self) -> Iterator[Piece]:
         if self._is_open:
@@ -222,9 +233,10 @@ class OfficeDocument:
     def _related(
         self, name: str, words: _ElementNames, styles: Mapping[str, _Mark] = MappingProxyType({})
     ) -> Iterator[Piece]:
-        return self._part(name, words, self._relations(name, ""), styles)
+        return self._part(name, words, self._relations(name, ""), styles, links=self._relations(name, _LINK_TYPE))
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
+        """Return id → file of the archive; for links, id → address."""
         folder, own = posixpath.split(name)
         beside = f"{folder}/_rels/{own}.rels"
         found: dict[str, str] = {}
@@ -233,8 +245,8 @@ class OfficeDocument:
 
         def begin(tag: str, attributes: dict[str, str]) -> None:
             target = posixpath.normpath(posixpath.join("/", folder, attributes.get("Target", ""))).lstrip("/")
-            if attributes.get("Type", "").endswith(kind) and target in self._names:
-                found[attributes.get("Id", "")] = target
+            if attributes.get("Type", "").endswith(kind) and (target in self._names or kind == _LINK_TYPE):
+                found[attributes.get("Id", "")] = attributes.get("Target", "") if kind == _LINK_TYPE else target
 
         _parse(self._archive, beside, begin, lambda tag: None, lambda text: None)
         return found
@@ -246,11 +258,12 @@ class OfficeDocument:
         related: Mapping[str, str],
         styles: Mapping[str, _Mark] = MappingProxyType({}),
         *,
+        links: Mapping[str, str] = MappingProxyType({}),
         is_shown: bool = False,
     ) -> Iterator[Piece]:
         if name not in self._names:
             raise UnreadableDocument(f"there is no {name} in it")
-        walk = _PartParser(words, related, styles)
+        walk = _PartParser(words, related, styles, links, self._notes)
         _parse(self._archive, name, walk.begin, walk.end, walk.add_text)
         self._unread |= dict.fromkeys(walk.unread)
         for piece in walk.found:
@@ -313,6 +326,9 @@ def _refuse_entities(*_: object) -> None:
 class _OpenRow:
     depth: int
     cells: list[list[str]] = field(default_factory=list)
+    covering: list[CellSpan] = field(default_factory=list)
+    continued: list[int] = field(default_factory=list)
+    """Columns of cells that belong to the one above them."""
     spans: int = 1
     repeats: int = 1
     """Identical cells that the open cell stands for."""
@@ -327,6 +343,24 @@ class _OpenRow:
         self.spans = self.repeats = 1
 
 
+@dataclass(slots=True)
+class _OpenTable:
+    height: int = 0
+    spans: list[tuple[CellSpan, int]] = field(default_factory=list)
+    """Cells over several rows or columns, each with the last row that it says to cover."""
+
+    def end_row(self, row: _OpenRow, *, is_empty: bool) -> None:
+        """Rows without text are left out, so no cell covers them."""
+        self.height += 1
+        for span, end in self.spans:
+            span.rows -= is_empty and self.height <= end
+        above = {span.column: span for span, _ in self.spans}
+        for column in row.continued:
+            if column in above:
+                above[column].rows += not is_empty
+        self.spans += [(one, self.height + one.rows - 1) for one in row.covering]
+
+
 @dataclass
 class _PartParser:
     """A note or text box inside a paragraph follows that paragraph, so that no sentence is cut."""
@@ -335,17 +369,31 @@ class _PartParser:
     related: Mapping[str, str]
     styles: Mapping[str, _Mark]
     """By the id of a style; "" for paragraphs without one."""
+    links: Mapping[str, str]
+    notes: dict[str, str]
     found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     _before_frame: int = 0
     """Length of `unread` at its start."""
+    _frame_begin: int = 0
+    """Length of `found` at its start."""
     _lines: list[list[str]] = field(default_factory=list)
     _marks: list[_Mark] = field(default_factory=list)
     _shape: _Mark = _PLAIN
     _lists: int = 0
     _after_paragraph: list[str] = field(default_factory=list)
     _rows: list[_OpenRow] = field(default_factory=list)
+    _tables: list[_OpenTable] = field(default_factory=list)
     _is_new_table: bool = False
+    _note: str = ""
+    """Number of the footnote that begins with the next paragraph."""
+    _notes_open: int = 0
+    _fields: list[str] = field(default_factory=list)
+    """Instructions of the open fields."""
+    _is_instruction: bool = False
+    _has_run_link: bool = False
+    _alt: str = ""
+    _alt_parts: list[str] | None = None
     _silent: int = 0
     _texts: int = 0
 
@@ -354,6 +402,17 @@ class _PartParser:
         # An element of several roles has the last of them.
         self._begin: dict[str, Callable[[dict[str, str]], object]] = {
             "gridSpan": self._set_span,
+            "vMerge": self._merge_rows,
+            "hyperlink": lambda attributes: self._begin_link(self.links.get(attributes.get("id", ""), "")),
+            "hlinkClick": self._begin_run_link,
+            "a": lambda attributes: self._begin_link(attributes.get("href", "")),
+            "fldSimple": lambda attributes: self._begin_link(_address_in(attributes.get("instr", ""))),
+            "fldChar": self._change_field,
+            "instrText": self._begin_instruction,
+            **{f"{name}Reference": partial(self._refer, name) for name in ("footnote", "endnote")},
+            **{name: partial(self._begin_note, name) for name in ("footnote", "endnote", "note")},
+            "docPr" if words is _WORD else "cNvPr": self._set_alternative,
+            "shape": self._set_alternative,
             "gridBefore": self._skip_columns,
             "br": self._begin_line,
             "frame": self._begin_frame,
@@ -379,6 +438,7 @@ class _PartParser:
         name = _local(tag)
         if self._silent or name in self.words.silent or tag in self.words.silent:
             self._silent += 1
+            self._alt_parts = [] if tag in _ALTERNATIVES else self._alt_parts
             return
         if name in self.words.texts:
             self._texts += 1
@@ -389,8 +449,11 @@ class _PartParser:
             self._lines[-1].append(_element_text(name, plain))
 
     def _begin_paragraph(self, attributes: dict[str, str]) -> None:
-        self._lines.append([])
+        self._lines.append([LineMark(note=self._note)] if self._note else [])
+        self._note = ""
         mark = (Role.ITEM, self._lists) if self._lists else self.styles.get("", self._shape)
+        if self._notes_open:
+            mark = Role.FOOTNOTE, 0
         if "outline-level" in attributes:
             mark = Role.HEADING, min(_number(attributes, "outline-level"), 6)
         self._marks.append(mark)
@@ -417,17 +480,75 @@ class _PartParser:
     def _begin_row(self, attributes: dict[str, str]) -> None:
         self._rows.append(_OpenRow(len(self._lines), times=_number(attributes, "number-rows-repeated")))
 
+    def _begin_link(self, address: str) -> None:
+        if self._lines:
+            self._lines[-1].append(LineMark(address=address))
+
+    def _begin_run_link(self, attributes: dict[str, str]) -> None:
+        self._has_run_link = True
+        self._begin_link(self.links.get(attributes.get("id", ""), ""))
+
+    def _begin_instruction(self, attributes: dict[str, str]) -> None:
+        self._is_instruction = bool(self._fields)
+
+    def _change_field(self, attributes: dict[str, str]) -> None:
+        kind = attributes.get("fldCharType")
+        if kind == "begin":
+            self._fields.append("")
+        elif self._fields and (address := _address_in(self._fields[-1])):
+            self._begin_link(address if kind == "separate" else "")
+        if kind == "end" and self._fields:
+            self._fields.pop()
+
+    def _refer(self, kind: str, attributes: Mapping[str, str]) -> None:
+        # Footnotes are numbered as the text refers to them.
+        number = self.notes.setdefault(f"{kind} {attributes.get('id', '')}", str(len(self.notes) + 1))
+        if self._lines:
+            self._lines[-1].append(LineMark(note=number))
+
+    def _begin_note(self, kind: str, attributes: dict[str, str]) -> None:
+        if kind == "note":
+            # OpenDocument has the note where the text refers to it.
+            attributes = {"id": str(len(self.notes))}
+            self._refer(kind, attributes)
+            self._notes_open += 1
+        self._note = self.notes.get(f"{kind} {attributes.get('id', '')}", "")
+
     def _begin_table(self, attributes: dict[str, str]) -> None:
+        self._tables.append(_OpenTable())
         self._is_new_table = self._is_new_table or not self._rows
 
     def _begin_cell(self, attributes: dict[str, str]) -> None:
         if self._rows:
-            self._rows[-1].cells.append([])
-            self._rows[-1].repeats = _number(attributes, "number-columns-repeated")
+            row = self._rows[-1]
+            row.cells.append([])
+            row.repeats = _number(attributes, "number-columns-repeated")
+            rows, columns = (
+                max(_number(attributes, one), _number(attributes, other))
+                for one, other in (("number-rows-spanned", "rowSpan"), ("number-columns-spanned", "gridSpan"))
+            )
+            self._cover(rows, columns)
+
+    def _cover(self, rows: int, columns: int) -> None:
+        if rows > 1 or columns > 1:
+            self._rows[-1].covering.append(CellSpan(len(self._rows[-1].cells) - 1, rows, columns))
+
+    def _merge_rows(self, attributes: dict[str, str]) -> None:
+        """Word says in each cell whether it continues the one above, after its columns."""
+        row = self._rows[-1] if self._rows else None
+        if row is None or not row.cells:
+            return
+        column = len(row.cells) - 1
+        if attributes.get("val") != "restart":
+            row.continued.append(column)
+            row.covering = [one for one in row.covering if one.column != column]
+        elif not row.covering or row.covering[-1].column != column:
+            row.covering.append(CellSpan(column, 1, 1))
 
     def _set_span(self, attributes: dict[str, str]) -> None:
         if self._rows:
             self._rows[-1].spans = _number(attributes, "val")
+            self._cover(1, self._rows[-1].spans)
 
     def _skip_columns(self, attributes: dict[str, str]) -> None:
         if self._rows:
@@ -438,13 +559,25 @@ class _PartParser:
             self._lines[-1].append("\n")
 
     def _begin_frame(self, attributes: dict[str, str]) -> None:
-        self._before_frame = len(self.unread)
+        self._before_frame, self._frame_begin = len(self.unread), len(self.found)
         self._set_shape(_PLACEHOLDERS.get(attributes.get("class", ""), _PLAIN))
+
+    def _set_alternative(self, attributes: dict[str, str]) -> None:
+        self._alt = " ".join((attributes.get("descr") or attributes.get("alt") or "").split())
+
+    def _end_alternative(self) -> None:
+        """Describe the picture before it, in the same frame."""
+        alt, self._alt_parts = " ".join("".join(self._alt_parts or []).split()), None
+        self.found[self._frame_begin :] = [
+            one._replace(alt=alt) if alt and isinstance(one, PictureReference) else one
+            for one in self.found[self._frame_begin :]
+        ]
 
     def _add_picture(self, attributes: dict[str, str]) -> None:
         target = self._target(attributes, "embed", "id", "href")
         if is_picture(target):
-            self.found.append(PictureReference(target))
+            self.found.append(PictureReference(target, self._alt))
+            self._alt = ""
         elif posixpath.splitext(target)[1]:
             self.unread.append(target)
 
@@ -462,11 +595,22 @@ class _PartParser:
         name = _local(tag)
         if self._silent:
             self._silent -= 1
+            if tag in _ALTERNATIVES:
+                self._end_alternative()
             return
         if name in self.words.texts:
             self._texts -= 1
         if name in self.words.paragraphs:
-            self._add(StyledText(self._text_of(self._lines.pop()), *self._marks.pop()))
+            self._add(styled_text(self._lines.pop(), *self._marks.pop()))
+        elif name in ("hyperlink", "a", "fldSimple") or (name == "r" and self._has_run_link):
+            self._begin_link("")
+            self._has_run_link = False
+        elif name == "instrText":
+            self._is_instruction = False
+        elif name == "note":
+            self._notes_open -= 1
+        elif name in self.words.tables and self._tables:
+            self._tables.pop()
         elif name == "list":
             self._lists = max(self._lists - 1, 0)
         elif name in self.words.cells and self._rows:
@@ -475,13 +619,19 @@ class _PartParser:
             ended = self._rows.pop()
             cells = [" ".join(cell) for cell in ended.cells]
             for _ in range(_bounded_repeats(ended.times, cells)):
-                row = TableRow(cells, begins=self._is_new_table)
+                row = TableRow(cells, begins=self._is_new_table, spans=ended.covering)
+                if self._tables:
+                    self._tables[-1].end_row(ended, is_empty=not row)
                 # The series of a chart are not rows of a table.
                 self._add(row if self.words.tables else str(row))
                 self._is_new_table = self._is_new_table and (bool(self._rows) or not row)
 
     def add_text(self, text: str) -> None:
-        if self._lines and not self._silent and (self._texts or not self.words.texts):
+        if self._alt_parts is not None:
+            self._alt_parts.append(text)
+        elif self._is_instruction:
+            self._fields[-1] += text
+        elif self._lines and not self._silent and (self._texts or not self.words.texts):
             # OpenDocument has an element for consecutive spaces.
             self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
 
@@ -494,14 +644,11 @@ class _PartParser:
         """Return False inside a cell or text box, where no page can begin."""
         if self._rows or len(self._lines) > 1:
             return False
-        if self._lines and (text := self._text_of(self._lines[-1])):
-            self.found.append(StyledText(text, *self._marks[-1]))
+        if self._lines and (text := styled_text(self._lines[-1], *self._marks[-1])):
+            self.found.append(text)
             self._lines[-1].clear()
         self.found.append(NEW_PAGE)
         return True
-
-    def _text_of(self, line: Sequence[str]) -> str:
-        return "".join(line).strip()
 
     def _add(self, text: str) -> None:
         row = self._rows[-1] if self._rows else None
@@ -513,6 +660,10 @@ class _PartParser:
         else:
             self.found += filter(None, [text, *self._after_paragraph])
             self._after_paragraph.clear()
+
+
+def _address_in(instruction: str) -> str:
+    return found[1] if (found := _LINK_FIELD.match(instruction)) else ""
 
 
 def _bounded_repeats(times: int, texts: Sequence[str]) -> int:

@@ -16,8 +16,16 @@ from pathlib import Path
 
 from job_handlers.encodings import WIDE, detect_encoding
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
-from job_handlers.reading.formats import PictureReference, Piece, StyledText, TableRow, UnreadableDocument
-from worker_service.handlers import LINK_ADDRESS, Role
+from job_handlers.reading.formats import (
+    CellSpan,
+    LineMark,
+    PictureReference,
+    Piece,
+    TableRow,
+    UnreadableDocument,
+    styled_text,
+)
+from worker_service.handlers import Role
 
 _STEP_CHARACTERS = 1 << 16
 _SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
@@ -59,13 +67,12 @@ class PageParser(HTMLParser):
         self._silent: list[str] = []
         self._preformatted = 0
         self._line: list[str] = []
-        self._link: tuple[int, str] | None = None
-        """Its beginning in `_line`, and its address."""
-        self._links: list[tuple[str, str]] = []
+        self._ends_with_space = False
+        self._picture_ends = 0
+        """Length of `_line` after the alternative text of a picture with which it begins."""
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
-        self._spans: list[tuple[int, int, int]] = []
-        """Column, rows and columns."""
+        self._spans: list[CellSpan] = []
         self._in_row = 0
         self._is_row_open = False
         self._roles: list[tuple[str, Role, int]] = []
@@ -106,8 +113,7 @@ class PageParser(HTMLParser):
         if tag in _IMAGES:
             self._take_image(dict(attrs))
         if tag == "a":
-            self._end_link()
-            self._link = len(self._line), (dict(attrs).get("href") or "").strip()
+            self._line.append(LineMark(address=(dict(attrs).get("href") or "").strip()))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self._never_shown:
@@ -118,7 +124,7 @@ class PageParser(HTMLParser):
             # Elements left open inside it end with it.
             del self._silent[self._silent.index(tag) :]
         elif not self._silent and tag == "a":
-            self._end_link()
+            self._line.append(LineMark())
         elif not self._silent and tag in _BLOCKS:
             self._end_line()
             self._close_role(tag)
@@ -130,7 +136,7 @@ class PageParser(HTMLParser):
         if self._silent:
             return
         if not self._preformatted:
-            self._line.append(_SPACES.sub(" ", data))
+            self._add_words(data)
             return
         first, *others = data.split("\n")
         self._line.append(first)
@@ -138,13 +144,20 @@ class PageParser(HTMLParser):
             self._end_line()
             self._line.append(line)
 
+    def _add_words(self, text: str) -> None:
+        text = _SPACES.sub(" ", text)
+        self._line.append(text[1:] if self._ends_with_space and text.startswith(" ") else text)
+        self._ends_with_space = text.endswith(" ") if text else self._ends_with_space
+
     def _take_image(self, attributes: dict[str, str | None]) -> None:
         if alternative := (attributes.get("alt") or "").strip():
-            self._line.append(f" {alternative} ")
+            is_alone = not "".join(self._line).strip()
+            self._add_words(f" {alternative} ")
+            self._picture_ends = len(self._line) if is_alone else 0
         address = attributes.get("src") or attributes.get("xlink:href") or attributes.get("href") or ""
         if (key := self._resolve(address)) is not None:
             self._end_line()
-            self._add(PictureReference(key))
+            self._add(PictureReference(key, None if alternative else ""))
 
     def _open_role(self, tag: str) -> None:
         if tag in _LISTS:
@@ -164,24 +177,15 @@ class PageParser(HTMLParser):
                 del self._roles[at:]
                 break
 
-    def _end_link(self) -> None:
-        if self._link is not None:
-            begin, address = self._link
-            text = " ".join("".join(self._line[begin:]).split())
-            if text and LINK_ADDRESS.fullmatch(address):
-                self._links.append((text, address))
-        self._link = None
-
     def _end_line(self) -> None:
-        self._end_link()
-        text, links = "".join(self._line), tuple(self._links)
+        _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
+        if self._picture_ends and not "".join(self._line[self._picture_ends :]).strip():
+            role, level = Role.PICTURE, 0
+        text = styled_text(self._line, role, level, keeps_indent=self._preformatted > 0)
         self._line.clear()
-        self._links.clear()
-        if not self._preformatted:
-            text = _SPACES.sub(" ", text).strip()
-        if text.strip():
-            _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
-            self._add(StyledText(text.rstrip(), role, level, links))
+        self._picture_ends, self._ends_with_space = 0, False
+        if text:
+            self._add(text)
 
     def _add(self, piece: Piece) -> None:
         if not self._cells:
@@ -213,7 +217,7 @@ class PageParser(HTMLParser):
             rows = _ROWS_MOST
         self._cells += [[] for _ in range(columns)]
         if rows > 1 or columns > 1:
-            self._spans.append((self._column, rows, columns))
+            self._spans.append(CellSpan(self._column, rows, columns))
         if rows > 1:
             reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
             self._from_above.update(dict.fromkeys(reaching, rows))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from benchmarks.markdown_truth import reports
 from job_handlers.reading.blocks import TextLine, divide_lines, facts_of
 from tests.job_handlers.reading.documents import prose, scan
 from tests.job_handlers.reading.kit import Library
-from tests.job_handlers.reading.test_formats import W, paragraph, word
+from tests.job_handlers.reading.test_formats import RELATIONS, WIDE, W, packed, paragraph, word, word_cell
 from worker_service.handlers import PageResult
 from worker_service.jobs.blocks import Role
 from worker_service.jobs.markdown import document_markdown, page_markdown
@@ -158,6 +160,123 @@ def test_a_table_with_spans_becomes_html(library: Library, tmp_path: Path) -> No
         '<table>\n<tr><th rowspan="2">Year</th><th colspan="2">EUR</th></tr>\n'
         "<tr><td>A&amp;B</td><td>C</td></tr>\n<tr><td>2024</td><td>1</td><td>2</td></tr>\n</table>\n"
     )
+
+
+LINK = '<Relationship Id="r1" Type="http://o/hyperlink" Target="https://a.example/x" TargetMode="External"/>'
+FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
+OPEN = "xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b' xmlns:x='http://x' xmlns:d='http://d'"
+OPEN += " xmlns:svg='urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0'"
+
+
+def open_text(path: Path, body: str, more: Mapping[str, bytes] = {}) -> Path:
+    kind = "application/vnd.oasis.opendocument.text"
+    return packed(path, {"mimetype": kind, "content.xml": f"<o:d {OPEN}>{body}</o:d>", **more})
+
+
+def presentation(path: Path, body: str, more: Mapping[str, bytes] = {}) -> Path:
+    relations = LINK + '<Relationship Id="r2" Type="http://o/image" Target="a.png"/>'
+    return packed(path, {
+        "ppt/presentation.xml": "<p/>", "ppt/slides/slide1.xml": f"<p:sld xmlns:p='http://p' {W}>{body}</p:sld>",
+        "ppt/slides/_rels/slide1.xml.rels": RELATIONS.format(relations), **more,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("a.docx", '<w:hyperlink r:id="r1"><w:r><w:t>here</w:t></w:r></w:hyperlink>'),
+        ("b.docx", f"{FIELD.format('begin')}<w:r><w:instrText> HYPERLINK \"https://a.example/x\" </w:instrText></w:r>"
+                   f"{FIELD.format('separate')}<w:r><w:t>here</w:t></w:r>{FIELD.format('end')}"),
+        ("a.odt", "<t:a x:href='https://a.example/x'>here</t:a>"),
+        ("a.pptx", '<a:r><a:rPr><a:hlinkClick r:id="r1"/></a:rPr><a:t>here</a:t></a:r>'),
+    ],
+)  # fmt: skip
+def test_the_links_of_office_documents_are_links_in_markdown(
+    library: Library, tmp_path: Path, name: str, body: str
+) -> None:
+    path, relations = tmp_path / name, {"word/_rels/document.xml.rels": RELATIONS.format(LINK)}
+    if name.endswith(".docx"):
+        run = "<w:r><w:t>{}</w:t></w:r>"
+        word(path, f"<w:p>{run.format('Not here but ')}{body}{run.format(' and on.')}</w:p>", relations)
+    elif name.endswith(".odt"):
+        open_text(path, f"<t:p>Not here but {body} and on.</t:p>")
+    else:
+        run = "<a:r><a:t>{}</a:t></a:r>"
+        presentation(path, f"<a:p>{run.format('Not here but ')}{body}{run.format(' and on.')}</a:p>")
+
+    [page] = read(library, path)
+
+    assert page_markdown(page) == "Not here but [here](https://a.example/x) and on.\n"
+    assert library.text.strip("\f\n") == "Not here but here and on."
+
+
+def test_the_spans_of_office_documents_become_html(library: Library, tmp_path: Path) -> None:
+    merged = "<w:tr>{}</w:tr>"
+    begin, goes_on = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
+    rows = (
+        word_cell("Year", begin) + word_cell("EUR", WIDE), word_cell("", goes_on) + word_cell("A") + word_cell("B"),
+        word_cell("2024") + word_cell("1") + word_cell("2"),
+    )  # fmt: skip
+    word(tmp_path / "a.docx", f"<w:tbl>{''.join(map(merged.format, rows))}</w:tbl>")
+    cell = "<b:table-cell{}><t:p>{}</t:p></b:table-cell>"
+    open_rows = (
+        cell.format(" b:number-rows-spanned='2'", "Year") + cell.format(" b:number-columns-spanned='2'", "EUR")
+        + "<b:covered-table-cell/>", "<b:covered-table-cell/>" + cell.format("", "A") + cell.format("", "B"),
+        cell.format("", "2024") + cell.format("", "1") + cell.format("", "2"),
+    )  # fmt: skip
+    open_text(
+        tmp_path / "a.odt", f"<b:table>{''.join(f'<b:table-row>{row}</b:table-row>' for row in open_rows)}</b:table>"
+    )
+
+    for name in ("a.docx", "a.odt"):
+        [page] = read(library, tmp_path / name)
+        library.forget()
+        assert page_markdown(page) == (
+            '<table>\n<tr><th rowspan="2">Year</th><th colspan="2">EUR</th></tr>\n'
+            "<tr><td>A</td><td>B</td></tr>\n<tr><td>2024</td><td>1</td><td>2</td></tr>\n</table>\n"
+        )
+
+
+def test_the_footnotes_of_office_documents_are_footnotes(library: Library, tmp_path: Path) -> None:
+    noted_run = '<w:r><w:t>We pay</w:t><w:footnoteReference w:id="7"/><w:t> for it.</w:t></w:r>'
+    notes = f'<w:footnotes {W}><w:footnote w:id="0">{paragraph("-")}</w:footnote>'
+    notes += f'<w:footnote w:id="7">{paragraph("A rule.")}</w:footnote></w:footnotes>'
+    word(tmp_path / "a.docx", f"<w:p>{noted_run}</w:p>", {"word/footnotes.xml": notes})
+    note = "<t:note><t:note-citation>1</t:note-citation><t:note-body><t:p>A rule.</t:p></t:note-body></t:note>"
+    open_text(tmp_path / "a.odt", f"<t:p>We pay{note} for it.</t:p>")
+
+    for name in ("a.docx", "a.odt"):
+        [page] = read(library, tmp_path / name)
+        library.forget()
+        assert page_markdown(page).startswith("We pay[^1] for it.\n\n")
+        assert page_markdown(page).endswith("[^1]: A rule.\n")
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.odt", "a.pptx", "a.html"])
+def test_a_picture_with_alternative_text_has_it_in_markdown(library: Library, tmp_path: Path, name: str) -> None:
+    made = io.BytesIO()
+    Image.new("RGB", (90, 60), "red").save(made, "PNG")
+    path, red = tmp_path / name, made.getvalue()
+    if name == "a.docx":
+        image = RELATIONS.format('<Relationship Id="r2" Type="http://o/image" Target="a.png"/>')
+        body = '<w:p><w:r><w:docPr descr="A red box"/><w:cNvPr descr=""/><a:blip r:embed="r2"/></w:r></w:p>'
+        word(path, f"{paragraph('Above.')}{body}{paragraph('Below.')}",
+             {"word/_rels/document.xml.rels": image, "word/a.png": red})  # fmt: skip
+    elif name == "a.odt":
+        told = "<svg:title>Box</svg:title><svg:desc>A red box</svg:desc>"
+        frame = f"<d:frame><d:image x:href='Pictures/a.png'/>{told}</d:frame>"
+        open_text(path, f"<t:p>Above.</t:p><t:p>{frame}</t:p><t:p>Below.</t:p>", {"Pictures/a.png": red})
+    elif name == "a.pptx":
+        body = "<a:p><a:r><a:t>{}</a:t></a:r></a:p>"
+        shown = '<p:pic><p:cNvPr descr="A red box"/><a:blip r:embed="r2"/></p:pic>'
+        presentation(path, f"{body.format('Above.')}{shown}{body.format('Below.')}", {"ppt/slides/a.png": red})
+    else:
+        data = base64.b64encode(red).decode()
+        path.write_text(f'<p>Above.<p><img alt="A red box" src="data:image/png;base64,{data}"><p>Below.')
+
+    [page] = read(library, path)
+
+    assert page_markdown(page) == "Above.\n\n![A red box]()\n\nBelow.\n"
 
 
 def test_a_scan_has_headings_and_paragraphs(library: Library, tmp_path: Path) -> None:
