@@ -879,23 +879,42 @@ BEGIN
     INSERT INTO page_text (page_text, rowid, text, divided_words) VALUES ('delete', OLD.id, OLD.text, OLD.divided_words);
 END;
 
--- Vectors of page results for the search by meaning; see docs/documents.md. They are deleted with their result.
-CREATE TABLE page_embedding (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: a search reads only what is new
-    model      TEXT NOT NULL,
-    result_id  INTEGER NOT NULL,
-    vectors    BLOB NOT NULL,   -- 8-bit numbers: the mean of all windows of the text, then each window
-    CONSTRAINT "model has at most 1000 bytes" CHECK (length(CAST(model AS BLOB)) <= 1000)
+-- Vectors of passages for the search by meaning; see docs/documents.md. Equal passages of documents share them.
+CREATE TABLE passage_embedding (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: a search reads only what is new
+    model    TEXT NOT NULL,
+    digest   TEXT NOT NULL,   -- of the passage
+    vectors  BLOB NOT NULL,   -- 8-bit numbers: the mean of all windows of the passage, then each window
+    CONSTRAINT "model and digest have at most 1000 bytes"
+        CHECK (length(CAST(model AS BLOB)) <= 1000 AND length(CAST(digest AS BLOB)) <= 1000)
 ) STRICT;
-CREATE UNIQUE INDEX page_embedding_by_result ON page_embedding (model, result_id);
+CREATE UNIQUE INDEX passage_embedding_by_digest ON passage_embedding (model, digest);
 
-CREATE TRIGGER page_result_embedding AFTER DELETE ON page_result
+-- Passages that have vectors, a row for each of their pages: of the current generation, and of an earlier one until the current one is embedded.
+CREATE TABLE passage (
+    embedding_id  INTEGER NOT NULL,
+    document_id   INTEGER NOT NULL,
+    generation    INTEGER NOT NULL,
+    number        INTEGER NOT NULL,
+    page          INTEGER NOT NULL,
+    words_before  INTEGER NOT NULL,   -- of the passage, on earlier pages
+    PRIMARY KEY (embedding_id, document_id, generation, number, page)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX passage_by_document ON passage (document_id, generation, page);
+
+CREATE TRIGGER passage_deleted AFTER DELETE ON passage
+WHEN NOT EXISTS (SELECT 1 FROM passage p WHERE p.embedding_id = OLD.embedding_id)
 BEGIN
-    DELETE FROM page_embedding WHERE result_id = OLD.id AND model IN (SELECT model FROM document_embedding
-                                                                       UNION SELECT model FROM embedding_model);
+    DELETE FROM passage_embedding WHERE id = OLD.embedding_id;
 END;
 
--- The generation of a document whose pages all have vectors of a model.
+CREATE TRIGGER document_passages AFTER DELETE ON document
+BEGIN
+    DELETE FROM passage WHERE document_id = OLD.id;
+    DELETE FROM document_embedding WHERE document_id = OLD.id;
+END;
+
+-- The generation of a document whose passages all have vectors of a model.
 CREATE TABLE document_embedding (
     document_id  INTEGER NOT NULL,
     model        TEXT NOT NULL,

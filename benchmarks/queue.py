@@ -90,14 +90,14 @@ def _enqueue(directory: Path, sizes: Sizes) -> Iterator[Row]:
     store, raw = opened(directory / "enqueue.db"), Raw(directory / "enqueue-raw.db")
     jobs, raw_jobs = [JOB] * sizes.transaction, [RAW_JOB] * sizes.transaction
 
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats,
         lambda: _rate(sizes.commits, lambda: raw.enqueue(RAW_JOB)),
         lambda: _rate(sizes.commits, lambda: store.intake.enqueue(JOB)),
     )
     yield Row("enqueue", "enqueue, a commit each", "raw", "jobs/s", ours, peer, at_least(0.6))
 
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats,
         lambda: _rate(sizes.transactions, lambda: raw.enqueue_many(raw_jobs)) * sizes.transaction,
         lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(jobs)) * sizes.transaction,
@@ -123,7 +123,7 @@ def _cycle(directory: Path, sizes: Sizes) -> Iterator[Row]:
         store.leases.complete_many([Completion(job.lease) for job in store.leases.claim(WORKER, size)])
 
     refill((sizes.repeats + 1) * sizes.cycles)
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats,
         lambda: _rate(sizes.cycles, lambda: raw.complete(raw.claim())),
         lambda: _rate(sizes.cycles, ours_one),
@@ -133,7 +133,7 @@ def _cycle(directory: Path, sizes: Sizes) -> Iterator[Row]:
     def batches_of(size: int) -> Row:
         refill((sizes.repeats + 1) * sizes.jobs_in_batches)
         times = sizes.jobs_in_batches // size
-        peer, ours = _in_turns(
+        peer, ours = in_turns(
             sizes.repeats,
             lambda: _rate(times, lambda: raw.complete(raw.claim(size))) * size,
             lambda: _rate(times, lambda: ours_batch(size)) * size,
@@ -166,7 +166,7 @@ def _claim_at_depth(directory: Path, sizes: Sizes) -> Iterator[Row]:
     yield _claim_row("claim_depth", beside, shallow, deep, few, sizes, below(1.5))
 
     store = opened(deep)
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats,
         lambda: _raw_claim_cost(raw_deep, sizes.claims),
         lambda: _claim_cost(store, sizes.claims),
@@ -174,7 +174,7 @@ def _claim_at_depth(directory: Path, sizes: Sizes) -> Iterator[Row]:
     yield Row("claim_raw", "the same", f"raw at {many}", "ms", ours, peer)
     store.close()
 
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats,
         lambda: _raw_claim_cost(raw_shallow, sizes.claims),
         lambda: _raw_claim_cost(raw_deep, sizes.claims),
@@ -260,7 +260,7 @@ def _beside_batches(directory: Path, sizes: Sizes) -> Iterator[Row]:
     alone, of_batch = (
         [structs.replace(JOB, batch_id=number)] * sizes.transaction for number in (None, sizes.batches + 1)
     )
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats,
         lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(alone)) * sizes.transaction,
         lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(of_batch)) * sizes.transaction,
@@ -270,7 +270,7 @@ def _beside_batches(directory: Path, sizes: Sizes) -> Iterator[Row]:
 
     new = NewBatch("bench")
     first, second = (one.batches.add(new, [JOB] * sizes.few).batch.id for one in (without, store))
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats, lambda: _stop_and_resume(without, first), lambda: _stop_and_resume(store, second)
     )
     what = f"stop and resume a batch of {sizes.few:,} jobs, {beside}"
@@ -291,7 +291,7 @@ def _claim_row(
     job_types: tuple[str, ...] = ("ready", "blocked"),
 ) -> Row:  # fmt: skip
     without, behind = opened(base, job_types=job_types), opened(loaded, job_types=job_types)
-    peer, ours = _in_turns(
+    peer, ours = in_turns(
         sizes.repeats, lambda: _claim_cost(without, sizes.claims), lambda: _claim_cost(behind, sizes.claims)
     )
     without.close()
@@ -396,7 +396,7 @@ def _commands(directory: Path, sizes: Sizes) -> Iterator[Row]:
     fill(database, Group(half, status="completed"), Group(half))
 
     def command(name: str, *arguments: str) -> Row:
-        peer, ours = _in_turns(
+        peer, ours = in_turns(
             sizes.command_repeats,
             lambda: processes.bare(database, name),
             lambda: processes.pagemill(database, name, *arguments),
@@ -412,7 +412,7 @@ def _commands(directory: Path, sizes: Sizes) -> Iterator[Row]:
 # ── Taking time ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_turns(repeats: int, peer: Callable[[], float], ours: Callable[[], float]) -> tuple[list[float], list[float]]:
+def in_turns(repeats: int, peer: Callable[[], float], ours: Callable[[], float]) -> tuple[list[float], list[float]]:
     """Measure the peer and pagemill in turns, so that a disturbance affects both. The first turn only warms up."""
     turns = [(peer(), ours()) for _ in range(repeats + 1)][1:]
     return [turn[0] for turn in turns], [turn[1] for turn in turns]

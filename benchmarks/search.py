@@ -12,7 +12,7 @@ import random
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ import apsw
 
 from benchmarks import ocr_search
 from benchmarks.fixtures import opened
-from benchmarks.queue import disk
+from benchmarks.queue import disk, in_turns
 from benchmarks.table import Fact, Goal, Row, at_most
+from tests.kit.embedding import embed_all
 from worker_service.base.embedding import BUNDLED, Embedder
 from worker_service.jobs.search import SearchRequest
 from worker_service.store.search import Meaning
@@ -32,7 +33,7 @@ _DEPTH = 10
 _QUESTIONS = 100
 _QUERIES = 200
 _SEED = 1
-_VECTORS_A_PAGE = 6
+_PASSAGES_A_PAGE, _VECTORS_A_PASSAGE = 2, 4
 _BARE = "SELECT rowid FROM page_text WHERE page_text MATCH ? ORDER BY bm25(page_text), rowid LIMIT 10"
 
 
@@ -77,8 +78,7 @@ def _quality(path: Path, collection: Collection) -> Iterator[Row]:
     bare.close()
 
     embedder = Embedder(BUNDLED)
-    texts = list(collection.texts.values())
-    _put_vectors(path, embedder.name, zip(range(1, len(texts) + 1), embedder.embed_pages(texts), strict=True))
+    embed_all(store, embedder)
 
     def hybrid(question: str) -> list[int]:
         meaning = Meaning(embedder.name, embedder.embed([question])[0])
@@ -97,62 +97,57 @@ def _quality(path: Path, collection: Collection) -> Iterator[Row]:
     store.close()
 
 
-def _put_vectors(path: Path, model: str, vectors: Iterable[tuple[int, bytes]]) -> None:
+def _put_vectors(path: Path, model: str, pages: int) -> None:
+    """Give each page two passages with random vectors."""
+    chance = random.Random(4)
     connection = apsw.Connection(str(path))
     with connection:
-        rows = ((model, result_id, each) for result_id, each in vectors)
-        connection.executemany("INSERT INTO page_embedding (model, result_id, vectors) VALUES (?, ?, ?)", rows)
+        for page in range(pages):
+            document, number = divmod(page, ocr_search.PAGES_A_DOCUMENT)
+            for half in range(_PASSAGES_A_PAGE):
+                vectors = chance.randbytes(256 * _VECTORS_A_PASSAGE)
+                row = (model, f"{page} {half}", vectors)
+                connection.execute("INSERT INTO passage_embedding (model, digest, vectors) VALUES (?, ?, ?)", row)
+                place = (connection.last_insert_rowid(), document + 1, 1, 2 * number + half, number + 1, 0)
+                connection.execute("INSERT INTO passage VALUES (?, ?, ?, ?, ?, ?)", place)
     connection.close()
 
 
 def _times(path: Path, pages: int, repeats: int) -> Iterator[Row]:
     library = ocr_search.library(path, pages, _QUERIES, seed=_SEED)
-    library.search_p95()
-    turns = [(library.raw_p95(), library.search_p95()) for _ in range(repeats)]
-    peer, own = ([turn[side] for turn in turns] for side in (0, 1))
-    what = f"search over {pages:,} pages, {_QUERIES} queries, p95"
-    yield Row("search", what, "the bare index", "CPU ms", own, peer, at_most(50, "CPU ms"))
+
+    def row(key: str, what: str, own: Callable[[], float], beside: str, peer: Callable[[], float], most: int) -> Row:
+        peers, ours = in_turns(repeats, peer, own)
+        return Row(key, f"{what}, p95", beside, "CPU ms", ours, peers, at_most(most, "CPU ms"))
+
+    what = f"search over {pages:,} pages, {_QUERIES} queries"
+    yield row("search", what, library.search_p95, "the bare index", library.raw_p95, 50)
 
     questions = [*_questions(random.Random(3), library.words)]
-    any_words = [any_of(plain_operands(one)) for one in questions]
-    turns = [
-        (
-            ocr_search.p95([ocr_search.took(partial(_ask_index, library, one)) for one in any_words]),
-            ocr_search.p95([ocr_search.took(partial(_find, library, one)) for one in questions]),
-        )
-        for _ in range(repeats)
-    ]
-    peer, own = ([turn[side] for turn in turns] for side in (0, 1))
-    what = f"questions of 8 words over {pages:,} pages, p95"
-    yield Row("question_p95", what, "the bare index, any word", "CPU ms", own, peer, at_most(50, "CPU ms"))
+    by_words = partial(_p95, partial(_find, library), questions)
+    by_index = partial(_p95, partial(_ask_index, library), [any_of(plain_operands(one)) for one in questions])
+    what = f"questions of 8 words over {pages:,} pages"
+    yield row("question_p95", what, by_words, "the bare index, any word", by_index, 50)
 
     misspelled = [f"{word[:3]}q{word[3:]}" for word in library.words[300 : 300 + _QUESTIONS]]
-    turns = [
-        (
-            ocr_search.p95([ocr_search.took(partial(_find, library, one)) for one in misspelled]),
-            ocr_search.p95([ocr_search.took(partial(_find, library, one)) for one in questions]),
-        )
-        for _ in range(repeats)
-    ]
-    own, peer = ([turn[side] for turn in turns] for side in (0, 1))
-    what = f"a misspelled word over {pages:,} pages, with a suggestion, p95"
-    yield Row("suggestion_p95", what, "questions of 8 words", "CPU ms", own, peer, at_most(50, "CPU ms"))
+    suggestions = partial(_p95, partial(_find, library), misspelled)
+    what_else = f"a misspelled word over {pages:,} pages, with a suggestion"
+    yield row("suggestion_p95", what_else, suggestions, "questions of 8 words", by_words, 50)
 
     embedder = Embedder(BUNDLED)
-    chance = random.Random(4)
-    _put_vectors(
-        path, embedder.name, ((number + 1, chance.randbytes(256 * _VECTORS_A_PAGE)) for number in range(pages))
-    )
+    _put_vectors(path, embedder.name, pages)
 
     def ask(question: str) -> object:
         meaning = Meaning(embedder.name, embedder.embed([question])[0])
         return library.store.search.find(SearchRequest(question), lambda: meaning)
 
-    ask(questions[0])  # reads the vectors
-    own = [ocr_search.p95([ocr_search.took(partial(ask, one)) for one in questions]) for _ in range(repeats)]
-    what = f"questions of 8 words over {pages:,} pages, by words and meaning, p95"
-    yield Row("question_meaning_p95", what, "by words alone", "CPU ms", own, peer, at_most(150, "CPU ms"))
+    by_meaning = partial(_p95, ask, questions)
+    yield row("question_meaning_p95", f"{what}, by words and meaning", by_meaning, "by words alone", by_words, 150)
     library.close()
+
+
+def _p95(ask: Callable[[str], object], questions: Sequence[str]) -> float:
+    return ocr_search.p95([ocr_search.took(partial(ask, one)) for one in questions])
 
 
 def _find(library: ocr_search.Library, text: str) -> object:

@@ -16,7 +16,8 @@ import msgspec
 from tests.fake_distributions import shipped
 from tests.test_layers import strings
 from worker_service.base.entry_points import EntryPoint
-from worker_service.handlers import EMBED, NOTIFY, Handler
+from worker_service.handlers import NOTIFY, Handler
+from worker_service.handlers.embedding import EMBED
 
 ROOT = Path(__file__).resolve().parent.parent
 SURFACES = ("services", "cli", "web")

@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.store.kit import claim, publish, work_as
+from tests.kit.embedding import embed_all
+from tests.store.kit import publish, work_as
 from worker_service.base.embedding import Embedder, EmbeddingUnavailable, windows
-from worker_service.jobs.attempts import Checkpoint
-from worker_service.jobs.documents import PagesToEmbed
-from worker_service.jobs.embeddings import Embeddings, PageVectors
-from worker_service.jobs.job import NewJob
 from worker_service.jobs.search import SearchRequest
 from worker_service.services import search
 from worker_service.services.database import Session
@@ -50,19 +47,6 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def embed_all(session: Session, embedder: Embedder) -> None:
-    work_as(session.store, types=("embed",))
-    session.store.intake.enqueue(NewJob("embed"))
-    job = claim(session.store, "embed")
-    while (found := session.store.attempts.answer(job.lease, PagesToEmbed(embedder.name))).documents:
-        vectors = embedder.embed_pages([one.text for one in found.pages])
-        pages = [PageVectors(page.digest, each) for page, each in zip(found.pages, vectors, strict=True)]
-        done = Embeddings(embedder.name, found.documents, pages)
-        session.store.attempts.checkpoint(job.lease, Checkpoint("null", embeddings=done))
-    session.store.leases.complete(job.lease)
-    session.store.embeddings.use(embedder.name)
-
-
 def found_documents(session: Session, text: str) -> list[int]:
     return [one.document_id for one in search.find_documents(session, SearchRequest(text)).items]
 
@@ -71,7 +55,7 @@ def test_a_search_asks_the_server_and_goes_by_words_while_it_is_away(session: Se
     work_as(session.store)
     publish(session.store, "a.pdf", "the ship sails")
     publish(session.store, "b.pdf", "the tax is due", content="c2")
-    embed_all(session, Embedder(server, "small", "secret"))
+    embed_all(session.store, Embedder(server, "small", "secret"))
 
     def with_settings(**values: str) -> Session:
         settings = session.settings

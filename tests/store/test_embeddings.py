@@ -1,24 +1,50 @@
-"""Vectors of pages follow the generations of documents, and find pages by meaning."""
+"""Vectors of passages follow the generations of documents, and find pages by meaning."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from tests.kit.embedding import LIMITS, StoreContext, embed_all
 from tests.store.kit import ByHand, claim, publish, save, start_reading, work_as
 from worker_service.base.embedding import Embedder, packed
 from worker_service.base.errors import LeaseLost, Refused
+from worker_service.handlers.embedding import (
+    DocumentsToEmbed,
+    Embeddings,
+    KnownVectors,
+    PagesToEmbed,
+    PassageLimits,
+    PassageVectors,
+)
 from worker_service.jobs.attempts import Checkpoint, Completion
-from worker_service.jobs.documents import PagesToEmbed, TextsToEmbed
-from worker_service.jobs.embeddings import Embeddings, PageVectors
-from worker_service.jobs.job import Job, Lease, NewJob
+from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.search import SearchRequest
 from worker_service.store.search import Meaning
 from worker_service.store.store import Store
 
 MODEL = "test/1"
+SHORT = PassageLimits(50)
+
+
+class FakeEmbedder:
+    """Texts about ships and about boats are alike."""
+
+    def __init__(self, name: str = MODEL) -> None:
+        self.name = name
+        self.texts: list[str] = []
+
+    def embed_passages(self, texts: Sequence[str]) -> list[bytes]:
+        self.texts += texts
+        return [packed(vector_of(text)[None]) for text in texts]
+
+
+def vector_of(text: str) -> np.ndarray:
+    kinds = (("ship", "boat"), ("flood", "water"), ("tax", "money"))
+    return np.array([float(any(word in text for word in kind)) + 0.01 for kind in kinds], np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -26,47 +52,46 @@ def worker_is_there(store: Store) -> None:
     work_as(store, types=("ingest", "embed", "other"))
 
 
+def embed(store: Store, name: str = MODEL, limits: PassageLimits = LIMITS) -> list[str]:
+    """Return the texts for which vectors were computed."""
+    embedder = FakeEmbedder(name)
+    embed_all(store, cast(Embedder, embedder), limits)
+    return embedder.texts
+
+
 def embedding_job(store: Store, job_type: str = "embed", owner: str = "") -> Job:
     store.intake.enqueue(NewJob(job_type, owner=owner))
     return claim(store, job_type)
 
 
-def ask(store: Store, lease: Lease, model: str = MODEL) -> TextsToEmbed:
-    return store.attempts.answer(lease, PagesToEmbed(model))
+def save_one(store: Store, job: Job, text: str = "text", total: int | None = None, generation: int = 1) -> None:
+    rows = [PassageVectors(1, [(1, 0)], text, packed(vector_of(text)[None]))]
+    embeddings = Embeddings(MODEL, 1, generation, rows, total)
+    store.attempts.checkpoint(job.lease, Checkpoint("null", embeddings=embeddings))
 
 
-def vector_of(text: str) -> np.ndarray:
-    """Pages about ships and about boats are alike."""
-    kinds = (("ship", "boat"), ("flood", "water"), ("tax", "money"))
-    return np.array([float(any(word in text for word in kind)) + 0.01 for kind in kinds], np.float32)
+def read_again(store: Store, key: str, *texts: str) -> None:
+    job = start_reading(store, key, is_forced=True)
+    save(store, job.lease, *texts)
+    store.leases.complete_many([Completion(job.lease, publishes=True)])
 
 
-def embed(store: Store, lease: Lease, found: TextsToEmbed, model: str = MODEL) -> None:
-    pages = [PageVectors(one.digest, packed(vector_of(one.text)[None])) for one in found.pages]
-    store.attempts.checkpoint(lease, Checkpoint("null", embeddings=Embeddings(model, found.documents, pages)))
-
-
-def embed_all(store: Store, model: str = MODEL) -> None:
-    job = embedding_job(store)
-    while (found := ask(store, job.lease, model)).documents:
-        embed(store, job.lease, found, model)
-    store.leases.complete(job.lease)
-    assert not store.embeddings.is_behind(model)
-    while store.embeddings.use(model):
-        pass
-
-
-def find(store: Store, text: str, model: str = MODEL, **where: object) -> list[int]:
+def find(store: Store, text: str, model: str = MODEL, **where: Any) -> list[int]:
     meaning = Meaning(model, vector_of(text) / np.linalg.norm(vector_of(text)))
-    found = store.search.find(SearchRequest(text, **where), lambda: meaning)  # type: ignore[arg-type]
-    return [one.document_id for one in found.items]
+    return [one.document_id for one in store.search.find(SearchRequest(text, **where), lambda: meaning).items]
+
+
+def counts(by_hand: ByHand) -> tuple[object, ...]:
+    """Return the number of vectors, of passages and of embedded documents."""
+    tables = ("passage_embedding", "passage", "document_embedding")
+    return tuple(by_hand(f"SELECT count(*) AS n FROM {table}")[0]["n"] for table in tables)
 
 
 def test_pages_are_found_by_meaning_behind_those_with_all_words_and_only_by_those_who_may(store: Store) -> None:
     publish(store, "a.pdf", "the ship sails", owner="ann")
     publish(store, "b.pdf", "the tax is due", owner="ann", content="c2")
     publish(store, "c.pdf", "another ship of bob", owner="bob", content="c3")
-    embed_all(store)
+    embed(store)
 
     assert find(store, "boat", owner="ann")[0] == 1
     assert find(store, "boat", owner="bob") == [3]
@@ -76,99 +101,155 @@ def test_pages_are_found_by_meaning_behind_those_with_all_words_and_only_by_thos
     assert find(store, "boat AND money", owner="ann") == []
 
 
-def test_a_new_reading_and_a_removal_leave_no_vector(store: Store, by_hand: ByHand) -> None:
-    publish(store, "a.pdf", "the ship sails")
-    publish(store, "b.pdf", "the tax is due", content="c2")
-    embed_all(store)
-    job = start_reading(store, "a.pdf", is_forced=True)
-    save(store, job.lease, "a flood")
-    store.leases.complete_many([Completion(job.lease, publishes=True)])
+def test_equal_passages_are_embedded_once_and_found_by_each_owner(store: Store, by_hand: ByHand) -> None:
+    publish(store, "a.pdf", "the ship sails", owner="ann")
+    publish(store, "b.pdf", "the ship sails", owner="bob", content="c2")
+
+    assert embed(store) == ["the ship sails"]
+    assert counts(by_hand) == (1, 2, 2)
+    assert (find(store, "boat", owner="ann"), find(store, "boat", owner="bob")) == ([1], [2])
+
+    store.removal.remove_documents([1], actor="test")
+    assert counts(by_hand) == (1, 1, 1)
+    assert (find(store, "boat", owner="ann"), find(store, "boat", owner="bob")) == ([], [2])
+
+
+def test_reading_a_document_again_embeds_only_what_has_changed_and_leaves_nothing_of_before(
+    store: Store, by_hand: ByHand
+) -> None:
+    same = "the tax is due " * 30
+    publish(store, "a.pdf", "the ship sails", same)
+    embed(store, limits=SHORT)
+    read_again(store, "a.pdf", "a flood", same)
 
     assert store.embeddings.is_behind(MODEL)
-    assert 1 not in find(store, "boat")
-    embed_all(store)
-    assert find(store, "water")[0] == 1
+    assert find(store, "boat") == []
+    assert embed(store, limits=SHORT) == ["a flood"]
+    assert counts(by_hand)[2] == 1
+    assert by_hand("SELECT DISTINCT generation FROM passage") == [{"generation": 2}]
+    assert find(store, "water") == [1]
+    assert not [one for one in store.integrity.audit() if one.promise == "P11"]
 
-    store.removal.remove_documents([1, 2], actor="ann")
-    while store.removal.forget_gone(100):
-        pass
-    by_hand("DELETE FROM page_result")
-    assert by_hand("SELECT count(*) AS n FROM page_embedding") == [{"n": 0}]
-    assert find(store, "water") == []
+
+def test_a_removed_document_leaves_no_vector(store: Store, by_hand: ByHand) -> None:
+    publish(store, "a.pdf", "the ship sails")
+    embed(store)
+    assert find(store, "boat") == [1]
+
+    store.removal.remove_documents([1], actor="test")
+
+    assert counts(by_hand) == (0, 0, 0)
+    assert find(store, "boat") == []
     publish(store, "d.pdf", "a boat", content="c4")
-    embed_all(store)
-    assert find(store, "ship") == [3]
-    assert by_hand("SELECT document_id FROM document_embedding") == [{"document_id": 3}]
+    embed(store)
+    assert find(store, "ship") == [2]
 
 
-def test_vectors_of_a_generation_that_is_no_longer_current_are_not_saved(store: Store, by_hand: ByHand) -> None:
+@pytest.mark.parametrize("total", [None, 1])
+def test_vectors_of_a_generation_that_is_no_longer_current_are_not_saved(
+    store: Store, by_hand: ByHand, total: int | None
+) -> None:
     publish(store, "a.pdf", "the ship sails")
     job = embedding_job(store)
-    found = ask(store, job.lease)
-    reading = start_reading(store, "a.pdf", is_forced=True)
-    save(store, reading.lease, "a flood")
-    store.leases.complete_many([Completion(reading.lease, publishes=True)])
+    read_again(store, "a.pdf", "a flood")
 
-    embed(store, job.lease, found)
+    save_one(store, job, total=total)
 
-    assert by_hand("SELECT count(*) AS n FROM page_embedding") == [{"n": 0}]
+    assert counts(by_hand) == (0, 0, 0)
+    assert store.embeddings.is_behind(MODEL)
+    assert store.attempts.answer(job.lease, PagesToEmbed(1, 1, 0, 9)).pages == []
+
+
+def test_a_set_that_lacks_a_passage_is_forgotten_and_made_again(store: Store, by_hand: ByHand) -> None:
+    publish(store, "a.pdf", "the ship sails")
+    job = embedding_job(store)
+
+    save_one(store, job, total=2)
+
+    assert counts(by_hand) == (0, 0, 0)
     assert store.embeddings.is_behind(MODEL)
 
 
 def test_an_attempt_that_lost_its_lease_saves_nothing_and_a_second_one_nothing_twice(
     store: Store, by_hand: ByHand
 ) -> None:
-    publish(store, "a.pdf", "the ship sails", "a flood")
+    publish(store, "a.pdf", "the ship sails")
     job = embedding_job(store)
-    found = ask(store, job.lease)
-    embed(store, job.lease, found)
-    embed(store, job.lease, found)
+    save_one(store, job)
+    save_one(store, job)
     store.leases.requeue("w1")
     work_as(store, types=("ingest", "embed", "other"))
 
     with pytest.raises(LeaseLost):
-        embed(store, job.lease, found)
-    assert by_hand("SELECT count(*) AS n FROM page_embedding") == [{"n": 2}]
+        save_one(store, job, "another")
+    assert counts(by_hand) == (1, 1, 0)
     again = claim(store, "embed")
-    assert not ask(store, again.lease).documents
+    assert store.attempts.answer(again.lease, KnownVectors(MODEL, ["text", "other"])).digests == ["text"]
+    assert store.attempts.answer(again.lease, DocumentsToEmbed(MODEL)).documents == [(1, 1)]
 
 
 def test_a_new_model_takes_over_when_all_documents_have_its_vectors(store: Store, by_hand: ByHand) -> None:
     publish(store, "a.pdf", "the ship sails")
     publish(store, "b.pdf", "the tax is due", content="c2")
-    embed_all(store)
+    embed(store)
     job = embedding_job(store)
-    found = ask(store, job.lease, "new/1")
-    embed(store, job.lease, TextsToEmbed(found.documents[:1], found.pages[:1]), "new/1")
+    rows = [PassageVectors(1, [(1, 0)], "d", packed(vector_of("ship")[None]))]
+    StoreContext(store, job.lease).checkpoint(None, embeddings=Embeddings("new/1", 1, 1, rows, 1))
 
     assert (store.embeddings.model(), store.embeddings.is_behind("new/1")) == (MODEL, True)
     assert find(store, "boat")[0] == 1
+    store.leases.complete(job.lease)
 
-    embed(store, job.lease, ask(store, job.lease, "new/1"), "new/1")
-    while store.embeddings.use("new/1"):
-        pass
+    assert embed(store, "new/1") == ["the tax is due"]
     assert store.embeddings.model() == "new/1"
     assert find(store, "boat", "new/1")[0] == 1
-    assert by_hand("SELECT DISTINCT model FROM page_embedding") == [{"model": "new/1"}]
+    assert by_hand("SELECT DISTINCT model FROM passage_embedding") == [{"model": "new/1"}]
+    assert counts(by_hand) == (2, 2, 2)
 
 
 @pytest.mark.parametrize(("job_type", "owner"), [("other", ""), ("embed", "ann")])
-def test_other_jobs_are_given_no_text_and_save_no_vector(store: Store, job_type: str, owner: str) -> None:
+def test_other_jobs_are_given_no_text_and_save_no_vector(
+    store: Store, by_hand: ByHand, job_type: str, owner: str
+) -> None:
     publish(store, "a.pdf", "a secret", owner="bob")
+    embed(store)
     job = embedding_job(store, job_type, owner)
+    [digest] = by_hand("SELECT digest FROM passage_embedding")[0].values()
 
-    assert ask(store, job.lease) == TextsToEmbed()
+    assert store.attempts.answer(job.lease, DocumentsToEmbed("new")).documents == []
+    assert store.attempts.answer(job.lease, PagesToEmbed(1, 1, 0, 9)).pages == []
+    assert store.attempts.answer(job.lease, KnownVectors(MODEL, [str(digest)])).digests == []
     with pytest.raises(Refused):
-        embed(store, job.lease, TextsToEmbed([(1, 1)]))
+        save_one(store, job)
 
 
-def test_the_bundled_model_finds_pages_about_the_same_thing(store: Store) -> None:
+def test_a_passage_of_several_pages_is_found_on_the_page_that_is_alike(store: Store) -> None:
+    publish(store, "a.pdf", *(f"page {number} " + "of tables " * 30 for number in range(1, 5)), "a ship sails " * 20)
+
     embedder = Embedder("bundled")
+    embed_all(store, embedder)
+    meaning = Meaning(embedder.name, embedder.embed(["boats at sea"])[0])
+    found = store.search.find(SearchRequest("boats at sea"), lambda: meaning)
+
+    assert [one.number for one in found.items[0].best_pages][:1] == [5]
+
+
+def test_the_audit_names_what_does_not_agree(store: Store, by_hand: ByHand) -> None:
+    publish(store, "a.pdf", "the ship sails")
+    embed(store)
+    by_hand("INSERT INTO passage_embedding (model, digest, vectors) VALUES ('m', 'd', x'00')")
+    by_hand("INSERT INTO passage VALUES (99, 77, 1, 1, 1, 0)")
+
+    assert [one.promise for one in store.integrity.audit() if "passage" in one.detail] == ["P11"] * 2
+
+
+def test_the_bundled_model_finds_texts_about_the_same_thing() -> None:
+    embedder = Embedder("bundled", passages="1.400.0")
     texts = ["The vessel left the harbour in a storm.", "Income tax is due in March.", ""]
-    pages = [np.frombuffer(one, np.int8).reshape(-1, 256) for one in embedder.embed_pages(texts)]
+    pages = [np.frombuffer(one, np.int8).reshape(-1, 256) for one in embedder.embed_passages(texts)]
 
     question = embedder.embed(["a ship at sea"])[0]
 
     assert [len(one) for one in pages] == [2, 2, 0]
     assert pages[0][0] @ question > pages[1][0] @ question
-    assert json.loads(json.dumps(embedder.name)) == "l2_supercat_256/1"
+    assert embedder.name == "l2_supercat_256/2/1.400.0"

@@ -35,7 +35,7 @@ def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_wor
         os.killpg(first.pid, signal.SIGKILL)
         first.ends()
         system.start(embeddings="bundled", recovery_interval="1s")
-        embedder = Embedder("bundled")
+        embedder = Embedder("bundled", passages="1.400.0")
         wait_until(lambda: not system.store.embeddings.is_behind(embedder.name), "all documents have vectors")
 
         question = "a ship at sea"
@@ -43,7 +43,7 @@ def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_wor
         found = system.store.search.find(SearchRequest(question), lambda: meaning)
 
         assert found.items[0].name == "a.pdf"
-        assert system.sqlite3("SELECT count(*), count(DISTINCT result_id) FROM page_embedding").stdout == "2|2\n"
+        assert system.sqlite3("SELECT count(*), count(DISTINCT digest) FROM passage_embedding").stdout == "2|2\n"
         system.assert_sound()
     finally:
         system.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 _BUNDLED_FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
-_VERSION = 1
+_VERSION = 2
 """Part of the model's name. Raise it when the windows change, so that all pages are embedded again."""
 
 WINDOW_WORDS, WINDOW_STEP = 60, 45
@@ -44,6 +44,15 @@ def windows(text: str) -> list[tuple[int, int]]:
     return [(words[at][0], words[min(at + WINDOW_WORDS, len(words)) - 1][1]) for at in starts] if words else []
 
 
+def middle_word(window: int, count: int) -> int:
+    """Return the number of words before the middle of a window. The last one may be as short as the others overlap."""
+    return window * WINDOW_STEP + (WINDOW_WORDS // 2 if window < count - 1 else WINDOW_WORDS - WINDOW_STEP)
+
+
+def count_words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
 def why_missing() -> str | None:
     """Return what the bundled model lacks on this machine, or None."""
     absent = [name for name in ("numpy", "safetensors", "tokenizers", "wordllama") if find_spec(name) is None]
@@ -51,14 +60,18 @@ def why_missing() -> str | None:
 
 
 class Embedder:
-    """Turns texts into vectors of length 1. `setting` is `bundled` or the URL of an endpoint."""
+    """Turns texts into vectors of length 1.
 
-    def __init__(self, setting: str, model: str = "", key: str = "") -> None:
+    `setting` is `bundled` or the URL of an endpoint; `passages` the edition of the passages, a part of the name.
+    """
+
+    def __init__(self, setting: str, model: str = "", key: str = "", passages: str = "") -> None:
         # The products are small: further threads only spin. Read when numpy is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._url = "" if setting == BUNDLED else setting
-        self._model, self._key = model, key
-        self.name = f"{model if self._url else Path(_BUNDLED_FILES[1]).stem}/{_VERSION}"
+        self._key = key
+        self.model = model if self._url else Path(_BUNDLED_FILES[1]).stem
+        self.name = f"{self.model}/{_VERSION}/{passages}"
         self._loaded: tuple[Any, Vectors] | None = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -68,8 +81,8 @@ class Embedder:
         found = np.concatenate([self._ask(part) if self._url else self._mean_of_words(part) for part in parts])
         return normalised(found)
 
-    def embed_pages(self, texts: Sequence[str]) -> list[bytes]:
-        """Return for each page its vector and the ones of its windows, as 8-bit numbers; empty if it has no words."""
+    def embed_passages(self, texts: Sequence[str]) -> list[bytes]:
+        """Return for each its vector and the ones of its windows, as 8-bit numbers; empty without words."""
         import numpy as np
 
         parts = [[text[begin:end] for begin, end in windows(text)] for text in texts]
@@ -97,7 +110,7 @@ class Embedder:
 
         import numpy as np
 
-        body = json.dumps({"model": self._model, "input": list(texts)}).encode()
+        body = json.dumps({"model": self.model, "input": list(texts)}).encode()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         request = urllib.request.Request(f"{self._url.rstrip('/')}/embeddings", body, headers)
         try:

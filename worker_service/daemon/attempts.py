@@ -148,7 +148,7 @@ def _bytes_of(report: OrderedReport) -> int:
         return _REPORT_BYTES_LEAST + len(report.body)
     items = 0 if report.crawl is None else len(report.crawl.items)
     payloads = sum(len(job.payload or "") for job in report.follow_ups)
-    vectors = 0 if report.embeddings is None else sum(len(page.vectors) for page in report.embeddings.pages)
+    vectors = 0 if report.embeddings is None else sum(len(one.vectors) for one in report.embeddings.passages)
     return _REPORT_BYTES_LEAST * (1 + items + len(report.follow_ups)) + len(report.state) + payloads + vectors
 
 

@@ -158,6 +158,8 @@ def _set_environment(settings: Settings) -> None:
     # For the job `embed`.
     os.environ["WORKER_EMBEDDINGS"] = settings.embeddings
     os.environ["WORKER_EMBEDDINGS_MODEL"] = settings.embeddings_model
+    os.environ["WORKER_PASSAGE_TOKENS"] = str(settings.passage_tokens)
+    os.environ["WORKER_PASSAGE_OVERLAP"] = str(settings.passage_overlap)
 
 
 class _StartedPool(NamedTuple):

@@ -55,12 +55,8 @@ from worker_service.jobs.documents import KnownDocument as KnownDocument
 from worker_service.jobs.documents import KnownPages as KnownPages
 from worker_service.jobs.documents import OnEnd as OnEnd
 from worker_service.jobs.documents import PageResult as PageResult
-from worker_service.jobs.documents import PagesToEmbed as PagesToEmbed
 from worker_service.jobs.documents import PublishedFile as PublishedFile
 from worker_service.jobs.documents import SameContent as SameContent
-from worker_service.jobs.embeddings import EMBED as EMBED
-from worker_service.jobs.embeddings import Embeddings as Embeddings
-from worker_service.jobs.embeddings import PageVectors as PageVectors
 from worker_service.jobs.job import CAPABILITY_MISSING as CAPABILITY_MISSING
 from worker_service.jobs.job import NewJob as NewJob
 from worker_service.jobs.names import safe_name as safe_name

@@ -245,22 +245,32 @@ class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
     after: str = ""
 
 
-class TextOfResult(Struct, frozen=True):
-    digest: str
-    text: str
-
-
-class TextsToEmbed(QuestionAnswer, frozen=True):
+class EmbeddableDocuments(QuestionAnswer, frozen=True):
     documents: Sequence[tuple[int, int]] = ()
-    """Without all vectors, each with its current generation."""
-    pages: Sequence[TextOfResult] = ()
-    """Some of their pages."""
+    """Each with its current generation."""
 
 
-class PagesToEmbed(Question[TextsToEmbed], Struct, frozen=True):
-    """Only for jobs of type `embed`."""
+# Only for jobs of type `embed`, which belong to no owner.
+
+
+class DocumentsToEmbed(Question[EmbeddableDocuments], Struct, frozen=True):
+    """Some documents without all vectors of a model."""
 
     model: str
+
+
+class PagesToEmbed(Question[PagesAnswer], Struct, frozen=True):
+    """Some pages after a number, with their layouts; none if the generation is no longer current."""
+
+    document_id: int
+    generation: int
+    after: int
+    most: int
+
+
+class KnownVectors(Question[KnownDigests], Struct, frozen=True):
+    model: str
+    digests: Sequence[str]
 
 
 QUESTIONS: dict[str, tuple[type[Question[QuestionAnswer]], type[QuestionAnswer]]] = {
@@ -271,6 +281,8 @@ QUESTIONS: dict[str, tuple[type[Question[QuestionAnswer]], type[QuestionAnswer]]
         (SameContent, Files),
         (IsCurrent, Currency),
         (CrawlItems, CrawlMemory),
-        (PagesToEmbed, TextsToEmbed),
+        (DocumentsToEmbed, EmbeddableDocuments),
+        (PagesToEmbed, PagesAnswer),
+        (KnownVectors, KnownDigests),
     )
 }

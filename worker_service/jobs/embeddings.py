@@ -1,4 +1,4 @@
-"""Vectors of pages, by which searches find a similar meaning."""
+"""Vectors of passages, by which searches find a similar meaning."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ EMBED = "embed"
 """The job type that computes vectors. Jobs of it belong to no owner."""
 
 
-class PageVectors(Struct, frozen=True):
+class PassageVectors(Struct, frozen=True):
+    number: int
+    pages: Sequence[tuple[int, int]]
+    """Each with the number of words before it."""
     digest: str
-    vectors: bytes
+    vectors: bytes = b""
+    """Empty: they are stored already."""
 
 
 class Embeddings(Struct, frozen=True):
     model: str
-    documents: Sequence[tuple[int, int]]
-    pages: Sequence[PageVectors]
+    document_id: int
+    generation: int
+    passages: Sequence[PassageVectors]
+    total: int | None = None
+    """Number of all passages of the document, with the last of them."""

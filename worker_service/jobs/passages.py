@@ -29,6 +29,8 @@ class Passage(Struct, frozen=True):
     text: str
     """Markdown of its paragraphs, items and rows."""
     pages: Sequence[int]
+    begins: Sequence[int]
+    """Where in the text each page begins."""
     boxes: Sequence[Box]
     headings: Sequence[str]
     tokens: int
@@ -66,12 +68,21 @@ def passages_of(
     for headings, units in _sections(pages, limits):
         for some in _bounded(units, limits):
             number += 1
-            text = "".join([some[0].text, *(f"{one.glue}{one.text}" for one in some[1:])])
+            text, begins = _joined(some)
             boxes = dict.fromkeys(one.box for one in some if one.box is not None)
             yield Passage(
-                document_id, generation, number, text, sorted({one.page for one in some}), list(boxes), headings,
+                document_id, generation, number, text, [*begins], [*begins.values()], list(boxes), headings,
                 count_tokens(text), digest([headings, text]),
             )  # fmt: skip
+
+
+def _joined(units: Sequence[_Unit]) -> tuple[str, dict[int, int]]:
+    """Return the text of the units, and where in it each page begins."""
+    text, begins = units[0].text, {units[0].page: 0}
+    for one in units[1:]:
+        begins.setdefault(one.page, len(text) + len(one.glue))
+        text += f"{one.glue}{one.text}"
+    return text, begins
 
 
 def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[tuple[list[str], list[_Unit]]]:

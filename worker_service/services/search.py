@@ -11,6 +11,7 @@ from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.services.database import Session
 from worker_service.services.documents import require_batches
+from worker_service.services.page_blocks import passage_limits
 from worker_service.services.parse import read_past
 
 if TYPE_CHECKING:
@@ -33,25 +34,26 @@ def read_added(text: str | None) -> str | None:
 
 
 def embedder_of(settings: Settings) -> Embedder:
-    return _embedder(settings.embeddings, settings.embeddings_model)
+    return _embedder(settings.embeddings, settings.embeddings_model, passage_limits(settings).edition)
 
 
 @cache
-def _embedder(setting: str, model: str) -> Embedder:
+def _embedder(setting: str, model: str, passages: str = "") -> Embedder:
     from worker_service.base.embedding import Embedder
 
     file = Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull, "embeddings-key")
-    return Embedder(setting, model, file.read_text("utf-8").strip() if file.is_file() else "")
+    return Embedder(setting, model, file.read_text("utf-8").strip() if file.is_file() else "", passages)
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
     """Return the model that searches use. It may be the one before the model that is set."""
     from worker_service.base.embedding import BUNDLED
 
+    model = name.rsplit("/", 2)[0]
     bundled = _embedder(BUNDLED, "")
-    if name == bundled.name:
+    if model == bundled.model:
         return bundled
-    return None if settings.embeddings == BUNDLED else _embedder(settings.embeddings, name.rpartition("/")[0])
+    return None if settings.embeddings == BUNDLED else _embedder(settings.embeddings, model)
 
 
 def _meaning(session: Session, text: str) -> Meaning | None:

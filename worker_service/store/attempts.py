@@ -18,11 +18,13 @@ from worker_service.jobs.documents import (
     CrawlPage,
     Currency,
     DocumentPages,
+    DocumentsToEmbed,
     Files,
     IsCurrent,
     KnownDigests,
     KnownDocument,
     KnownPages,
+    KnownVectors,
     PageResult,
     PagesAnswer,
     PagesToEmbed,
@@ -155,8 +157,8 @@ class Attempts(StorePart):
                 return Files(self._same_content(lease, question))
             case IsCurrent():
                 return Currency(not self._db.read("stale_work", job_id=lease.job_id))
-            case PagesToEmbed(model):
-                return self._store.embeddings.texts_to_embed(lease, model)
+            case DocumentsToEmbed() | PagesToEmbed() | KnownVectors():
+                return self._store.embeddings.answer(lease, question)
             case CrawlItems():
                 return self._crawl_memory(question)
             case _:

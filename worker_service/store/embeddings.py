@@ -1,7 +1,7 @@
-"""Vectors of pages: written by jobs, read by searches.
+"""Vectors of passages: written by jobs, read by searches.
 
-A page result never changes, so its vectors do not either; they go with it. A document counts as embedded by generation
-and model. Searches use one model until another has vectors for all documents.
+Equal passages share their vectors. A document counts as embedded by generation and model. Searches use one model until
+another has vectors for all documents.
 """
 
 from __future__ import annotations
@@ -14,12 +14,21 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from worker_service.base.clock import as_text
-from worker_service.base.embedding import normalised
+from worker_service.base.embedding import middle_word, normalised
 from worker_service.base.errors import Refused
-from worker_service.jobs.documents import TextOfResult, TextsToEmbed
+from worker_service.jobs.documents import (
+    DocumentsToEmbed,
+    EmbeddableDocuments,
+    KnownDigests,
+    KnownVectors,
+    PagesAnswer,
+    PagesToEmbed,
+    QuestionAnswer,
+)
 from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import Lease
-from worker_service.store.database import StorePart
+from worker_service.store.database import Row, StorePart
+from worker_service.store.library import page_from
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,21 +37,20 @@ if TYPE_CHECKING:
     from worker_service.base.embedding import Vectors
 
 _DOCUMENTS_AT_ONCE = 50
-_PAGES_AT_ONCE = 64
 _FORGOTTEN_AT_ONCE = 500
 _RETRY_AFTER = timedelta(hours=1)
 """After a failed job, another one is not inserted earlier."""
 _ROWS_AT_ONCE = 8192
 _RESCORED = 300
-"""Pages whose windows are compared; all pages are compared by one vector each."""
+"""Passages whose windows are compared; all passages are compared by one vector each."""
 SIMILAR_MOST = 100
 _SIMILAR_SHARE = 0.6
-"""Pages whose similarity is a smaller share of the best one are left out."""
+"""Passages whose similarity is a smaller share of the best one are left out."""
 _FEEDBACK_PAGES, _FEEDBACK_SHARE = 3, 0.5
 """The query's vector is moved towards those of the best pages by words. Chosen on half of the Cranfield questions."""
 
 
-class PageEmbeddings(StorePart):
+class PassageEmbeddings(StorePart):
     # ── For jobs ──
 
     def is_behind(self, model: str) -> bool:
@@ -51,20 +59,34 @@ class PageEmbeddings(StorePart):
     def is_job_due(self) -> bool:
         return not self._db.read("embedding_job", failed_after=as_text(self._db.clock() - _RETRY_AFTER))
 
-    def texts_to_embed(self, lease: Lease, model: str) -> TextsToEmbed:
-        if not self._db.read("is_embedding_job", **lease._asdict()):
-            return TextsToEmbed()
-        documents = self._db.read("documents_to_embed", model=model, most=_DOCUMENTS_AT_ONCE)
-        values = {"documents": json.dumps(documents), "model": model, "most": _PAGES_AT_ONCE}
-        return TextsToEmbed(documents, [TextOfResult(*row) for row in self._db.read("pages_to_embed", **values)])
+    def answer(self, lease: Lease, question: DocumentsToEmbed | PagesToEmbed | KnownVectors) -> QuestionAnswer:
+        may_ask = bool(self._db.read("is_embedding_job", **lease._asdict()))
+        match question:
+            case DocumentsToEmbed(model):
+                rows = self._db.read("documents_to_embed", model=model, most=_DOCUMENTS_AT_ONCE) if may_ask else []
+                return EmbeddableDocuments(rows)
+            case PagesToEmbed(document_id, generation, after, most):
+                place = {"document_id": document_id, "generation": generation, "after": after}
+                rows = self._db.read("pages_to_embed", **place, most=most) if may_ask else []
+                return PagesAnswer([page_from(row) for row in rows])
+            case KnownVectors(model, digests):
+                rows = self._db.read("digests_with_vectors", model=model, digests=json.dumps(list(digests)))
+                return KnownDigests([digest for (digest,) in rows] if may_ask else [])
 
     def save(self, lease: Lease, embeddings: Embeddings) -> None:
         if not self._db.write("is_embedding_job", **lease._asdict()):
             raise Refused("only jobs of type embed save vectors")
-        model = embeddings.model
-        rows = [{"model": model, "digest": one.digest, "vectors": one.vectors} for one in embeddings.pages]
-        self._db.write_each("save_embedding", rows)
-        self._db.write("documents_embedded", model=model, documents=json.dumps(embeddings.documents))
+        place = {
+            "model": embeddings.model, "document_id": embeddings.document_id, "generation": embeddings.generation
+        }  # fmt: skip
+        passages = embeddings.passages
+        new = [{**place, "digest": one.digest, "vectors": one.vectors} for one in passages if one.vectors]
+        self._db.write_each("save_vectors", new)
+        rows = [(one.number, one.digest, *page) for one in passages for page in one.pages]
+        self._db.write("save_passages", **place, passages=json.dumps(rows))
+        if embeddings.total is not None:
+            self._db.write("document_embedded", **place, total=embeddings.total)
+            self._db.write("forget_passages", model=embeddings.model, document_id=embeddings.document_id)
 
     def use(self, model: str) -> bool:
         """Let searches use this model, and delete some vectors of others. Return whether more are left."""
@@ -78,73 +100,73 @@ class PageEmbeddings(StorePart):
     def model(self) -> str | None:
         return next((model for (model,) in self._db.read("embedding_model")), None)
 
-    def similar(self, model: str, question: Vectors, best: Sequence[int], values: Mapping[str, object]) -> list[int]:
-        """Return the `result_id` of pages with a similar meaning, best first.
+    def similar(self, model: str, question: Vectors, best: Sequence[int], values: Mapping[str, object]) -> list[Row]:
+        """Return pages with passages of a similar meaning, best first: result_id, document_id, number, content.
 
-        `best`: the best pages by words; `values`: the filters of the search.
+        `best`: the `result_id` of the best pages by words; `values`: the filters of the search.
         """
         import numpy as np
 
         matrix = self._matrix(model, len(question))
-        nearby = np.flatnonzero(np.isin(matrix.result_ids, best[:_FEEDBACK_PAGES]))
+        near = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best[:_FEEDBACK_PAGES]]))
+        nearby = np.flatnonzero(np.isin(matrix.ids, [one for (one,) in near]))
         if len(nearby):
             feedback = normalised(normalised(matrix.vectors[nearby].astype(np.float32)).mean(0))
             question = normalised(question + _FEEDBACK_SHARE * feedback)
-        first = self._first_visible(matrix.result_ids, matrix.scores(question), values)
-        stored = self._db.read("embeddings_of", model=model, result_ids=json.dumps(first))
-        by_window = {
-            result_id: float((normalised(_unpacked(vectors, len(question)))[1:] @ question).max())
-            for result_id, vectors in stored
-        }
-        least = _SIMILAR_SHARE * max(by_window.values(), default=0.0)
-        near = [one for one in by_window if by_window[one] >= least]
-        return sorted(near, key=lambda one: -by_window[one])[:SIMILAR_MOST]
+        first = self._first_visible(matrix.ids, matrix.scores(question), values)
+        found: list[tuple[float, int, int]] = []
+        for one, vectors in self._db.read("vectors_of", ids=json.dumps(first)):
+            windows = normalised(_unpacked(vectors, len(question)))[1:] @ question
+            best_window = int(windows.argmax())
+            found.append((float(windows[best_window]), one, middle_word(best_window, len(windows))))
+        found.sort(reverse=True)
+        places = [place for score, *place in found[:SIMILAR_MOST] if score >= _SIMILAR_SHARE * found[0][0]]
+        return self._db.read("matches_of", places=json.dumps(places), **values)
 
     def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, values: Mapping[str, object]) -> list[int]:
-        """Return the best pages that the asker may see."""
+        """Return the best passages that the asker may see."""
         import numpy as np
 
         for most in (4 * _RESCORED, 40 * _RESCORED):
             best = np.argsort(-scores)[:most] if most >= len(ids) else np.argpartition(-scores, most)[:most]
             in_order = ids[best[np.argsort(-scores[best])]].tolist()
-            rows = self._db.read("visible_of_results", result_ids=json.dumps(in_order), **values)
+            rows = self._db.read("visible_of", ids=json.dumps(in_order), **values)
             if len(rows) >= _RESCORED or most >= len(ids):
-                return [result_id for (result_id,) in rows[:_RESCORED]]
+                return [one for (one,) in rows[:_RESCORED]]
         # The asker sees a small part of the library.
-        [(visible,)] = self._db.read("visible_results", **values)
+        [(visible,)] = self._db.read("visible_embeddings", **values)
         chosen = np.flatnonzero(np.isin(ids, np.fromstring(visible or "", np.int64, sep=",")))
         some: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED]]].tolist()
         return some
 
-    def _matrix(self, model: str, dimensions: int) -> PageMatrix:
-        key = (str(self._db.path), model)
+    def _matrix(self, model: str, dimensions: int) -> PassageMatrix:
+        key = (self._store.library.history(), model)
         with _LOCK, self._db.snapshot():
-            matrix = _MATRICES.setdefault(key, PageMatrix(dimensions))
+            matrix = _MATRICES.setdefault(key, PassageMatrix(dimensions))
             matrix.add(self._db.read("embeddings_after", model=model, after=matrix.last_id))
-            if self._db.read("count_embeddings", model=model) != [(matrix.rows,)]:
+            [(count,)] = self._db.read("count_embeddings", model=model)
+            if count != len(matrix.ids):
                 # Some were deleted.
-                matrix = _MATRICES[key] = PageMatrix(dimensions)
+                matrix = _MATRICES[key] = PassageMatrix(dimensions)
                 matrix.add(self._db.read("embeddings_after", model=model, after=0))
             # Another thread may add to the shared one while this one is used.
             return copy(matrix)
 
 
-_MATRICES: dict[tuple[str, str], PageMatrix] = {}
-"""Shared by all sessions of this process: 256 bytes per page with the bundled model."""
+_MATRICES: dict[tuple[str, str], PassageMatrix] = {}
+"""By database and model, shared by all sessions of this process: 256 bytes per passage with the bundled model."""
 _LOCK = Lock()
 
 
-class PageMatrix:
-    """One vector for each page, in memory."""
+class PassageMatrix:
+    """One vector for each passage, in memory."""
 
     def __init__(self, dimensions: int) -> None:
         import numpy as np
 
         self._dimensions = dimensions
         self.last_id = 0
-        self.rows = 0
-        """Number of rows in the table, including pages without words."""
-        self.result_ids: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.ids: NDArray[np.int64] = np.zeros(0, np.int64)
         self.vectors: NDArray[np.int8] = np.zeros((0, dimensions), np.int8)
         self._lengths: Vectors = np.zeros(0, np.float32)
 
@@ -153,13 +175,13 @@ class PageMatrix:
 
         if not rows:
             return
-        self.rows, self.last_id = self.rows + len(rows), rows[-1][0]
-        kept = [(result_id, vectors[: self._dimensions]) for _, result_id, vectors in rows if vectors]
-        more = np.frombuffer(b"".join(vectors for _, vectors in kept), np.int8).reshape(-1, self._dimensions)
+        self.last_id = rows[-1][0]
+        means = b"".join(vectors[: self._dimensions] for _, vectors in rows)
+        more = np.frombuffer(means, np.int8).reshape(-1, self._dimensions)
         self.vectors = np.concatenate([self.vectors, more])
-        lengths = np.sqrt(np.einsum("ij,ij->i", more, more, dtype=np.float32))
+        lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", more, more, dtype=np.float32)), 1)
         self._lengths = np.concatenate([self._lengths, lengths])
-        self.result_ids = np.concatenate([self.result_ids, np.array([one for one, _ in kept], np.int64)])
+        self.ids = np.concatenate([self.ids, np.array([one for one, _ in rows], np.int64)])
 
     def scores(self, question: Vectors) -> Vectors:
         import numpy as np

@@ -1,4 +1,4 @@
--- Vectors of pages, by which pages with a similar meaning are found.
+-- Vectors of passages, by which pages with a similar meaning are found.
 
 -- name: documents_to_embed
 -- Documents whose current generation has no complete set of vectors of this model.
@@ -14,32 +14,49 @@ SELECT 1 FROM worker_job_queue
    AND status = 'running' AND cancel_requested_at IS NULL;
 
 -- name: pages_to_embed
-SELECT DISTINCT r.digest, r.text
-  FROM json_each(:documents) w
- CROSS JOIN page p ON p.document_id = w.value ->> 0 AND p.generation = w.value ->> 1
+SELECT p.number, r.digest, r.text, r.method, r.confidence, r.layout
+  FROM document d
+ CROSS JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
  CROSS JOIN page_result r ON r.id = p.result_id
- WHERE NOT EXISTS (SELECT 1 FROM page_embedding e WHERE e.model = :model AND e.result_id = r.id)
- LIMIT :most;
+ WHERE d.id = :document_id AND d.current_generation = :generation AND p.number > :after
+ ORDER BY p.number LIMIT :most;
 
--- name: save_embedding
--- Only for pages that people read at this moment: an old generation leaves nothing.
-INSERT INTO page_embedding (model, result_id, vectors)
-SELECT :model, r.id, :vectors FROM page_result r
- WHERE r.digest = :digest
-   AND EXISTS (SELECT 1 FROM page p JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
-                WHERE p.result_id = r.id)
+-- name: digests_with_vectors
+SELECT digest FROM passage_embedding WHERE model = :model AND digest IN (SELECT value FROM json_each(:digests));
+
+-- name: save_vectors
+-- Only for a generation that people read at this moment: an old one leaves nothing.
+INSERT INTO passage_embedding (model, digest, vectors)
+SELECT :model, :digest, :vectors FROM document WHERE id = :document_id AND current_generation = :generation
     ON CONFLICT DO NOTHING;
 
--- name: documents_embedded
--- Of these documents and generations, those that are current and complete.
+-- name: save_passages
+INSERT INTO passage (embedding_id, document_id, generation, number, page, words_before)
+SELECT e.id, d.id, d.current_generation, w.value ->> 0, w.value ->> 2, w.value ->> 3
+  FROM json_each(:passages) w
+  JOIN document d ON d.id = :document_id AND d.current_generation = :generation
+  JOIN passage_embedding e ON e.model = :model AND e.digest = w.value ->> 1
+ WHERE true
+    ON CONFLICT DO NOTHING;
+
+-- name: document_embedded
+-- If all of its :total passages are there: a vector that another document shared may have been deleted meanwhile.
 INSERT INTO document_embedding (document_id, model, generation)
-SELECT d.id, :model, d.current_generation
-  FROM json_each(:documents) w JOIN document d ON d.id = w.value ->> 0 AND d.current_generation = w.value ->> 1
- WHERE NOT EXISTS (SELECT 1 FROM page p
-                    WHERE p.document_id = d.id AND p.generation = d.current_generation
-                      AND NOT EXISTS (SELECT 1 FROM page_embedding e
-                                       WHERE e.model = :model AND e.result_id = p.result_id))
+SELECT d.id, :model, d.current_generation FROM document d
+ WHERE d.id = :document_id AND d.current_generation = :generation
+   AND (SELECT count(DISTINCT p.number) FROM passage p JOIN passage_embedding e ON e.id = p.embedding_id AND e.model = :model
+         WHERE p.document_id = d.id AND p.generation = d.current_generation) = :total
     ON CONFLICT DO UPDATE SET generation = excluded.generation;
+
+-- name: forget_passages
+-- Those of earlier generations, and those of a set that is not complete.
+DELETE FROM passage
+ WHERE document_id = :document_id
+   AND (generation <> (SELECT d.current_generation FROM document d WHERE d.id = :document_id)
+        OR (EXISTS (SELECT 1 FROM passage_embedding e WHERE e.id = passage.embedding_id AND e.model = :model)
+            AND NOT EXISTS (SELECT 1 FROM document_embedding m
+                             WHERE m.document_id = passage.document_id AND m.model = :model
+                               AND m.generation = passage.generation)));
 
 -- name: embedding_job
 -- A job that will do the work, or one that failed a short time ago.
@@ -55,34 +72,55 @@ RETURNING model;
 SELECT model FROM embedding_model;
 
 -- name: forget_embeddings
-DELETE FROM page_embedding WHERE id IN (SELECT id FROM page_embedding WHERE model <> :model LIMIT :most) RETURNING id;
+-- Their vectors go with them.
+DELETE FROM passage
+ WHERE embedding_id IN (SELECT id FROM passage_embedding WHERE model < :model OR model > :model LIMIT :most)
+RETURNING number;
 
 -- name: forget_embedded
-DELETE FROM document_embedding WHERE model <> :model OR document_id NOT IN (SELECT id FROM document);
+DELETE FROM document_embedding WHERE model <> :model;
 
 -- name: count_embeddings
-SELECT count(*) FROM page_embedding WHERE model = :model;
+SELECT count(*) FROM passage_embedding WHERE model = :model;
 
 -- name: embeddings_after
-SELECT id, result_id, vectors FROM page_embedding WHERE model = :model AND id > :after ORDER BY id;
+SELECT id, vectors FROM passage_embedding WHERE model = :model AND id > :after ORDER BY id;
 
--- name: embeddings_of
-SELECT result_id, vectors FROM page_embedding
- WHERE model = :model AND result_id IN (SELECT value FROM json_each(:result_ids));
+-- name: vectors_of
+SELECT id, vectors FROM passage_embedding WHERE id IN (SELECT value FROM json_each(:ids));
 
--- name: visible_results
-SELECT group_concat(p.result_id) FROM document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
- WHERE {is_chosen} AND (:document_id IS NULL OR d.id = :document_id) AND {is_sure};
+-- name: embeddings_on_pages
+SELECT s.embedding_id FROM page p
+  JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
+  JOIN passage s ON s.document_id = p.document_id AND s.generation = p.generation AND s.page = p.number
+ WHERE p.result_id IN (SELECT value FROM json_each(:result_ids));
 
--- name: visible_of_results
-SELECT w.value FROM json_each(:result_ids) w
- WHERE EXISTS (SELECT 1 FROM page p CROSS JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
-                WHERE p.result_id = w.value AND {is_chosen} AND (:document_id IS NULL OR d.id = :document_id) AND {is_sure})
+-- fragment: passage_on_page
+passage s
+ CROSS JOIN document d ON d.id = s.document_id AND d.current_generation = s.generation
+ CROSS JOIN page p ON p.document_id = s.document_id AND p.generation = s.generation AND p.number = s.page
+
+-- fragment: is_visible
+{is_chosen} AND (:document_id IS NULL OR d.id = :document_id) AND {is_sure}
+
+-- name: visible_embeddings
+SELECT group_concat(s.embedding_id) FROM document d
+ CROSS JOIN passage s ON s.document_id = d.id AND s.generation = d.current_generation
+ CROSS JOIN page p ON p.document_id = s.document_id AND p.generation = s.generation AND p.number = s.page
+ WHERE {is_visible};
+
+-- name: visible_of
+SELECT w.value FROM json_each(:ids) w
+ WHERE EXISTS (SELECT 1 FROM {passage_on_page} WHERE s.embedding_id = w.value AND {is_visible})
  ORDER BY w.key;
 
--- name: matches_of_results
+-- name: matches_of
+-- Passages, each with the number of words before the place that is alike, which is on one of its pages.
 SELECT p.result_id, p.document_id, p.number, d.content
-  FROM json_each(:result_ids) w CROSS JOIN page p ON p.result_id = w.value
- CROSS JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
- WHERE {is_chosen} AND (:document_id IS NULL OR d.id = :document_id)
+  FROM json_each(:places) w CROSS JOIN {passage_on_page}
+ WHERE s.embedding_id = w.value ->> 0 AND {is_visible}
+   AND s.words_before = (SELECT max(o.words_before) FROM passage o
+                          WHERE o.embedding_id = s.embedding_id AND o.document_id = s.document_id
+                            AND o.generation = s.generation AND o.number = s.number
+                            AND o.words_before <= w.value ->> 1)
  ORDER BY w.key, p.document_id, p.number;

@@ -205,3 +205,18 @@ SELECT 'P5', 'file ' || f.id || ' was published by attempt ' || f.fence || ' of 
   FROM file f JOIN worker_job_attempt a ON a.job_id = f.job_id AND a.fence = f.fence
  WHERE a.outcome IS NOT 'completed'
  LIMIT :most;
+
+-- name: history_passages
+-- P11: each passage with vectors belongs to a document, and each vector to a passage, once per model.
+SELECT 'P11', 'passage ' || s.number || ' of document ' || s.document_id || ' has no document or no vector'
+  FROM passage s
+ WHERE NOT EXISTS (SELECT 1 FROM passage_embedding e WHERE e.id = s.embedding_id)
+    OR NOT EXISTS (SELECT 1 FROM document d WHERE d.id = s.document_id)
+ UNION ALL
+SELECT 'P11', 'vector ' || e.id || ' belongs to no passage'
+  FROM passage_embedding e WHERE NOT EXISTS (SELECT 1 FROM passage s WHERE s.embedding_id = e.id)
+ UNION ALL
+SELECT 'P11', 'passage ' || s.number || ' of document ' || s.document_id || ' has several vectors of one model'
+  FROM passage s JOIN passage_embedding e ON e.id = s.embedding_id
+ GROUP BY s.document_id, s.generation, s.number, e.model HAVING count(DISTINCT e.id) > 1
+ LIMIT :most;

@@ -232,10 +232,11 @@ class PageSearch(StorePart):
             return matches
         values = {**_filters(request), "document_id": request.document_id}
         best = [match.result_id for match in matches]
-        similar = self._store.embeddings.similar(meaning.model, meaning.vector, best, values)
-        rows = self._db.read("matches_of_results", result_ids=json.dumps(similar), **values)
-        rank = {result_id: at for at, result_id in enumerate(similar, 1)}
-        return fuse_ranks(matches, [(match, rank[match.result_id]) for match in (Match(*row) for row in rows)])
+        rows = self._store.embeddings.similar(meaning.model, meaning.vector, best, values)
+        # A page may have several of the passages, and be a page of several documents.
+        ranks: dict[int, int] = {}
+        similar = dict.fromkeys(Match(*row) for row in rows)
+        return fuse_ranks(matches, [(one, ranks.setdefault(one.result_id, len(ranks) + 1)) for one in similar])
 
     def _found_documents(self, groups: Sequence[MatchGroup], request: SearchRequest) -> list[FoundDocument]:
         ids = [each for one in groups for each in (one.document_id, *one.copies)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from worker_service.store.change_watch import FileWatch
     from worker_service.store.claim_order import Scheduler
     from worker_service.store.completions import Completions
-    from worker_service.store.embeddings import PageEmbeddings
+    from worker_service.store.embeddings import PassageEmbeddings
     from worker_service.store.gates import Gates
     from worker_service.store.history import History
     from worker_service.store.idempotency import IdempotencyKeys
@@ -49,7 +49,7 @@ class Store:
     attempts: cached_property[Attempts] = _part("attempts.Attempts")
     batches: cached_property[Batches] = _part("batches.Batches")
     completions: cached_property[Completions] = _part("completions.Completions")
-    embeddings: cached_property[PageEmbeddings] = _part("embeddings.PageEmbeddings")
+    embeddings: cached_property[PassageEmbeddings] = _part("embeddings.PassageEmbeddings")
     gates: cached_property[Gates] = _part("gates.Gates")
     history: cached_property[History] = _part("history.History")
     idempotency_keys: cached_property[IdempotencyKeys] = _part("idempotency.IdempotencyKeys")
