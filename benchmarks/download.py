@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -295,7 +295,7 @@ def _fetch(source: Any, place: Path) -> None:
 
     try:
         target = place / "report.pdf"
-        fetch(source, place, FileRequest(), _Quiet(), RetryPolicy(Timeouts())).move_to(target)
+        fetch(source, place, FileRequest(), cast("Any", _Quiet()), RetryPolicy(Timeouts())).move_to(target)
         sync_path(target)
     finally:
         source.close()

@@ -29,8 +29,6 @@ class ErrorRule(Struct, frozen=True):
     restarts: int = 1
     """Fresh starts per attempt (RESTART)."""
     then: Literal["PERMANENT", "RETRYABLE"] = "PERMANENT"
-    after: float = HOUR
-    """Unless the source asks for more."""
 
 
 RULES: Mapping[str, ErrorRule] = {
@@ -199,7 +197,7 @@ class RetryPolicy:
 
     def _final_error(self, error: FetchError) -> HandlerError:
         rule = error.rule
-        after = max(error.after or 0.0, rule.after)
+        after = max(error.after or 0.0, HOUR)
         if rule.kind == "DEFER":
             return Snooze(error.detail, error.remedy, after=min(after * 2.0**self.deferrals, max(after, DAY)))
         if rule.kind == "REST":

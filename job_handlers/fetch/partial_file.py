@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from msgspec import Struct
@@ -151,89 +152,67 @@ class DigestThread:
     """Reads the bytes back in a thread that follows the writer: the digests are of the file, not of memory."""
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
-        self._descriptor = descriptor
-        self._has_md5 = has_md5
-        self._changed = threading.Condition()
-        self._written = 0
-        self._target = 0
-        self._done = 0
-        self._restarts = 0
+        self._descriptor, self._has_md5 = descriptor, has_md5
+        # Lengths up to which to read; 0 starts afresh. The event is set when that is done, None ends the thread.
+        self._targets: SimpleQueue[tuple[int, threading.Event] | None] = SimpleQueue()
+        self._written = self._asked = self._done = 0
         self._is_closed = False
         self._failure: OSError | None = None
-        self._result = self._digests_of_nothing()
+        self._reset()
         self._thread = threading.Thread(target=self._run, name="digests", daemon=True)
         self._thread.start()
 
     def advance(self, length: int) -> None:
         self._written = length
-        if length - self._target >= _STRIDE_BYTES:
-            self._set_target(length)
+        if length - self._asked >= _STRIDE_BYTES:
+            self._ask_for(length)
 
     def restart(self) -> None:
-        """Call before the file is truncated."""
-        with self._changed:
-            self._restarts += 1
-            self._written = self._target = self._done = 0
-            self._result = self._digests_of_nothing()
+        self._written = 0
+        self._ask_for(0)
 
     def finish(self, on_progress: Callable[[int], None]) -> Digests:
-        self._set_target(self._written)
-        with self._changed:
-            while self._done < self._target and self._failure is None:
-                self._changed.wait(_POLL_SECONDS)
-                on_progress(self._done)
-            if self._failure is not None:
-                raise Retryable(
-                    f"the workspace cannot be read: {self._failure.strerror}", code="WORKSPACE_UNREADABLE"
-                ) from self._failure
-            return self._result
+        is_done = self._ask_for(self._written)
+        while not is_done.wait(_POLL_SECONDS):
+            on_progress(self._done)
+        if self._failure is not None:
+            raise Retryable(
+                f"the workspace cannot be read: {self._failure.strerror}", code="WORKSPACE_UNREADABLE"
+            ) from self._failure
+        return Digests(self._sha256.hexdigest(), self._md5.hexdigest() if self._has_md5 else "")
 
     def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self._is_closed = True
+        self._targets.put(None)
         self._thread.join()
 
-    def _set_target(self, length: int) -> None:
-        with self._changed:
-            self._target = length
-            self._changed.notify_all()
+    def _ask_for(self, length: int) -> threading.Event:
+        is_done, self._asked = threading.Event(), length
+        self._targets.put((length, is_done))
+        return is_done
 
     def _run(self) -> None:
         block = memoryview(bytearray(_BLOCK_BYTES))
-        started_for, sha256, md5 = 0, hashlib.sha256(), self._new_md5()
-        while (work := self._next_work()) is not None:
-            restarts, offset, target = work
-            if restarts != started_for:
-                started_for, sha256, md5 = restarts, hashlib.sha256(), self._new_md5()
+        for target, is_done in iter(self._targets.get, None):
+            if target == 0:
+                self._reset()
             try:
-                count = os.preadv(self._descriptor, [block[: min(target - offset, _BLOCK_BYTES)]], offset)
-                if count == 0 and self._restarts == restarts:
-                    raise OSError(errno.EIO, "the file is shorter than what was written")
+                self._read_to(target, block)
             except OSError as error:
-                with self._changed:
-                    self._failure = error
-                    self._changed.notify_all()
-                return
-            sha256.update(block[:count])
-            if md5 is not None:
-                md5.update(block[:count])
-            with self._changed:
-                if self._restarts == restarts:
-                    self._done = offset + count
-                    if self._done == self._target:
-                        self._result = Digests(sha256.hexdigest(), md5.hexdigest() if md5 is not None else "")
-                        self._changed.notify_all()
+                self._failure = error
+            is_done.set()
 
-    def _next_work(self) -> tuple[int, int, int] | None:
-        """Wait for (count of restarts, begin, end); None after `close`."""
-        with self._changed:
-            while self._done >= self._target and not self._is_closed:
-                self._changed.wait()
-            return None if self._is_closed else (self._restarts, self._done, self._target)
+    def _read_to(self, target: int, block: memoryview) -> None:
+        while self._done < target and not self._is_closed:
+            count = os.preadv(self._descriptor, [block[: min(target - self._done, _BLOCK_BYTES)]], self._done)
+            if count == 0:
+                # Or it was truncated meanwhile; then a target of 0 follows.
+                raise OSError(errno.EIO, "the file is shorter than what was written")
+            self._sha256.update(block[:count])
+            if self._has_md5:
+                self._md5.update(block[:count])
+            self._done += count
 
-    def _digests_of_nothing(self) -> Digests:
-        return Digests(hashlib.sha256().hexdigest(), hashlib.md5(usedforsecurity=False).hexdigest() * self._has_md5)
-
-    def _new_md5(self) -> Any:
-        return hashlib.md5(usedforsecurity=False) if self._has_md5 else None
+    def _reset(self) -> None:
+        self._sha256, self._md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        self._done, self._failure = 0, None

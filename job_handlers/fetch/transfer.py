@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from job_handlers.fetch.errors import RANGE_ERRORS, FetchError, Restart, RetryPo
 from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest, SourceFile
 from worker_service.base.files import move_file
-from worker_service.handlers import Snooze, Stopped
+from worker_service.handlers import Context, Snooze, Stopped
 
 NO_DIGEST = "nobody named a digest"
 _FREE_DISK_BYTES_MIN = 256 << 20
@@ -44,33 +44,18 @@ class FetchedFile(Struct, frozen=True):
         self.part.delete()
 
 
-class TransferReporter(Protocol):
-    def progress(
-        self,
-        percent: float | None = None,
-        message: str = "",
-        *,
-        done: int | None = None,
-        total: int | None = None,
-        unit: str = "",
-        rate: float | None = None,
-    ) -> None: ...
-    def log(self, line: str) -> None: ...
-    def cancelled(self) -> bool: ...
-
-
 def fetch(
     source: SourceFile,
     keep: Path,
     request: FileRequest,
-    reporter: TransferReporter,
+    context: Context[Any],
     policy: RetryPolicy,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FetchedFile:
     with PartialFile(keep) as part:
         policy.deferrals = part.deferrals
         try:
-            return _Transfer(source, part, request, reporter, policy, sleep).run()
+            return _Transfer(source, part, request, context, policy, sleep).run()
         except Snooze:
             # A full disk may refuse this as well.
             with suppress(FetchError, OSError):
@@ -80,12 +65,12 @@ def fetch(
 
 class _Transfer:
     def __init__(
-        self, source: SourceFile, part: PartialFile, request: FileRequest, reporter: TransferReporter,
+        self, source: SourceFile, part: PartialFile, request: FileRequest, context: Context[Any],
         policy: RetryPolicy, sleep: Callable[[float], None],
     ) -> None:  # fmt: skip
-        self._source, self._part, self._request, self._reporter = source, part, request, reporter
+        self._source, self._part, self._request, self._context = source, part, request, context
         self._policy, self._timeouts, self._sleep = policy, policy.timeouts, sleep
-        self._progress = _ProgressMeter(reporter)
+        self._progress = _ProgressMeter(context)
         self._facts: FileFacts | None = None
         """None before the source is asked, and after a restart."""
         self._last_wrong_digest = ""
@@ -143,7 +128,7 @@ class _Transfer:
         if part.free_disk_bytes() < (facts.size or 0) - part.length + _FREE_DISK_BYTES_MIN:
             raise FetchError("DISK_FULL")
         if part.length:
-            self._reporter.log(f"resuming after {_size_text(part.length)}")
+            self._context.log(f"resuming after {_size_text(part.length)}")
         self._longest = part.length
         self._is_complete = part.length == facts.size
         slowest = (facts.size or request.bytes_max) / self._timeouts.bytes_per_second_min
@@ -217,7 +202,7 @@ class _Transfer:
 
     def _handle(self, error: FetchError) -> None:
         self._raise_if_stopped()
-        self._reporter.log(f"at byte {self._part.length}: {error.sentence} ({error.code})")
+        self._context.log(f"at byte {self._part.length}: {error.sentence} ({error.code})")
         answer = self._policy.after(error)
         if isinstance(answer, Restart):
             self._part.clear()
@@ -238,7 +223,7 @@ class _Transfer:
             seconds -= _WAIT_STEP_SECONDS
 
     def _raise_if_stopped(self) -> None:
-        if self._reporter.cancelled():
+        if self._context.cancelled():
             raise Stopped
 
     def _report_check(self, done: int) -> None:
@@ -251,8 +236,8 @@ class _Transfer:
 
 
 class _ProgressMeter:
-    def __init__(self, reporter: TransferReporter) -> None:
-        self._reporter = reporter
+    def __init__(self, context: Context[Any]) -> None:
+        self._context = context
         self._size: int | None = None
         self._reported_at = 0.0
         self._begun_at, self._begun_length = 0.0, 0
@@ -268,15 +253,15 @@ class _ProgressMeter:
         rate = max(length - self._begun_length, 0) / max(time.monotonic() - self._begun_at, 0.001)
         text = _size_text(length) if size is None else f"{_size_text(length)} of {_size_text(size)}"
         percent = _FETCHED_PERCENT * length / size if size else 0.0
-        self._reporter.progress(percent, text, done=length, total=size, unit="bytes", rate=rate)
+        self._context.progress(percent, text, done=length, total=size, unit="bytes", rate=rate)
 
     def report_check(self, done: int, size: int) -> None:
         if self._is_due():
             percent = _FETCHED_PERCENT + (99.0 - _FETCHED_PERCENT) * done / max(size, 1)
-            self._reporter.progress(percent, f"checking {_size_text(size)}")
+            self._context.progress(percent, f"checking {_size_text(size)}")
 
     def report_end(self, length: int) -> None:
-        self._reporter.progress(100.0, _size_text(length), done=length, total=length, unit="bytes")
+        self._context.progress(100.0, _size_text(length), done=length, total=length, unit="bytes")
 
     def _is_due(self) -> bool:
         now = time.monotonic()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -116,7 +116,7 @@ class Fetching:
         self.keep.mkdir(exist_ok=True)
         try:
             policy = RetryPolicy(self.timeouts, chance=random.Random(0))
-            return transfer.fetch(source, self.keep, self.request, self.teller, policy, self._sleep)
+            return transfer.fetch(source, self.keep, self.request, cast("Any", self.teller), policy, self._sleep)
         finally:
             source.close()
 

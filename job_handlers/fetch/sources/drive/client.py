@@ -45,41 +45,24 @@ _ENTRY_FIELDS = (
     "shortcutDetails(targetId,targetMimeType,targetResourceKey),capabilities(canDownload)"
 )
 
-REASONS: Mapping[str, str] = {
-    "rateLimitExceeded": "RATE_LIMITED",
-    "userRateLimitExceeded": "RATE_LIMITED",
-    "sharingRateLimitExceeded": "RATE_LIMITED",
-    "RATE_LIMIT_EXCEEDED": "RATE_LIMITED",
-    "downloadQuotaExceeded": "QUOTA_USED_UP",
-    "dailyLimitExceeded": "QUOTA_USED_UP",
-    "quotaExceeded": "QUOTA_USED_UP",
-    "authError": "CREDENTIAL_REFUSED",
-    "required": "CREDENTIAL_REFUSED",
-    "insufficientPermissions": "SCOPE_MISSING",
-    "insufficientScopes": "SCOPE_MISSING",
-    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": "SCOPE_MISSING",
-    "accessNotConfigured": "API_DISABLED",
-    "SERVICE_DISABLED": "API_DISABLED",
-    "domainPolicy": "DOMAIN_POLICY",
-    "insufficientFilePermissions": "ACCESS_REFUSED",
-    "appNotAuthorizedToFile": "ACCESS_REFUSED",
-    "teamDriveMembershipRequired": "ACCESS_REFUSED",
-    "cannotDownloadFile": "DOWNLOAD_FORBIDDEN",
-    "cannotDownloadAbusiveFile": "ABUSE_NOT_ACKNOWLEDGED",
-    "fileNotDownloadable": "NATIVE_DOCUMENT",
-    "exportSizeLimitExceeded": "EXPORT_TOO_LARGE",
-    "notFound": "NOT_FOUND",
-    "invalidParameter": "REQUEST_INVALID",
-    "invalid": "REQUEST_INVALID",
-    "badRequest": "REQUEST_INVALID",
+_REASONS_OF = {
+    "RATE_LIMITED": "rateLimitExceeded userRateLimitExceeded sharingRateLimitExceeded RATE_LIMIT_EXCEEDED",
+    "QUOTA_USED_UP": "downloadQuotaExceeded dailyLimitExceeded quotaExceeded",
+    "CREDENTIAL_REFUSED": "authError required",
+    "SCOPE_MISSING": "insufficientPermissions insufficientScopes ACCESS_TOKEN_SCOPE_INSUFFICIENT",
+    "API_DISABLED": "accessNotConfigured SERVICE_DISABLED",
+    "DOMAIN_POLICY": "domainPolicy",
+    "ACCESS_REFUSED": "insufficientFilePermissions appNotAuthorizedToFile teamDriveMembershipRequired",
+    "DOWNLOAD_FORBIDDEN": "cannotDownloadFile",
+    "ABUSE_NOT_ACKNOWLEDGED": "cannotDownloadAbusiveFile",
+    "NATIVE_DOCUMENT": "fileNotDownloadable",
+    "EXPORT_TOO_LARGE": "exportSizeLimitExceeded",
+    "NOT_FOUND": "notFound",
+    "REQUEST_INVALID": "invalidParameter invalid badRequest",
 }
+REASONS = {reason: code for code, reasons in _REASONS_OF.items() for reason in reasons.split()}
 """An unknown reason is judged by its HTTP status."""
-_CODES: Mapping[int, str] = {
-    400: "REQUEST_INVALID",
-    401: "CREDENTIAL_REFUSED",
-    404: "NOT_FOUND",
-    410: "NOT_FOUND",
-}
+_CODES = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_FOUND", 410: "NOT_FOUND"}
 
 
 class Drive:
