@@ -16,7 +16,7 @@ from worker_service.base.errors import ConfigError
 from worker_service.jobs.retries import RetryRule
 from worker_service.jobs.workers import wants
 from worker_service.settings import config
-from worker_service.settings.config import HANDLERS_SETTINGS, load_settings
+from worker_service.settings.config import HANDLERS_SETTINGS, Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,20 @@ def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(home: dict[str, str], tmp_path: Path) -> Load:
+    """Load settings from the text of a file and from variables."""
+
+    def load(text: str | None = None, **variables: str) -> Settings:
+        file = {} if text is None else {"WORKER_CONFIG": str(write(tmp_path / "own.toml", text))}
+        return load_settings(environ=home | file | variables, directory=tmp_path)
+
+    return load
 
 
 @pytest.fixture
@@ -199,10 +213,8 @@ def test_a_relative_path_begins_where_it_was_written(home: dict[str, str], tmp_p
     assert load_settings({"database": "q.db"}, environ=environ, directory=tmp_path).database == tmp_path / "q.db"
 
 
-def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path: Path) -> None:
-    settings = load_settings(environ={**home, "WORKER_DATABASE": ""}, directory=tmp_path)
-
-    assert settings.origins["database"] == "default"
+def test_an_empty_variable_is_one_that_is_not_set(load: Load) -> None:
+    assert load(WORKER_DATABASE="").origins["database"] == "default"
 
 
 @pytest.mark.parametrize(
@@ -259,19 +271,15 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ('[retries.ocr_pages]\nfirst = "2h"\nmost = "1h"', "no wait is longer than most"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_by_name(
-    home: dict[str, str], tmp_path: Path, text: str, sentence: str
-) -> None:
-    file = write(tmp_path / "own.toml", text)
-
+def test_a_file_that_is_wrong_is_refused_by_name(load: Load, tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_settings(environ={**home, "WORKER_CONFIG": str(file)}, directory=tmp_path)
+        load(text)
 
     assert sentence in str(caught.value)
-    assert str(file) in str(caught.value)
+    assert str(tmp_path / "own.toml") in str(caught.value)
 
 
-def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: Path) -> None:
+def test_tables_of_the_file_reach_the_settings(load: Load, tmp_path: Path) -> None:
     text = """
     types = ["ocr_pages", "!command"]
     poll_interval = 0.5
@@ -291,9 +299,9 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     completed = "800d"
     failed = "never"
     """
-    file = write(tmp_path / "own.toml", text)
+    file = tmp_path / "own.toml"
 
-    settings = load_settings(environ={**home, "WORKER_CONFIG": str(file)}, directory=tmp_path)
+    settings = load(text)
 
     assert settings.types == ("ocr_pages", "!command")
     assert settings.poll_interval_seconds == 0.5
@@ -358,19 +366,17 @@ DOCS = (Path(__file__).resolve().parent.parent / "docs/settings.md").read_text("
 DECLARED = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)[0]
 
 
-def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
-    home: dict[str, str], tmp_path: Path, scrapers: Callable[[str], None]
-) -> None:
+def test_settings_of_anybodys_handlers_are_as_those_of_the_house(load: Load, scrapers: Callable[[str], None]) -> None:
     scrapers(DECLARED)
-    home["WORKER_CONFIG"] = str(write(tmp_path / "own.toml", "scrape_pages_max = 7\n"))
 
-    assert ("scrape_pages_max", "7", home["WORKER_CONFIG"]) in load_settings(environ=home).describe_values()
+    settings = load("scrape_pages_max = 7\n")
+
+    assert ("scrape_pages_max", "7", str(settings.file)) in settings.describe_values()
     for wrong, sentence in (("scrape_pages_max = 0", "is a number of pages"), ("scrape_page_max = 1", "did you mean")):
-        write(tmp_path / "own.toml", wrong)
         with pytest.raises(ConfigError, match=sentence):
-            load_settings(environ=home)
+            load(wrong)
     with pytest.raises(ConfigError, match="did you mean WORKER_SCRAPE_PAGES_MAX"):
-        load_settings(environ={"HOME": home["HOME"], "WORKER_SCRAPE_PAGE_MAX": "1"})
+        load(WORKER_SCRAPE_PAGE_MAX="1")
 
 
 @pytest.mark.parametrize(
@@ -381,60 +387,54 @@ def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
     ],
 )
 def test_settings_that_a_handler_cannot_declare_are_refused_only_where_they_may_be_meant(
-    home: dict[str, str], tmp_path: Path, scrapers: Callable[[str], None], text: str, sentence: str
+    load: Load, scrapers: Callable[[str], None], text: str, sentence: str
 ) -> None:
     scrapers(text)
 
-    load_settings(environ={**home, "WORKER_CONCURRENCY": "3"}, directory=tmp_path)
+    load(WORKER_CONCURRENCY="3")
     with pytest.raises(ConfigError, match=sentence):
-        load_settings(environ={**home, "WORKER_DOWNLOAD_ROOTS": "/srv"}, directory=tmp_path)
+        load(WORKER_DOWNLOAD_ROOTS="/srv")
 
 
-def test_a_length_of_time_is_shown_as_it_can_be_written(home: dict[str, str], tmp_path: Path) -> None:
-    environ = {**home, "WORKER_UNKNOWN_TYPE_GRACE": "30d", "WORKER_POLL_INTERVAL": "0.25"}
+def test_a_length_of_time_is_shown_as_it_can_be_written(load: Load) -> None:
+    settings = load(WORKER_UNKNOWN_TYPE_GRACE="30d", WORKER_POLL_INTERVAL="0.25")
 
-    shown = {key: value for key, value, _ in load_settings(environ=environ, directory=tmp_path).describe_values()}
-    again = {**home, "WORKER_UNKNOWN_TYPE_GRACE": shown["unknown_type_grace"]}
+    shown = {key: value for key, value, _ in settings.describe_values()}
 
     assert (shown["unknown_type_grace"], shown["poll_interval"]) == ("2592000s", "0.25s")
-    assert load_settings(environ=again, directory=tmp_path).unknown_type_grace_seconds == 30 * 86_400
+    again = load(WORKER_UNKNOWN_TYPE_GRACE=shown["unknown_type_grace"])
+    assert again.unknown_type_grace_seconds == 30 * 86_400
 
 
-def test_the_workspace_stands_beside_the_database(home: dict[str, str], tmp_path: Path) -> None:
-    settings = load_settings({"database": "data/q.db"}, environ=home, directory=tmp_path)
-
-    assert settings.workspace == tmp_path / "data/workspace"
+def test_the_workspace_stands_beside_the_database(load: Load, tmp_path: Path) -> None:
+    assert load(WORKER_DATABASE="data/q.db").workspace == tmp_path / "data/workspace"
 
 
-def test_an_orphan_time_shorter_than_two_beats_is_refused(home: dict[str, str], tmp_path: Path) -> None:
-    environ = {**home, "WORKER_ORPHAN_AFTER": "10", "WORKER_HEARTBEAT_INTERVAL": "6"}
-
+def test_an_orphan_time_shorter_than_two_beats_is_refused(load: Load) -> None:
     with pytest.raises(ConfigError, match="at least twice as long"):
-        load_settings(environ=environ, directory=tmp_path)
+        load(WORKER_ORPHAN_AFTER="10", WORKER_HEARTBEAT_INTERVAL="6")
 
 
-def test_the_heart_beats_faster_where_orphans_are_taken_back_sooner(home: dict[str, str], tmp_path: Path) -> None:
-    settings = load_settings(environ={**home, "WORKER_ORPHAN_AFTER": "4"}, directory=tmp_path)
-
-    assert settings.heartbeat_interval_seconds == 1
+def test_the_heart_beats_faster_where_orphans_are_taken_back_sooner(load: Load) -> None:
+    assert load(WORKER_ORPHAN_AFTER="4").heartbeat_interval_seconds == 1
 
 
-def test_a_file_that_was_named_has_to_be_there(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_that_was_named_has_to_be_there(load: Load) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        load_settings(environ={**home, "WORKER_CONFIG": "missing.toml"}, directory=tmp_path)
+        load(WORKER_CONFIG="missing.toml")
 
 
 @pytest.mark.parametrize(
     "name", ["WORKER_DATABSE", "WORKER_DATABASE_URL", "WORKER_ORPHANS_AFTER", "WORKER_PAYLOAD_MAX"]
 )
-def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(home: dict[str, str], tmp_path: Path, name: str) -> None:
+def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(load: Load, name: str) -> None:
     with pytest.raises(ConfigError, match="did you mean WORKER_"):
-        load_settings(environ={**home, name: "x"}, directory=tmp_path)
+        load(**{name: "x"})
 
 
 @pytest.mark.parametrize("name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID", "WORKER_HOME"])
-def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path: Path, name: str) -> None:
-    load_settings(environ={**home, name: "x"}, directory=tmp_path)
+def test_a_variable_of_another_program_is_let_be(load: Load, name: str) -> None:
+    load(**{name: "x"})
 
 
 @pytest.mark.parametrize(
@@ -448,30 +448,20 @@ def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path:
     ],
 )
 def test_a_concurrency_that_is_said_alone_bounds_either_class(
-    home: dict[str, str], tmp_path: Path, text: str, variable: str, slots: tuple[int, int], origin: str
+    load: Load, tmp_path: Path, text: str, variable: str, slots: tuple[int, int], origin: str
 ) -> None:
-    file = write(tmp_path / "own.toml", text)
-
-    settings = load_settings(environ=home | {"WORKER_CONCURRENCY": variable, "WORKER_CONFIG": str(file)})
+    settings = load(text, WORKER_CONCURRENCY=variable)
 
     assert (settings.concurrency, settings.io_concurrency) == slots
-    assert settings.origins["io_concurrency"] == origin.replace("FILE", str(file))
+    assert settings.origins["io_concurrency"] == origin.replace("FILE", str(tmp_path / "own.toml"))
 
 
-def test_commands_in_types_stand_for_every_table_of_the_file(home: dict[str, str], tmp_path: Path) -> None:
-    file = write(tmp_path / "pagemill.toml", '[commands.a]\nargv = ["/a"]\n[commands.b]\nargv = ["/b"]\n')
-    environ = home | {"WORKER_CONFIG": str(file)}
+def test_commands_in_types_stand_for_every_table_of_the_file(load: Load) -> None:
+    tables = '[commands.a]\nargv = ["/a"]\n[commands.b]\nargv = ["/b"]\n'
 
-    taken = load_settings(environ=environ | {"WORKER_TYPES": "@commands,c"}, directory=tmp_path)
-    left = load_settings(environ=environ | {"WORKER_TYPES": "!@commands"}, directory=tmp_path)
-
-    assert taken.types == ("@commands", "a", "b", "c")
-    assert left.types == ("!@commands", "!a", "!b")
+    assert load(tables, WORKER_TYPES="@commands,c").types == ("@commands", "a", "b", "c")
+    assert load(tables, WORKER_TYPES="!@commands").types == ("!@commands", "!a", "!b")
 
 
-def test_commands_in_types_where_there_are_none_is_no_type_and_not_every_one(
-    home: dict[str, str], tmp_path: Path
-) -> None:
-    settings = load_settings(environ=home | {"WORKER_TYPES": "@commands"}, directory=tmp_path)
-
-    assert not wants(settings.types, "ocr_pages")
+def test_commands_in_types_where_there_are_none_is_no_type_and_not_every_one(load: Load) -> None:
+    assert not wants(load(WORKER_TYPES="@commands").types, "ocr_pages")

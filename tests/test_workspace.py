@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from tests.cli.stored_documents import Shelf
 from tests.store.kit import TYPES, ByHand, lay_out, work_as
+from worker_service.base.errors import ConfigError
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.names import LinkFacts, Links, links_of
-from worker_service.store.opening import open_store
-from worker_service.workspace import link, link_due
+from worker_service.store.opening import initialise, open_store
+from worker_service.workspace import link, link_due, take_workspace
 
 
 @pytest.fixture
@@ -319,3 +320,28 @@ def test_no_two_owners_share_a_folder() -> None:
 
 def test_a_document_without_files_has_no_names() -> None:
     assert links_of(LinkFacts(1, "alice", "a.pdf", "k", (), ())) == Links(1, ("by-owner", "alice"), "a")
+
+
+def identity(path: Path) -> str:
+    initialise(path)
+    store = open_store(path)
+    try:
+        return store.reading.database_id()
+    finally:
+        store.close()
+
+
+def test_a_workspace_is_taken_once_and_again_by_the_same_database(tmp_path: Path) -> None:
+    ours = identity(tmp_path / "a.db")
+
+    take_workspace(tmp_path / "workspace", ours)
+    take_workspace(tmp_path / "workspace", ours)
+
+    assert identity(tmp_path / "a.db") == ours
+
+
+def test_another_database_is_refused_the_workspace_in_words(tmp_path: Path) -> None:
+    take_workspace(tmp_path / "workspace", identity(tmp_path / "a.db"))
+
+    with pytest.raises(ConfigError, match=r"belongs to another database.*WORKER_WORKSPACE"):
+        take_workspace(tmp_path / "workspace", identity(tmp_path / "b.db"))

@@ -17,16 +17,20 @@ from msgspec.structs import replace
 from tests.daemon.conftest import MakeAttempt, context_in
 from tests.kit.system import wait_until
 from tests.store.kit import START, MovableClock, ids, new_worker
+from worker_service.base import events
 from worker_service.base.clock import Clock
+from worker_service.base.errors import BadInput, Refused
+from worker_service.base.events import LIMITS_REPLACED
 from worker_service.base.sd_notify import Notifier
-from worker_service.daemon.chores import DiskSpace, Prune, status_line
+from worker_service.daemon.chores import BeginScheduled, DiskSpace, Prune, adopt_slots, status_line
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Signals
-from worker_service.daemon.start import beat_seconds
+from worker_service.daemon.start import beat_seconds, write_limits
 from worker_service.jobs.attempts import Count, Failure, Report
 from worker_service.jobs.counts import Counts
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Gate, NewJob, Pause, Status
+from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import wants
 from worker_service.runner.log_lines import GAP
 from worker_service.runner.messages import Progressed
@@ -34,8 +38,9 @@ from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, ow
 from worker_service.services.database import Session
 from worker_service.services.doctor import examine
 from worker_service.services.health import Level, check_health
+from worker_service.services.job_control import set_slots
 from worker_service.services.overview import CheckedWorker, Overview
-from worker_service.settings.config import load_settings
+from worker_service.settings.config import Settings, load_settings
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 
@@ -367,3 +372,83 @@ def test_a_commands_max_running_is_a_limit_of_its_type_unless_one_is_set(tmp_pat
         "owner": {"*": 2},
         "payload": {"bytes": 4096},
     }
+
+
+def test_a_daemon_adopts_the_slots_that_a_user_gives_it(
+    store: Store, clock: MovableClock, log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = context_in(tmp_path, store, log, clock)
+    store.workers.deregister("w1")
+    store.workers.register(new_worker(context.identity.worker_id, cpu=context.slots.sizes["cpu"]))
+    monkeypatch.setattr(Overview, "live_workers", property(lambda self: self.workers))
+    session = Session(store, context.settings, "ann", clock)
+
+    assert set_slots(session, 5) == context.identity.worker_id
+    adopt_slots(context)
+
+    assert context.slots.sizes["cpu"] == 5
+    assert log.heard == [events.SLOTS_CHANGED]
+    with pytest.raises(BadInput, match="pause"):
+        set_slots(session, 0)
+    with pytest.raises(Refused):
+        set_slots(session, 3, "w2")
+
+
+HOURLY = '[[schedule]]\nname = "{name}"\ncron = "0 * * * *"\n{what}\n'
+
+
+@pytest.fixture
+def chore(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> BeginScheduled:
+    file = tmp_path / "own.toml"
+    job = HOURLY.format(name="hourly", what='job = { type = "report" }')
+    file.write_text(
+        "schedule_in_daemon = true\n" + job + HOURLY.format(name="folder", what=f'crawl = "{tmp_path}/nowhere"')
+    )
+    return BeginScheduled(context_in(tmp_path, store, log, clock, config=file))
+
+
+def test_each_slot_begins_its_job_and_what_cannot_be_begun_is_told_once(
+    store: Store, clock: MovableClock, log: Any, chore: BeginScheduled
+) -> None:
+    chore.run()
+    clock.advance(3600)
+    for _ in range(3):
+        chore.run()
+
+    assert store.reading.count(Selector(job_types=("report",))) == 1
+    assert log.heard == [events.SCHEDULE_BEGUN, events.SCHEDULE_FAILED]
+
+
+def test_it_looks_again_when_the_next_slot_comes_and_not_much_later(clock: MovableClock, chore: BeginScheduled) -> None:
+    assert chore.run() == 20
+    clock.advance(3595)
+    assert chore.run() == 5
+
+
+def settings(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / "own.toml").write_text(text)
+    environ = {"HOME": str(tmp_path), "WORKER_CONFIG": str(tmp_path / "own.toml")}
+    return load_settings(environ=environ, directory=tmp_path)
+
+
+def test_other_limits_than_a_daemon_wrote_that_lives_are_told(store: Store, tmp_path: Path, log: Any) -> None:
+    first, second = settings(tmp_path, "[limits.owner]\nalice = 2"), settings(tmp_path, "[limits.owner]\nalice = 3")
+    write_limits(store, first, log)
+    del log.heard[:]
+
+    write_limits(store, first, log)
+    assert log.heard == []
+    write_limits(store, second, log)
+
+    assert log.heard == [LIMITS_REPLACED]
+    assert store.overview.limits()["owner"] == {"alice": 3}
+
+
+def test_where_nobody_else_is_there_nothing_is_told(store: Store, tmp_path: Path, log: Any) -> None:
+    store.workers.deregister("w1")
+    store.workers.set_limits("type", {"ocr_pages": 1})
+
+    write_limits(store, settings(tmp_path, ""), log)
+
+    assert log.heard == []
+    assert "type" not in store.overview.limits()
