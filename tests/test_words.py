@@ -17,7 +17,6 @@ from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
 from worker_service.store.pruning import Pruning
 from worker_service.store.statements import sqlite_statements
-from worker_service.store.undo import Undo
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW_VERBS = ("enqueue", "claim", "beat", "report", "complete", "fail", "release", "requeue", "cancel", "retry", "pause",
@@ -35,7 +34,7 @@ def test_a_verb_is_a_statement_of_its_name(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", sorted({*ROW_VERBS, *PEOPLES_VERBS}))
 def test_a_verb_is_promised_by_the_store_under_its_name(verb: str) -> None:
-    assert any(callable(getattr(part, verb, None)) for part in (Intake, Leases, Pruning, Steering, Undo))
+    assert any(callable(getattr(part, verb, None)) for part in (Intake, Leases, Pruning, Steering))
 
 
 @pytest.mark.parametrize("verb", PEOPLES_VERBS)

@@ -186,7 +186,7 @@ MUTANTS = (
          "            for lost in (d for d in completions if d.lease not in completed):\n"
          "                from worker_service.store.completions import Work\n"
          "                work = Work(None, None, '', '', None, None, 5)\n"
-         "                self._completions.insert_follow_ups(1, work, lost.follow_ups)\n"
+         "                self._store.completions.insert_follow_ups(1, work, lost.follow_ups)\n"
          "            if with_effects or self._db"),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("                # Retract last: if the write above fails, the outcome is retried and needs the files.\n"

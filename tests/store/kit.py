@@ -221,7 +221,7 @@ def status_of(store: Store, job_id: int) -> Status:
 
 def undo(store: Store, action_id: int | None) -> Changed:
     assert action_id is not None, "nothing was changed"
-    return store.actions.undo(action_id, actor="bob")
+    return store.steering.undo(action_id, actor="bob")
 
 
 def end(store: Store, lease: Lease, how: Status) -> None:

@@ -156,7 +156,7 @@ class RandomStore:
             case _:
                 for action in self.store.history.actions():
                     if action.opposite and action.undone_at is None:
-                        self.store.actions.undo(action.id, actor="ann")
+                        self.store.steering.undo(action.id, actor="ann")
                         break
 
     def _pause(self, scope: tuple[str, str], seconds: int | None) -> None:

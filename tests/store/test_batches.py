@@ -999,7 +999,7 @@ def test_an_undone_cancel_sets_the_batch_going_again(store: Store) -> None:
     [action] = store.history.actions()
     assert (action.verb, action.batch_id, action.jobs) == ("cancel", batch.id, len(cancelled.job_ids))
 
-    undone = store.actions.undo(action.id, actor="bob")
+    undone = store.steering.undo(action.id, actor="bob")
     again = store.batches.undo_cancel(action.id, actor="bob")
 
     assert again is not None

@@ -55,10 +55,10 @@ def test_an_undo_takes_back_what_has_not_moved_since_and_names_the_rest(
 
         if verb == "delete":
             with pytest.raises(Refused):
-                world.store.actions.undo(changed.action_id, actor="ann")
+                world.store.steering.undo(changed.action_id, actor="ann")
             assert everything(world.store) == now
             return
-        undone = world.store.actions.undo(changed.action_id, actor="ann")
+        undone = world.store.steering.undo(changed.action_id, actor="ann")
 
         after = everything(world.store)
         assert sorted([*undone.job_ids, *undone.refused]) == sorted([*changed.job_ids, *changed.asked])

@@ -69,11 +69,7 @@ def close_all_but(kept: Collection[int]) -> None:
         if begin < descriptor:
             os.closerange(begin, descriptor)
         begin = descriptor + 1
-    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max([begin, *_open_descriptors()]) + 1)
-
-
-def _open_descriptors() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max(begin, *map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
 
 
 def _has_close_range() -> bool:

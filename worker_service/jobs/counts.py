@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from worker_service.base.errors import in_a_sentence
 from worker_service.jobs.job import Status
 
 
@@ -41,10 +40,6 @@ class ErrorCount(Struct, frozen=True):
     newest_remedy: str | None
     newest_name: str | None
     newest_at: str
-
-    @property
-    def newest_text(self) -> str:
-        return in_a_sentence(self.newest_message or "", self.newest_remedy)
 
 
 class HourOfWork(Struct, frozen=True):

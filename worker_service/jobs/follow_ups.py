@@ -61,7 +61,9 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
             return [fill(one) for one in value]
         if not isinstance(value, str):
             return value
-        text = _WORD.sub(lambda word: _fact_text(facts[word[1]]) if word[1] in facts else word[0], value)
+        text = _WORD.sub(
+            lambda word: str("" if facts[word[1]] is None else facts[word[1]]) if word[1] in facts else word[0], value
+        )
         if "/" in text and names_file(text) and not names_file(value):
             # Whoever wrote the action may not be allowed to name files, and anybody may have chosen the fact.
             return value
@@ -75,7 +77,3 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
 def names_file(text: str) -> bool:
     """Return whether a handler could take the text for a file of the machine."""
     return text.strip().lower().startswith(("/", "~", ".", "file:"))
-
-
-def _fact_text(fact: object) -> str:
-    return "" if fact is None else str(fact)

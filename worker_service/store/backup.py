@@ -248,18 +248,14 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
         copy.rename(database)
     except OSError:
         if lock is not None:
-            _unlock(lock)
+            for statement in ("PRAGMA locking_mode = NORMAL", "PRAGMA journal_mode = WAL"):
+                lock.execute(statement).fetchall()
         raise
     finally:
         if lock is not None:
             lock.close()
     sync_path(database.parent)
     return aside
-
-
-def _unlock(lock: Connection) -> None:
-    for statement in ("PRAGMA locking_mode = NORMAL", "PRAGMA journal_mode = WAL"):
-        lock.execute(statement).fetchall()
 
 
 def _lock_exclusively(database: Path) -> Connection | None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import Refused, RuleBroken
-from worker_service.jobs.history import Changed
+from worker_service.jobs.history import OPPOSITE, Changed
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.database import StorePart, chunks
@@ -164,6 +164,27 @@ class Steering(StorePart):
             raise Refused(f"it waits for job {needs_id}, which is {needs_status}", "retry that one")
         for (live_id,) in self._db.write("live_twin", job_id=job.id):
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
+
+    def undo(self, action_id: int, *, actor: str) -> Changed:
+        """Do the opposite to each job that has not changed since."""
+        found = self._db.read("undoable_verb", action_id=action_id)
+        if not found:
+            raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")
+        verb = OPPOSITE[found[0][0]]
+        items = {row[0]: row[1:] for row in self._db.read("action_items", action_id=action_id)}
+
+        def undo_one(job: JobToChange) -> None:
+            left_as, priority = items[job.id]
+            if job.state != left_as:
+                raise Refused(f"it has moved since: it is {job.status}, with priority {job.priority}")
+            self.refuse(verb, job)
+            self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
+
+        done, asked, refused = self.apply_to_each(list(items), undo_one, asks=verb == "cancel")
+        if done:
+            with self._db.transaction():
+                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
+        return Changed(action_id, done, asked, refused)
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
         with self._db.transaction():

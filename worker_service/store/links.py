@@ -45,14 +45,12 @@ class DocumentLinks(StorePart):
             while self._db.write("is_link", folded=folded(f"{folder}{name}")):
                 name += "_"
             folder += f"{name}/"
+        key = {"document_id": links.document_id}
         for stem in links.stems():
             paths = [(f"{folder}{stem}{ending}", target) for ending, target in links.targets]
-            if not any(self._is_taken(links.document_id, path) for path, _ in paths):
+            if not any(self._db.write("link_in_the_way", **key, folded=folded(path)) for path, _ in paths):
                 return paths
         return []
-
-    def _is_taken(self, document_id: int, path: str) -> bool:
-        return bool(self._db.write("link_in_the_way", document_id=document_id, folded=folded(path)))
 
     def links_made(self, document_ids: Sequence[int]) -> None:
         with self._db.transaction():

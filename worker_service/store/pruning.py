@@ -25,28 +25,22 @@ class Pruning(StorePart):
             with self._db.transaction():
                 for job_id in chunk:
                     self._db.write("prune", job_id=job_id)
-        self._prune_actions()
-        self._prune_runs()
+        for statement, days in (("forget_action_items", UNDO_DAYS), ("forget_runs", _RUNS_DAYS)):
+            self._delete_before(statement, days)
         with self._db.transaction():
-            self._db.write("forget_hours", before=as_text(self._db.clock() - timedelta(days=_HOURS_DAYS))[:13])
+            self._db.write("forget_old_actions", before=self._before(UNDO_DAYS))
+            self._db.write("forget_hours", before=self._before(_HOURS_DAYS)[:13])
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
         with self._db.transaction():
             return len(self._db.write("prune_logs", before=as_text(before), most=most))
 
-    def _prune_runs(self) -> None:
-        before = as_text(self._db.clock() - timedelta(days=_RUNS_DAYS))
-        forgotten = _ROWS_PER_TRANSACTION
-        while forgotten == _ROWS_PER_TRANSACTION:
+    def _delete_before(self, statement: str, days: int) -> None:
+        deleted = _ROWS_PER_TRANSACTION
+        while deleted == _ROWS_PER_TRANSACTION:
             with self._db.transaction():
-                forgotten = len(self._db.write("forget_runs", before=before, most=_ROWS_PER_TRANSACTION))
+                deleted = len(self._db.write(statement, before=self._before(days), most=_ROWS_PER_TRANSACTION))
 
-    def _prune_actions(self) -> None:
-        values = {"before": as_text(self._db.clock() - timedelta(days=UNDO_DAYS))}
-        while True:
-            with self._db.transaction():
-                forgotten = self._db.write("forget_action_items", **values, most=_ROWS_PER_TRANSACTION)
-                self._db.write("forget_old_actions", **values)
-            if not forgotten:
-                return
+    def _before(self, days: int) -> str:
+        return as_text(self._db.clock() - timedelta(days=days))

@@ -13,7 +13,7 @@ _HERE = Path(__file__).parent
 _PARTS = (
     "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
     "job_control", "batches", "reading", "gates", "history", "overview", "library", "search", "embeddings",
-    "tags", "removal", "links", "pruning", "undo", "integrity", "notices", "tokens", "idempotency",
+    "tags", "removal", "links", "pruning", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 
 _CONVERTED_FIELDS = (

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from worker_service.store.search import PageSearch
     from worker_service.store.tags import Tags
     from worker_service.store.tokens import Tokens
-    from worker_service.store.undo import Undo
     from worker_service.store.workers import Workers
 
 
@@ -45,7 +44,6 @@ def _part(name: str) -> cached_property[Any]:
 
 
 class Store:
-    actions: cached_property[Undo] = _part("undo.Undo")
     attempts: cached_property[Attempts] = _part("attempts.Attempts")
     batches: cached_property[Batches] = _part("batches.Batches")
     completions: cached_property[Completions] = _part("completions.Completions")
