@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_service.base.clock import as_text, from_text, parse_duration, parse_length, parse_time, wall_clock
+from worker_service.base.clock import as_text, from_text, parse_duration, parse_length, parse_time
 from worker_service.base.errors import BadTime
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
@@ -45,18 +45,6 @@ def test_how_long_something_may_take_is_a_length_or_a_number_of_seconds(text: st
     assert parse_length(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "-5", "+5", "1e3", "inf", "nan", "\u0665", "5 5", "9" * 400])
-def test_what_is_no_number_of_seconds_is_refused(text: str) -> None:
-    with pytest.raises(BadTime):
-        parse_length(text)
-
-
-@pytest.mark.parametrize("text", ["99999999999999d", "9" * 400 + "s"])
-def test_a_length_of_time_beyond_all_calendars_is_refused(text: str) -> None:
-    with pytest.raises(BadTime):
-        parse_duration(text)
-
-
 @pytest.mark.parametrize(
     ("text", "moment"),
     [
@@ -89,6 +77,15 @@ def test_a_time_beyond_all_calendars_is_refused(text: str) -> None:
         parse_time(text, now=NOW)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "-5", "+5", "1e3", "inf", "nan", "\u0665", "5 5", "9" * 400, "99999999999999d", "9" * 400 + "s"],
+)
+def test_what_is_no_length_of_time_or_number_of_seconds_is_refused(text: str) -> None:
+    with pytest.raises(BadTime):
+        parse_length(text)
+
+
 @given(st.text(max_size=20))
 def test_whatever_is_written_is_a_time_or_refused_as_one(text: str) -> None:
     try:
@@ -118,10 +115,6 @@ def test_text_comes_back_as_the_same_millisecond(moment: datetime) -> None:
 def test_text_sorts_as_time_does(one: datetime, other: datetime) -> None:
     assert (as_text(one) < as_text(other)) <= (one < other)
     assert (one < other) <= (as_text(one) <= as_text(other))
-
-
-def test_the_wall_clock_knows_its_zone() -> None:
-    assert wall_clock().tzinfo is UTC
 
 
 @pytest.mark.parametrize("text", ["now", "", "0000-01-01 00:00:00.000", "2026-02-30", "-4713-11-24 12:00:00.000"])

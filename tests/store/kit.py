@@ -121,27 +121,18 @@ class ByHand:
 
     def try_each(self, statements: Sequence[str]) -> None:
         """Run them one after the other; those that the table refuses are refused."""
-        subprocess.run(
-            ["sqlite3", "-cmd", ".timeout 5000", str(self.path)],
-            input="\n".join(f"{statement};" for statement in statements),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        self._run_each(statements)
+
+    def _run_each(self, statements: Sequence[str]) -> str:
+        program = ["sqlite3", "-cmd", ".timeout 5000", str(self.path)]
+        script = "\n".join(f"{statement};" for statement in statements)
+        return subprocess.run(program, input=script, capture_output=True, text=True, timeout=30, check=False).stderr
 
     def refusals(self, statements: Sequence[str]) -> list[str]:
         """Run statements of one line, all of which must be refused. Return the refusals in their order."""
-        done = subprocess.run(
-            ["sqlite3", "-cmd", ".timeout 5000", str(self.path)],
-            input="\n".join(f"{statement};" for statement in statements),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        found = re.findall(r"near line (\d+): (.*)", done.stderr)
-        assert [int(line) for line, _ in found] == [*range(1, len(statements) + 1)], done.stderr
+        said = self._run_each(statements)
+        found = re.findall(r"near line (\d+): (.*)", said)
+        assert [int(line) for line, _ in found] == [*range(1, len(statements) + 1)], said
         return [sentence for _, sentence in found]
 
     def dump(self) -> bytes:
@@ -182,13 +173,7 @@ def new_worker(
         cpu_slots=cpu,
         io_slots=io,
         handlers=[
-            HandlerFacts(
-                job_type,
-                job_class="io" if job_type in IO_TYPES else "cpu",
-                missing=missing,
-                missing_remedy=missing_remedy,
-                at_most_once=at_most_once,
-            )
+            HandlerFacts(job_type, "io" if job_type in IO_TYPES else "cpu", missing, missing_remedy, at_most_once)
             for job_type in (types if types is not None else CPU_TYPES + IO_TYPES)
         ],
     )
@@ -222,6 +207,13 @@ def status_of(store: Store, job_id: int) -> Status:
 def undo(store: Store, action_id: int | None) -> Changed:
     assert action_id is not None, "nothing was changed"
     return store.steering.undo(action_id, actor="bob")
+
+
+def settle(store: Store) -> None:
+    """Settle ended jobs by a claim that takes nothing."""
+    store.steering.pause("all")
+    assert store.leases.claim("w1", 5) == []
+    store.steering.unpause("all")
 
 
 def end(store: Store, lease: Lease, how: Status) -> None:

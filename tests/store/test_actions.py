@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import ByHand, ask_for, claim, ids, publish, wish, work_as
+from tests.store.kit import ByHand, ask_for, claim, ids, publish, settle, wish, work_as
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
@@ -36,13 +36,6 @@ def publish_it(store: Store) -> Job:
     job = claim(store, "ingest")
     assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == []
     return job
-
-
-def settle(store: Store) -> None:
-    """Settle ended jobs by a claim that takes nothing."""
-    store.steering.pause("all")
-    assert store.leases.claim("w1", 5) == []
-    store.steering.unpause("all")
 
 
 def run_what_follows(store: Store) -> None:

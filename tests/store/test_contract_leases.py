@@ -83,15 +83,23 @@ def _now(store: Store, job_id: int) -> datetime:
     return from_text(store.reading.get(job_id).created_at)
 
 
-def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: Enqueue) -> None:
+def test_an_attempt_keeps_its_process_what_it_cost_and_how_it_ended(
+    store: Store, enqueue: Enqueue, clock: MovableClock
+) -> None:
     job_id = enqueue()
+    lease = claim_one(store).lease
+    clock.advance(30)
+    reports = [Report(lease, child=ChildProcess(4711, 123456, "landlock 6")), Report(lease, lines=["a line"])]
+    assert store.leases.report(reports) == []
     usage = Usage(cpu_seconds=1.5, memory_peak_bytes=1000, signal="SIGKILL")
 
-    store.leases.fail(claim_one(store).lease, Failure("OOM", "out of memory", usage), retry_at=None)
+    store.leases.fail(lease, Failure("OOM", "out of memory", usage), retry_at=None)
 
+    assert store.leases.report([Report(lease, child=ChildProcess(1, 1, "none"))]) == [lease]
     (attempt,) = store.history.attempts(job_id)
     assert (attempt.error_code, attempt.error_message, attempt.signal) == ("OOM", "out of memory", "SIGKILL")
-    assert (attempt.cpu_seconds, attempt.memory_peak_bytes) == (1.5, 1000)
+    assert (attempt.cpu_seconds, attempt.memory_peak_bytes, attempt.heard_at) == (1.5, 1000, clock.text)
+    assert (attempt.pid, attempt.pid_started, attempt.sandbox) == (4711, 123456, "landlock 6")
 
 
 def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue) -> None:
@@ -201,49 +209,35 @@ def test_p2_a_lease_of_another_worker_or_fence_writes_nothing(store: Store, enqu
 
 def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(), enqueue()
-    a, b = (job.lease for job in store.leases.claim("w1", 2))
-    store.leases.complete(a)
+    ended, old = (job.lease for job in store.leases.claim("w1", 2))
+    store.leases.complete(ended)
+    store.leases.release(old)
+    new = claim_one(store).lease
 
-    lost = store.leases.report([Report(a, 50, "a", ["a"]), Report(b, 60, "b", ["b"])])
+    lost = store.leases.report([Report(lease, 60, name, [name]) for lease, name in ((ended, "a"), (old, "b"))])
+    lost += store.leases.report([Report(old, 90, "old", ["old"]), Report(new, 10, "new", ["new"])])
 
-    assert lost == [a]
+    assert lost == [ended, old, old]
     assert store.history.logs(first) == []
-    assert [line.line for line in store.history.logs(second)] == ["b"]
-    assert store.reading.get(second).progress_percent == 60
+    assert [line.line for line in store.history.logs(second)] == ["new"]
+    assert (store.reading.get(second).progress_percent, store.reading.get(second).progress_message) == (10, "new")
 
 
 def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(store: Store, enqueue: Enqueue) -> None:
     first, second, third = enqueue(), enqueue(), enqueue()
-    a, b, c = (job.lease for job in store.leases.claim("w1", 3))
-    store.leases.release(b)
-
-    lost = store.leases.complete_many(
-        [Completion(lease, f'"{lease.job_id}"', [NewJob("assemble", account=str(lease.job_id))]) for lease in (a, b, c)]
-    )
-
-    assert lost == [b]
-    assert [status_of(store, each) for each in (first, second, third)] == ["completed", "pending", "completed"]
-    assert store.reading.get(first).result == f'"{first}"'
-    followers = [job for job in everything(store).values() if job.job_type == "assemble"]
-    assert sorted((job.account, job.parent_id) for job in followers) == [(str(first), first), (str(third), third)]
-
-
-def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(store: Store, enqueue: Enqueue) -> None:
-    job_id = enqueue()
-    old = claim_one(store).lease
+    a, old, c = (job.lease for job in store.leases.claim("w1", 3))
     store.leases.release(old)
     new = claim_one(store).lease
 
     lost = store.leases.complete_many(
-        [
-            Completion(old, '"old"', [NewJob("assemble", account="old")]),
-            Completion(new, '"new"', [NewJob("assemble", account="new")]),
-        ]
+        [Completion(lease, f'"{lease.fence}"', [NewJob("assemble", account=str(lease))]) for lease in (a, old, new, c)]
     )
 
     assert lost == [old]
-    assert store.reading.get(job_id).result == '"new"'
-    assert [job.account for job in everything(store).values() if job.job_type == "assemble"] == ["new"]
+    assert [store.reading.get(each).result for each in (first, second, third)] == ['"1"', '"2"', '"1"']
+    followers = [job for job in everything(store).values() if job.job_type == "assemble"]
+    assert {(job.account, job.parent_id) for job in followers} == {(str(one), one.job_id) for one in (a, new, c)}
+    assert len(followers) == 3
 
 
 def test_p5_the_same_completion_twice_in_one_batch_lands_once(store: Store, enqueue: Enqueue) -> None:
@@ -253,19 +247,6 @@ def test_p5_the_same_completion_twice_in_one_batch_lands_once(store: Store, enqu
     store.leases.complete_many([done, done])
 
     assert [job.job_type for job in everything(store).values()].count("assemble") == 1
-
-
-def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(store: Store, enqueue: Enqueue) -> None:
-    job_id = enqueue()
-    old = claim_one(store).lease
-    store.leases.release(old)
-    new = claim_one(store).lease
-
-    lost = store.leases.report([Report(old, 90, "old", ["old"]), Report(new, 10, "new", ["new"])])
-
-    assert lost == [old]
-    assert [line.line for line in store.history.logs(job_id)] == ["new"]
-    assert (store.reading.get(job_id).progress_percent, store.reading.get(job_id).progress_message) == (10, "new")
 
 
 @pytest.mark.parametrize("percent", [float("nan"), float("inf"), float("-inf"), 1e300])
@@ -290,7 +271,7 @@ def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue) 
     store.leases.complete(claim_one(store).lease, '{"pages":3}', [NewJob("assemble"), NewJob("download", priority=2)])
 
     parent, *children = sorted(everything(store).values(), key=lambda job: job.id)
-    assert (parent.status, parent.result) == (Status.COMPLETED, '{"pages":3}')
+    assert (parent.status, parent.result, parent.progress_percent) == (Status.COMPLETED, '{"pages":3}', 100)
     assert [(job.job_type, job.priority, job.parent_id) for job in children] == [
         ("assemble", 5, job_id),
         ("download", 2, job_id),
@@ -617,22 +598,18 @@ def test_counted_progress_is_replaced_as_a_whole_and_cleared_by_the_next_attempt
     assert (job.progress_percent, job.progress_done, job.progress_at) == (0, None, None)
 
 
-@pytest.mark.parametrize("end", ["fail", "cancel"])
+@pytest.mark.parametrize("how", [Status.FAILED, Status.CANCELLED])
 def test_a_job_that_did_not_get_to_its_end_says_no_longer_how_fast_it_is(
-    store: Store, enqueue: Enqueue, end: str
+    store: Store, enqueue: Enqueue, how: Status
 ) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 30, "0.3 of 1.0 MB, 0.1 MB/s, 7 s left")])
 
-    if end == "fail":
-        store.leases.fail(lease, Failure("HTTP_404", "it is not there"), retry_at=None)
-    else:
-        store.steering.cancel(Selector(ids=(job_id,)), actor="somebody")
-        store.leases.confirm_cancel(lease)
+    end(store, lease, how)
 
     job = store.reading.get(job_id)
-    assert (job.status.is_ended, job.progress_percent, job.progress_message) == (True, 30, None)
+    assert (job.status, job.progress_percent, job.progress_message) == (how, 30, None)
 
 
 def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enqueue: Enqueue) -> None:
@@ -647,18 +624,6 @@ def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enque
     assert [line.id for line in lines] == sorted(line.id for line in lines)
     page = store.history.logs(job_id, after_id=lines[99].id, most=10)
     assert list(page) == list(lines[100:110])
-
-
-def test_an_attempt_tells_when_its_handler_last_said_something(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
-    job_id = enqueue()
-    lease = claim_one(store).lease
-    clock.advance(30)
-
-    store.leases.report([Report(lease, lines=["a line"])])
-
-    assert [attempt.heard_at for attempt in store.history.attempts(job_id)] == [clock.text]
 
 
 # ── Beats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -712,16 +677,3 @@ def test_registering_again_replaces_what_the_worker_can_run(store: Store, enqueu
 
     assert codes(store, job_id) == []
     assert codes(store, enqueue("assemble", priority=1)) == ["UNKNOWN_TYPE"]
-
-
-def test_an_attempt_keeps_the_process_that_its_worker_told_of(store: Store, enqueue: Enqueue) -> None:
-    enqueue()
-    job = claim_one(store)
-    child = ChildProcess(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
-
-    assert store.leases.report([Report(job.lease, child=child)]) == []
-    store.leases.release(job.lease)
-    assert store.leases.report([Report(job.lease, child=ChildProcess(1, 1, "none"))]) == [job.lease]
-
-    [attempt] = store.history.attempts(job.id)
-    assert ChildProcess(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child

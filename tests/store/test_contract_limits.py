@@ -15,7 +15,6 @@ from tests.store.kit import (
     claim_one,
     claimed_ids,
     codes,
-    everything,
     ids,
     status_of,
 )
@@ -146,43 +145,6 @@ def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(stor
     assert claimed_ids(store) == [job_id]
 
 
-def test_p8_limits_of_every_kind_hold_together(store: Store, worker: AddWorker) -> None:
-    worker("w1", cpu=5)
-    worker("w2", cpu=5)
-    store.workers.set_limits("owner", {"*": 2, "": 3})
-    store.workers.set_limits("type", {"ocr_pages": 3, "assemble": 4})
-    store.intake.enqueue_many(
-        [
-            NewJob(
-                ("ocr_pages", "assemble")[number % 2],
-                owner=("ann", "bob", "")[number % 3],
-                concurrency_key=None if number % 4 else f"k{number % 5}",
-                priority=number % 10 + 1,
-            )
-            for number in range(120)
-        ]
-    )
-    running: deque[Job] = deque()
-    done = 0
-
-    for turn in range(400):
-        running.extend(store.leases.claim(("w1", "w2")[turn % 2], (1, 3, 5)[turn % 3]))
-        now = [job for job in everything(store).values() if job.status is Status.RUNNING]
-        assert max(Counter(job.owner for job in now if job.owner).values(), default=0) <= 2
-        assert sum(job.owner == "" for job in now) <= 3
-        assert sum(job.job_type == "ocr_pages" for job in now) <= 3
-        assert sum(job.job_type == "assemble" for job in now) <= 4
-        assert max(Counter(job.worker_id for job in now).values(), default=0) <= 5
-        assert max(Counter(job.concurrency_key for job in now if job.concurrency_key).values(), default=0) <= 1
-        if not now:
-            break
-        for _ in range(min(len(running), 1 + turn % 3)):
-            store.leases.complete(running.popleft().lease)
-            done += 1
-
-    assert done == 120
-
-
 # ── P9: with k owners waiting, each is served within k × slots claims ───────────────────────────────────────────────
 
 
@@ -237,13 +199,6 @@ def test_p9_a_newcomer_does_not_wait_for_the_backlog_of_another(
         store.leases.complete(job.lease)
 
     assert newcomer in taken
-
-
-def test_p9_a_batch_is_shared_between_the_owners(store: Store, worker: AddWorker) -> None:
-    worker(cpu=9)
-    store.intake.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid") for _ in range(50)])
-
-    assert Counter(job.owner for job in store.leases.claim("w1", 9)) == {"ann": 3, "bob": 3, "cid": 3}
 
 
 def test_p9_within_an_owner_the_order_is_priority_then_age(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:

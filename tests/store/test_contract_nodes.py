@@ -161,7 +161,3 @@ def test_what_a_dead_worker_ran_on_nodes_comes_back_and_its_nodes_are_down(head:
     assert [job.id for job in head.leases.requeue("h")] == jobs
     assert head.overview.workers() == []
     assert [node.state for node in head.overview.nodes()] == ["down"]
-
-
-def test_known_digests_are_those_of_the_pages_that_were_read(head: Store) -> None:
-    assert head.attempts.known_digests(enqueue(head)) == []

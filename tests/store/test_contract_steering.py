@@ -336,29 +336,6 @@ def test_actions_are_forgotten_after_a_week(
         undo(store, changed.action_id)
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "priority"])
-def test_undo_leaves_and_names_what_has_moved_since(
-    store: Store, enqueue: Enqueue, clock: MovableClock, verb: str
-) -> None:
-    if verb == "retry":
-        stays, moves = (_ended(store, enqueue, FAILED) for _ in range(2))
-    else:
-        stays, moves = enqueue(), enqueue()
-    changed = VERBS[verb](store, ids(stays, moves))
-    assert sorted(changed.job_ids) == [stays, moves]
-    if verb == "cancel":
-        store.steering.retry(ids(moves), actor="cid")
-    store.steering.priority(ids(moves), 4, actor="cid")
-    moved = store.reading.get(moves)
-
-    undone = undo(store, changed.action_id)
-
-    assert list(undone.job_ids) == [stays]
-    assert list(undone.refused) == [moves]
-    assert "it has moved since" in undone.refused[moves]
-    assert store.reading.get(moves) == moved
-
-
 def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_once_it_has_ended(
     store: Store, enqueue: Enqueue
 ) -> None:

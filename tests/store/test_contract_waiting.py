@@ -16,6 +16,7 @@ from tests.store.kit import (
     codes,
     end,
     ids,
+    settle,
     status_of,
 )
 from worker_service.jobs.attempts import Failure
@@ -27,13 +28,6 @@ pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 PENDING, COMPLETED, FAILED, CANCELLED = Status.PENDING, Status.COMPLETED, Status.FAILED, Status.CANCELLED
 BROKEN = Failure("BROKEN", "it broke")
-
-
-def _settle(store: Store) -> None:
-    """A claim at the latest settles what waits; this one takes nothing."""
-    store.steering.pause("all")
-    assert store.leases.claim("w1", 5) == []
-    store.steering.unpause("all")
 
 
 def _run(store: Store, job_id: int, how: Status) -> None:
@@ -135,7 +129,7 @@ def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
     lease = claim_one(store).lease
 
     store.leases.release(lease)
-    _settle(store)
+    settle(store)
 
     assert status_of(store, waiting) is PENDING
     assert codes(reopen(), waiting) == ["WAITS_FOR"]
@@ -165,12 +159,12 @@ def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_t
         chain.append(enqueue(after=(chain[-1],)))
 
     _run(store, chain[0], FAILED)
-    _settle(store)
+    settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [FAILED] * 5
     assert {store.reading.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
 
     store.steering.retry(ids(chain[0]), actor="ann")
-    _settle(store)
+    settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [PENDING] * 5
     for job_id in chain:
         _run(store, job_id, COMPLETED)
@@ -199,10 +193,10 @@ def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
     _run(store, two, FAILED)
 
     store.steering.retry(ids(one), actor="ann")
-    _settle(store)
+    settle(store)
     assert status_of(store, last) is FAILED
     store.steering.retry(ids(two), actor="ann")
-    _settle(store)
+    settle(store)
 
     assert status_of(store, last) is PENDING
     _run(store, one, COMPLETED)
@@ -217,7 +211,7 @@ def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(store: Store, en
     _run(store, after, FAILED)
 
     store.steering.retry(ids(first), actor="ann")
-    _settle(store)
+    settle(store)
 
     assert status_of(store, after) is FAILED
     assert store.reading.get(after).error_code == "BROKEN"
@@ -227,7 +221,7 @@ def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
     first = enqueue()
     after = enqueue(after=(first,))
     _run(store, first, FAILED)
-    _settle(store)
+    settle(store)
 
     store.steering.retry(Selector(statuses=(FAILED,)), actor="ann")
 
@@ -275,7 +269,7 @@ def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, clock: Mov
     first = enqueue()
     waiting = enqueue(after=(first,), run_at=clock.after(3600))
     _run(store, first, FAILED)
-    _settle(store)
+    settle(store)
     assert status_of(store, waiting) is FAILED
 
     store.steering.retry(ids(first), actor="ann")

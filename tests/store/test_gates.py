@@ -19,6 +19,7 @@ from tests.store.kit import (
     Enqueue,
     MovableClock,
     claim_one,
+    claimed_ids,
     codes,
     everything,
 )
@@ -95,6 +96,8 @@ def test_p12_every_gate_can_be_met_and_is_told_alone(scene: _Scene, code: str) -
 
     assert gate.code == code
     assert len(gate.detail) > 5
+    if code != "WORKER_DOWN":
+        assert job_id not in claimed_ids(scene.store, most=1)
 
 
 def test_p12_gates_are_told_in_their_order(
@@ -198,7 +201,7 @@ def test_a_job_that_is_not_pending_has_no_gate(store: Store, enqueue: Enqueue, w
 # ── The gates are the claim's own predicates ────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=short(60, full=1200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=short(40, full=1200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps)
 def test_p12_a_pending_job_has_no_gate_exactly_when_the_next_claim_could_take_it(steps: list[Step]) -> None:
     with a_world() as world:

@@ -292,7 +292,7 @@ def test_no_text_at_all_is_an_error_of_syntax(store: Store) -> None:
     publish(store, "report.pdf", "climate and risk, a NEAR b")
     pieces = st.sampled_from('AND OR NOT NEAR NEAR/3 NEAR( ( ) " * ^ + - : , text a climate'.split())
 
-    @settings(max_examples=short(300, full=20_000), deadline=None)
+    @settings(max_examples=short(150, full=20_000), deadline=None)
     @given(st.lists(pieces | st.text(max_size=4), max_size=25), st.sampled_from(["", " "]))
     def search(parts: list[str], between: str) -> None:
         said = between.join(parts)

@@ -125,6 +125,7 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Pa
     back_up(path, copy)
 
     restored = open_store(copy)
+    assert everything(restored) == everything(sqlite)
     restored.intake.enqueue(NewJob("ocr_pages"))
 
     assert ByHand(copy).one("PRAGMA journal_mode") == "wal"
