@@ -111,6 +111,15 @@ def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, s
     assert told["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
 
 
+def test_a_waiting_document_shows_what_is_ahead_of_it_and_a_read_one_its_time(site: httpx.Client, shelf: Shelf) -> None:
+    read = shelf.read("first.pdf", "words")
+    for name in ("second.pdf", "third.pdf"):
+        shelf.ask(name)
+
+    assert "1 job is ahead of it" in site.get(f"/documents/{read + 2}", headers=PAGE).text
+    assert re.search(r"Reading 1 \(shown\).* · took \d+ s<", site.get(f"/documents/{read}", headers=PAGE).text)
+
+
 def test_a_worksheet_is_a_table_over_all_of_its_pages(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.with_sheet("costs.xlsx", [["year", "cost"], [2025, 1.5]], [["2026", None, "x"]])
 

@@ -214,7 +214,7 @@ def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site)
     for _ in range(5):
         enqueue(site.session, {"job_type": _NO_WORD_OF_IT, "owner": "eve"}, lambda _: b"", is_checked=False)
     page, listed = look("/jobs"), "**/jobs?owner=eve"
-    boxes = page.locator("td.pick input")
+    boxes = page.locator(".pick input[name=id]")
     # What the page asks for by itself, before the first tick, and what is answered after it.
     held: list[Route] = []
     page.route(listed, lambda route: route.continue_() if route.request.is_navigation_request() else held.append(route))
@@ -266,7 +266,7 @@ def test_nobody_is_shut_out_of_any_page_and_nothing_reaches_beyond_its_edge(look
     for place, (width, scheme) in zip(PLACES, cycle(_SIZES), strict=False):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        page.goto(place)
+        page.goto(place, wait_until="domcontentloaded")
         page.evaluate(AXE_SCRIPT)
         found = AxeResults(page.evaluate("axe.run({resultTypes: ['violations']})"))
         if found.violations_count:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tests.cli.stored_documents import Shelf
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import look
 from worker_service.jobs.attempts import Report
-from worker_service.jobs.job import Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 
@@ -24,6 +25,21 @@ def test_the_address_chooses_by_the_words_of_the_command_line(site: httpx.Client
     assert "two.pdf" in found.links
     assert "one.pdf" not in found.links
     assert "pagemill ls --type download --owner bob --status pending" in found.text
+
+
+def test_the_jobs_of_a_document_are_one_row_and_ticked_together(site: httpx.Client, session: Session) -> None:
+    shelf = Shelf(session.store, session.settings.workspace)
+    shelf.ask("report.pdf", "ann")
+    session.store.intake.enqueue(NewJob("assemble", document_id=1, generation=1))
+    session.store.intake.enqueue(NewJob("download", name="other.pdf"))
+
+    jobs = look(site, "/jobs")
+    asked = jobs.press(site, "Cancel…", ticked=("2,1",), scope="ticked")
+
+    assert "report.pdf ann · " in jobs.text
+    assert "2 pending 2 jobs" in jobs.text
+    assert [jobs.links[one] for one in ("other.pdf", "assemble 2", "ingest 1")] == ["/jobs/3", "/jobs/2", "/jobs/1"]
+    assert "Cancel 2 jobs?" in asked.text
 
 
 def test_what_is_ticked_is_changed_after_a_look_and_can_be_undone(

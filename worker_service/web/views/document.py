@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from worker_service.base.clock import from_text
 from worker_service.base.errors import BadInput
+from worker_service.base.humanize import length
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import IndexStatus, PublishedFile
-from worker_service.jobs.job import Job, Status
+from worker_service.jobs.job import Gate, Job, Status
 from worker_service.jobs.library import Document, PageSummary
 from worker_service.jobs.selector import Selector
 from worker_service.services import documents, jobs, passwords, tags
@@ -95,6 +97,13 @@ class Generation(Struct, frozen=True):
     number: int | None
     jobs: Sequence[Job]
 
+    @property
+    def took(self) -> str:
+        """From the start of the first job to the end of the last; empty until all have ended."""
+        started = min((one.started_at for one in self.jobs if one.started_at), default="")
+        ended = max(one.completed_at or "~" for one in self.jobs)
+        return length(from_text(ended) - from_text(started)) if started and ended != "~" else ""
+
 
 def document_page(request: Request) -> Response:
     asked = read_known(request.query_params.multi_items(), ReaderQuery)
@@ -140,6 +149,7 @@ def document_page(request: Request) -> Response:
             state_words=state_words(document),
             failure=explanation_of(document.error_code or "") if document.status is IndexStatus.FAILED else None,
             may_read_again=document.status is not IndexStatus.FAILED or may_read_again(document.error_code or ""),
+            waits_for=_first_gate(session, worked.items) if document.status is IndexStatus.QUEUED else None,
             failed_job=_failed_job(session, worked.items),
             has_password=passwords.is_stored(session.settings.workspace, document),
             follow_ups=tags.actions_of_document(session, document.id),
@@ -206,6 +216,11 @@ def _generations(worked: Sequence[Job]) -> list[Generation]:
     for job in worked:
         by_number.setdefault(job.generation, []).append(job)
     return [Generation(number, by_number[number]) for number in sorted(by_number, key=lambda one: -(one or 0))]
+
+
+def _first_gate(session: Session, worked: Sequence[Job]) -> Gate | None:
+    pending = [one.id for one in worked if one.status is Status.PENDING]
+    return next(iter(session.gates.explain(pending[-1])), None) if pending else None
 
 
 def _failed_job(session: Session, worked: Sequence[Job]) -> int | None:

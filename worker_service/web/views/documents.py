@@ -147,11 +147,10 @@ def _chips(request: Request, session: Session, visitor: Visitor, query: Document
     if batches := {str(one.id): capitalised(one.title) for one in found}:
         chosen = [] if query.batch is None else [str(query.batch)]
         yield chip("Batch", "batch", words(batches, chosen), {label: number for number, label in batches.items()})
-    if names := tags.name_tags(session, visitor.owner):
-        # Another tag is added to the chosen ones.
-        others = {one: [*query.tag, one] for one in names if one not in query.tag}
-        tag_chip = chip("Tag", "tag", ", ".join(query.tag), others)
-        yield replace(tag_chip, options=[*tag_chip.options, ("All tags…", None, "/tags")])
+    # Another tag is added to the chosen ones.
+    others = {one: [*query.tag, one] for one in tags.name_tags(session, visitor.owner) if one not in query.tag}
+    tag_chip = chip("Tag", "tag", ", ".join(query.tag), others)
+    yield replace(tag_chip, options=[*tag_chip.options, ("Tags and their actions…", None, "/tags")])
     yield chip("Kind", "kind", words(KINDS, query.kind), {label: word for word, label in KINDS.items()})
 
 

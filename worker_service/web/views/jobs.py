@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.follow_ups import read_json
 from worker_service.jobs.job import Job, Status
+from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control
@@ -40,6 +42,7 @@ from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
 
 _LOG_LINES_MAX = 400
+_URGENCY = {one: at for at, one in enumerate(("failed", "running", "pending", "backoff", "waiting", "stopped"))}
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
 _CONSEQUENCES = {
     "cancel": "Pending jobs are cancelled at once; running jobs are asked to stop. Undo retries them.",
@@ -56,14 +59,35 @@ class JobRow(Struct, frozen=True):
     at: str
 
 
-class Filters(Struct, frozen=True):
-    """With `id` for each ticked job."""
+class JobGroup(Struct, frozen=True):
+    """The jobs of a document on this page, or one job of none."""
 
+    rows: Sequence[JobRow]
+    document: Document | None = None
+
+    @property
+    def ids(self) -> str:
+        return ",".join(str(row.job.id) for row in self.rows)
+
+    @property
+    def state(self) -> str:
+        """The most urgent state."""
+        return min((row.state for row in self.rows), key=lambda one: _URGENCY.get(one, len(_URGENCY)))
+
+    @property
+    def states(self) -> str:
+        counts = Counter(row.state for row in self.rows)
+        return ", ".join(f"{number} {state}" for state, number in counts.items())
+
+
+class Filters(Struct, frozen=True):
     pairs: Sequence[tuple[str, str]]
 
     @classmethod
     def read(cls, form: ImmutableMultiDict[str, str]) -> Filters:
-        return cls([(name, word) for name, word in form.multi_items() if name in JobFilters.__struct_fields__ and word])
+        """Split the ids of a ticked document, which are one value of the form."""
+        known = [(name, word) for name, word in form.multi_items() if name in JobFilters.__struct_fields__ and word]
+        return cls([(name, one) for name, word in known for one in (word.split(",") if name == "id" else [word])])
 
     def get(self, name: str) -> str:
         return next((word for known, word in self.pairs if known == name), "")
@@ -110,7 +134,7 @@ def jobs_page(request: Request) -> Response:
             flash=flash_of(session, request),
             filters=filters,
             tabs=_tabs(request, filters, counts),
-            rows=[_row(job) for job in found.items],
+            groups=_groups(session, found.items),
             next=found.next,
             newest=same_page(request, before=None) if query.before else "",
             older=same_page(request, before=found.next) if found.next else "",
@@ -121,6 +145,32 @@ def jobs_page(request: Request) -> Response:
             if visitor.owner is None
             else {},
         )
+
+
+def _groups(session: Session, found: Sequence[Job]) -> Sequence[JobGroup]:
+    ids = tuple({job.document_id for job in found if job.document_id})
+    known = {one.id: one for one in session.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else {}
+    by_source = _documents_of_sources(session, [job for job in found if job.source_key and not job.document_id])
+    together: dict[tuple[str, int], list[JobRow]] = {}
+    for job in found:
+        document = known.get(job.document_id or 0) or by_source.get((job.owner, job.platform, job.source_key or ""))
+        known |= {document.id: document} if document else {}
+        key = ("document", document.id) if document else ("job", job.id)
+        together.setdefault(key, []).append(_row(job))
+    return [JobGroup(rows, known[number] if kind == "document" else None) for (kind, number), rows in together.items()]
+
+
+def _documents_of_sources(session: Session, fetches: Sequence[Job]) -> Mapping[tuple[str, str, str], Document]:
+    """Return the documents made of what these jobs have fetched, by owner, platform and source key."""
+    if not fetches:
+        return {}
+    selector = DocumentSelector(
+        owners=tuple({job.owner for job in fetches}),
+        platforms=tuple({job.platform for job in fetches}),
+        source_keys=tuple({job.source_key or "" for job in fetches}),
+    )
+    found = session.library.documents(selector, most=len(fetches))
+    return {(one.owner, one.platform, one.source_key): one for one in found}
 
 
 def _row(job: Job) -> JobRow:

@@ -70,12 +70,12 @@
 
   function pickers() {
     for (const box of document.querySelectorAll("input[data-picks]")) {
-      box.closest("th").hidden = false;
-      box.closest("label").hidden = false;
+      for (let part = box; part !== null; part = part.parentElement.closest("[hidden]")) part.hidden = false;
     }
   }
   function count() {
-    const chosen = document.querySelectorAll(".pick input[name]:checked").length;
+    const ticked = [...document.querySelectorAll(".pick input[name]:checked")];
+    const chosen = ticked.reduce((sum, box) => sum + box.value.split(",").length, 0);
     for (const one of document.querySelectorAll("[data-chosen]")) one.textContent = chosen;
     for (const option of document.querySelectorAll("option[value=ticked]")) {
       option.textContent = chosen ? `${chosen} ticked` : "ticked jobs";
