@@ -1,4 +1,4 @@
-"""Build and publish a document's files: text, pages.json, a searchable PDF, a thumbnail, hOCR.
+"""Build and publish a document's files: text, pages.json, a searchable PDF and a thumbnail.
 
 `ingest` publishes a document of which it has all pages; otherwise the job `assemble` does, once they have been read.
 """
@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
-from job_handlers.reading import hocr, layout, pdf, searchable
+from job_handlers.reading import layout, pdf, searchable
 from job_handlers.reading.document import (
     HowToRead,
     check_current,
@@ -73,10 +73,6 @@ class Assembly:
         self._text = self._open_output("text.txt", "text", ".txt")
         self._json = self._open_output("pages.json", "pages", ".pages.json")
         self._layouts = self._open.enter_context(self._spool.open("w", encoding="utf-8"))
-        has_places = kind in (FileKind.PDF, FileKind.IMAGE)
-        self._hocr = self._open_output("pages.html", "hocr", ".hocr.html") if how.hocr and has_places else None
-        if self._hocr is not None:
-            self._hocr.write(hocr.beginning(self._stem))
         self._json.write('{"pages": [')
 
     def __enter__(self) -> Assembly:
@@ -105,14 +101,11 @@ class Assembly:
         if page.method == PARTIAL:
             self._partial.append(page.number)
         unread = None
-        if page.layout is not None and (self._hocr is not None or layout.has_lines(page.layout)):
+        if page.layout is not None and layout.has_lines(page.layout):
             found = layout.decode(page.layout)
-            if found.lines:
-                self._has_words = True
-                self._layouts.write(f"{page.number} {page.layout}\n")
+            self._has_words = True
+            self._layouts.write(f"{page.number} {page.layout}\n")
             unread = found.unread
-            if self._hocr is not None:
-                self._hocr.write(hocr.page(page.number, found, text))
         if unread is not None:
             self._unread.setdefault(unread, []).append(page.number)
         elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
@@ -125,8 +118,6 @@ class Assembly:
     def finish(self, facts: DocumentFacts, draw: Callable[[], bytes] | None) -> Done:
         context = self._context
         self._json.write("\n]}\n")
-        if self._hocr is not None:
-            self._hocr.write(hocr.END)
         self._open.close()
         if self._methods[UNREADABLE] == self.pages:
             raise Permanent(

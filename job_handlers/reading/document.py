@@ -36,8 +36,6 @@ class HowToRead(Struct, frozen=True, kw_only=True):
     """fast: one engine; auto: a second engine rereads uncertain lines; best: it rereads every line."""
     force_ocr: bool | None = None
     """Also recognise pages that have a good text layer."""
-    hocr: bool | None = None
-    """Also publish hOCR."""
     password_file: str | None = None
     """Credential with the password of an encrypted file.
 

@@ -33,7 +33,7 @@ Quality = Literal["fast", "auto", "best"]
 QUALITIES: Sequence[str] = get_args(Quality)
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
-_DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "hocr", "password_file")
+_DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _OPTION_NAMES = {
     "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password_file": "password-file",
@@ -50,7 +50,6 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     languages: tuple[str, ...] = ()
     quality: Quality | None = None
     force_ocr: bool = False
-    hocr: bool = False
     password_file: str | None = None
     then: tuple[str, ...] = ()
     on_failure: tuple[str, ...] = ()
@@ -65,8 +64,6 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
             said["quality"] = self.quality
         if self.force_ocr:
             said["force_ocr"] = True
-        if self.hocr:
-            said["hocr"] = True
         if self.password_file is not None:
             if not _PASSWORD.fullmatch(self.password_file):
                 raise BadInput(

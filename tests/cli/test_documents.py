@@ -319,14 +319,14 @@ def test_keywords_that_are_none_are_told(run: Run, shelf: Shelf) -> None:
 
 
 def test_export_copies_what_was_made_of_documents(run: Run, shelf: Shelf) -> None:
-    shelf.read("a.pdf", "one", "two", owner="ann", roles=("text", "pdf", "pages", "hocr", "original"))
+    shelf.read("a.pdf", "one", "two", owner="ann", roles=("text", "pdf", "pages", "original"))
     shelf.read("a.pdf", "other", owner="bob")
     shelf.fail("c.pdf", "PDF_BROKEN", "it is broken")
 
     assert run("export", 1).stdout == "a-1.txt\n"
     assert Path("a-1.txt").read_text() == "one\ftwo"
     assert run("export", 1, 2, "-o", "out").stdout.splitlines() == ["out/a-2.txt", "out/a-1.txt"]
-    for form, name in (("pdf", "a-1.pdf"), ("json", "a-1.json"), ("hocr", "a-1.hocr"), ("original", "a-1.original")):
+    for form, name in (("pdf", "a-1.pdf"), ("json", "a-1.json"), ("original", "a-1.original")):
         assert items(run("export", 1, "--format", form, "-o", "out", "--json")) == [f"out/{name}"]
     # Of a selector only those that have something.
     assert run("export", "--name", "PDF", "-o", "all").stdout.splitlines() == ["all/a-2.txt", "all/a-1.txt"]
@@ -339,11 +339,9 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
 
     assert "a-1.txt exists already: --update replaces what has changed, --force" in run("export", 1, fails=1).stderr
     assert run("export", 1, "--force").stdout == "a-1.txt\n"
-    assert "has no hocr: pagemill reindex 1 --hocr creates it" in run("export", 1, "--format", "hocr", fails=1).stderr
     shelf.read("c.xlsx", "one", kind="sheet")
     shelf.read("d.pdf", "one", note="no searchable PDF could be made")
     assert "has no pdf: it is a spreadsheet" in run("export", 3, "--format", "pdf", fails=1).stderr
-    assert "has no hocr: it is a spreadsheet" in run("export", 3, "--format", "hocr", fails=1).stderr
     assert "has no pdf: no searchable PDF could be made" in run("export", 4, "--format", "pdf", fails=1).stderr
     assert "document 2 (b.pdf) has no txt: it is failed" in run("export", 2, fails=1).stderr
     assert "say which documents to export" in run("export", fails=2).stderr
@@ -493,7 +491,6 @@ def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fai
     assert "readers see generation 1; generation 2 failed: it fell over." in shown.stderr
     assert "pagemill reindex 1 restores its settings" in shown.stderr
     assert run("export", "--name", "a").stdout == "a-1.txt\n"
-    assert "has no hocr: pagemill reindex 1 --hocr creates it" in run("export", 1, "--format", "hocr", fails=1).stderr
     assert "readable, failed" in run("documents", "rm", "1", "--dry-run").stdout
 
 

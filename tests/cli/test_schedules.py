@@ -93,13 +93,14 @@ def test_without_schedules_the_list_says_how_to_write_one(run: Run) -> None:
 def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = database.parent / "reports"
     folder.mkdir()
-    crawl = f'{{ folder = "{folder}", lang = ["deu"], mime = ["application/pdf"], max_size = 5, hocr = true }}'
+    crawl = f'{{ folder = "{folder}", lang = ["deu"], mime = ["application/pdf"], max_size = 5, force-ocr = true }}'
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\ncrawl = {crawl}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
     run("schedules", "run-now", "n")
     run("cancel", "1")
-    run("crawl", folder, "--owner", "ann", "--lang", "deu", "--mime", "application/pdf", "--max-size", "5", "--hocr")
+    options = "--owner ann --lang deu --mime application/pdf --max-size 5 --force-ocr".split()
+    run("crawl", folder, *options)
 
     scheduled, typed = (
         row | {"id": 0, "priority": 0, "created_at": ""}

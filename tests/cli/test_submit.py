@@ -70,7 +70,7 @@ def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf)
     first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.log")
 
     told = run(
-        "ingest", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--hocr", "--then", "webhook"
+        "ingest", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--force-ocr", "--then", "webhook"
     )
 
     assert [line.split() for line in told.stdout.splitlines()] == [
@@ -82,7 +82,7 @@ def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf)
     assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
         (path.name, read_reference(str(path))[1].key) for path in (first, second)
     ]
-    read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True}
+    read = {"languages": ["eng", "deu"], "quality": "best", "force_ocr": True}
     then = [{"job_type": "webhook"}]
     assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False, "then": then}
 
@@ -483,7 +483,9 @@ def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run
 def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what_is_said(
     run: Run, shelf: Shelf
 ) -> None:
-    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"hocr":true,"languages":["eng"]}', owner="ann")
+    shelf.read(
+        "a.pdf", "one", roles=("original", "text"), settings='{"force_ocr":true,"languages":["eng"]}', owner="ann"
+    )
 
     assert "none: unchanged" in run("reindex", 1).stdout
     [wish] = items(run("reindex", 1, "--lang", "deu", "--json"))
@@ -491,12 +493,12 @@ def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what
     assert "none: already being read" in run("reindex", 1, "--lang", "deu").stdout
     job = jobs(shelf, "ingest")[1]
     way = json.loads(shelf.store.attempts.known_document(1).settings)
-    assert (job.payload, job.owner, way) == (None, "ann", {"hocr": True, "languages": ["deu"]})
+    assert (job.payload, job.owner, way) == (None, "ann", {"force_ocr": True, "languages": ["deu"]})
     assert (job.document_id, job.generation) == (1, 2)
 
 
 def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) -> None:
-    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"hocr":true,"languages":["deu"]}')
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"force_ocr":true,"languages":["deu"]}')
 
     run("reindex", 1, "--as-usual", "--quality", "best")
 

@@ -1024,7 +1024,7 @@ def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Stor
 
 def test_files_of_an_earlier_generation_are_not_taken_for_those_of_the_one_that_people_read(store: Store) -> None:
     download(store)
-    made = [NewFile("a.txt", "objects/2-1/a.txt", "text"), NewFile("a.html", "objects/2-1/a.html", "hocr")]
+    made = [NewFile("a.txt", "objects/2-1/a.txt", "text"), NewFile("a.html", "objects/2-1/a.html", "pages")]
     store.leases.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
     download(store, content="c2")
     made = [NewFile("a.txt", "objects/4-1/a.txt", "text")]

@@ -556,7 +556,7 @@ def test_a_watched_folder_gives_what_is_new_changed_and_gone_and_keeps_settings_
     folder = reading.papers / "watched"
     folder.mkdir()
     paper, going = slips(folder / "report.pdf", 1, "harbour"), slips(folder / "going.pdf", 1, "ferry")
-    reading.run("add", folder, "--watch", "--owner", "watch", "--lang", "eng", "--hocr")
+    reading.run("add", folder, "--watch", "--owner", "watch", "--lang", "eng", "--force-ocr")
     first, second = (_found(reading, path) for path in (paper, going))
     reading.run("reindex", first, "--lang", "deu")
     reading.ended(first)
@@ -568,7 +568,7 @@ def test_a_watched_folder_gives_what_is_new_changed_and_gone_and_keeps_settings_
 
     wait_until(lambda: _generation_read(reading, first) == 3, "the changed file is read")
     library = reading.system.store.library
-    assert json.loads(library.document(first).settings) == {"hocr": True, "languages": ["deu"]}
+    assert json.loads(library.document(first).settings) == {"force_ocr": True, "languages": ["deu"]}
     assert reading.texts(first) == [leaf(1, "lighthouse")]
     assert reading.texts(_found(reading, new)) == [leaf(1, "pier")]
     wait_until(lambda: library.document(second).gone_at is not None, "the removed file is marked")

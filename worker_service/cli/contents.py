@@ -383,8 +383,8 @@ def export(
     pagemill export --batch 7 -o out/
     pagemill export --job 42 -o out/
 
-    Copy files of documents: txt (the text), pdf (searchable), json (all words with their places), hocr, or original; or
-    make md (Markdown), jsonl (passages), docling, pawls or alto of them. Prints the path of each copy.
+    Copy files of documents: txt (the text), pdf (searchable), json (all words with their places), or original; or make
+    md (Markdown), jsonl (passages), docling, pawls, alto or hocr of them. Prints the path of each copy.
 
     Exit code 1 if some files could not be copied; the others are copied.
     """

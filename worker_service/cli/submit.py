@@ -150,7 +150,6 @@ _READ_OPTIONS = (
     ),
     click.option("--quality", type=click.Choice(QUALITIES), help="OCR quality; better is slower."),
     click.option("--force-ocr", is_flag=True, help="Run OCR on pages with a good text layer, too."),
-    click.option("--hocr", is_flag=True, help="Create an hOCR file, too."),
     click.option(
         "--password-file",
         metavar="FILE",

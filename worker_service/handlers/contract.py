@@ -139,7 +139,7 @@ class Context(Protocol[P_co]):
 class File(Struct, frozen=True):
     path: Path | str
     role: str = ""
-    """original, text, pages, pdf, hocr or thumbnail. Empty: not part of a document."""
+    """original, text, pages, pdf or thumbnail. Empty: not part of a document."""
     name: str = ""
     """Name for users; empty uses the name in staging."""
     sha256: str = ""

@@ -50,6 +50,8 @@ class StoredLayout(Struct, frozen=True):
     links: Sequence[TextLink] = ()
     notes: Sequence[NoteMark] = ()
     lines: msgspec.Raw = msgspec.Raw(b"[]")
+    dpi: int = 0
+    skew: float = 0.0
     sheet: str = ""
     first: int = 1
     values: Sequence[Sequence[str | int | float | bool | None]] = ()
@@ -69,6 +71,9 @@ class StructuredPage(Struct, frozen=True):
     """Marks with labels that are unique in the document, of footnotes whose both ends are known."""
     spans: Mapping[int, Sequence[Span]] = {}
     """By the beginning of the table's text."""
+    dpi: int = 0
+    """Resolution of the image that was read; 0 for text of the page's own."""
+    skew: float = 0.0
 
     def text_of(self, block: Block) -> str:
         return self.text[block.begin : block.end]
@@ -130,7 +135,10 @@ def _read_page(page: PageResult) -> StructuredPage:
     ]
     rows = {at: one.rows for at, one in tables.items()}
     spans = {at: one.spans for at, one in tables.items()}
-    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines, layout.links, layout.notes, spans)
+    return StructuredPage(
+        page.number, layout.size, text, blocks, rows, layout.lines, layout.links, layout.notes, spans, layout.dpi,
+        layout.skew,
+    )  # fmt: skip
 
 
 def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:

@@ -37,6 +37,7 @@ FORMATS: Mapping[str, DocumentFormat] = {
     ),
     "pawls": DocumentFormat(_JSON, ".pawls.json", exchange_formats.pawls_json),
     "alto": DocumentFormat("application/xml; charset=utf-8", ".alto.xml", exchange_formats.alto_xml),
+    "hocr": DocumentFormat("text/html; charset=utf-8", ".hocr", exchange_formats.hocr_html),
 }
 
 

@@ -1,10 +1,12 @@
-"""DoclingDocument JSON, OpenContracts with its PAWLs layer, and ALTO 4."""
+"""DoclingDocument JSON, OpenContracts with its PAWLs layer, ALTO 4 and hOCR."""
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import count
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
@@ -32,7 +34,19 @@ _ALTO_BEGIN = """<?xml version="1.0" encoding="UTF-8"?>
 """
 _ALTO_SCALE = 1200 / 72
 
-Word = tuple[float, float, float, float, str]
+_HOCR_BEGIN = """<!DOCTYPE html>
+<html>
+<head>
+<meta charset="utf-8"/>
+<title>{}</title>
+<meta name="ocr-system" content="pagemill"/>
+<meta name="ocr-capabilities" content="ocr_page ocr_carea ocr_line ocrx_word"/>
+</head>
+<body>
+"""
+
+Word = tuple[float, float, float, float, str, float]
+"""x0, y0, x1, y1, text, and the confidence of an OCR engine, or 100."""
 
 
 # ── DoclingDocument ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,11 +182,11 @@ def _words_of_pages(
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
             lines = msgspec.json.decode(page.lines)
-            words = [(*word[:4], word[5]) for line in lines for word in line]
+            words = [(*word[:4], word[5], word[4]) for line in lines for word in line]
             if not words and any(one.is_placed for one in page.blocks):
                 try:
                     drawn = page_image(session, renderer, document.id, page.number)
-                    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
+                    words = [(one.x0, one.y0, one.x1, one.y1, one.text, 100.0) for one in drawn.words]
                 except NoPageImage:
                     words = []
             yield page, words
@@ -189,7 +203,7 @@ def pawls_json(session: Session, document: Document, pages: Sequence[StructuredP
 def _pawls_page(page: StructuredPage, words: Sequence[Word]) -> dict[str, Any]:
     tokens = [
         {"x": x0, "y": y0, "width": round(x1 - x0, 2), "height": round(y1 - y0, 2), "text": text}
-        for x0, y0, x1, y1, text in words
+        for x0, y0, x1, y1, text, _ in words
     ]
     return {"page": {"width": page.size[0], "height": page.size[1], "index": page.number - 1}, "tokens": tokens}
 
@@ -233,12 +247,54 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
         number = f'ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}"'
         size = f'WIDTH="{width}" HEIGHT="{height}"'
         yield f'<Page {number} {size}>\n<PrintSpace HPOS="0" VPOS="0" {size}>\n'
-        for at, (block, own) in enumerate(_words_of_blocks(page, words), 1):
-            yield f'<TextBlock ID="block_{page.number}_{at}" {_alto_box(block.x0, block.y0, block.x1, block.y1)}>\n'
+        for at, own in enumerate(_areas(page, words), 1):
+            yield f'<TextBlock ID="block_{page.number}_{at}" {_alto_box(*_bounds_of(own))}>\n'
             yield from (_alto_line(line) for line in _lines_of(own))
             yield "</TextBlock>\n"
         yield "</PrintSpace>\n</Page>\n"
     yield "</Layout>\n</alto>\n"
+
+
+def hocr_html(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
+    """Boxes are in pixels of the image that was read; pages with their own text have 72 dpi."""
+    yield _HOCR_BEGIN.format(html.escape(document.name))
+    for page, words in _words_of_pages(session, document, pages):
+        scale, number = (page.dpi or 72) / 72, page.number
+        angle = f"; textangle {-page.skew:g}" if page.skew else ""
+        whole = f"{_hocr_box((0, 0, *page.size), scale)}; ppageno {number - 1}"
+        yield f'<div class="ocr_page" id="page_{number}" title="{whole}">\n'
+        line_numbers, word_numbers = count(1), count(1)
+        for at, own in enumerate(_areas(page, words), 1):
+            box = _hocr_box(_bounds_of(own), scale)
+            yield f'<div class="ocr_carea" id="block_{number}_{at}" title="{box}">\n'
+            for line in _lines_of(own):
+                box = f"{_hocr_box(_bounds_of(line), scale)}{angle}"
+                yield f'<span class="ocr_line" id="line_{number}_{next(line_numbers)}" title="{box}">'
+                for word in line:
+                    box = f"{_hocr_box(word[:4], scale)}; x_wconf {round(word[5])}"
+                    text, own_id = html.escape(word[4]), f"word_{number}_{next(word_numbers)}"
+                    yield f'<span class="ocrx_word" id="{own_id}" title="{box}">{text}</span> '
+                yield "</span>\n"
+            yield "</div>\n"
+        yield "</div>\n"
+    yield "</body>\n</html>\n"
+
+
+def _hocr_box(box: Sequence[float], scale: float) -> str:
+    return "bbox " + " ".join(str(round(edge * scale)) for edge in box)
+
+
+def _areas(page: StructuredPage, words: Sequence[Word]) -> list[list[Word]]:
+    """Return the words of each block, and those that are in none."""
+    found = [own for _, own in _words_of_blocks(page, words)]
+    known = {word for own in found for word in own}
+    rest = [word for word in words if word not in known]
+    return [*found, rest] if rest else found
+
+
+def _bounds_of(words: Sequence[Word]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1, *_ = zip(*words, strict=True)
+    return min(x0), min(y0), max(x1), max(y1)
 
 
 def _words_of_blocks(page: StructuredPage, words: Sequence[Word]) -> Iterator[tuple[Block, list[Word]]]:
@@ -268,8 +324,7 @@ def _lines_of(words: Sequence[Word]) -> Iterator[list[Word]]:
 
 
 def _alto_line(line: Sequence[Word]) -> str:
-    left, top = min(one[0] for one in line), min(one[1] for one in line)
-    box = _alto_box(left, top, max(one[2] for one in line), max(one[3] for one in line))
+    box = _alto_box(*_bounds_of(line))
     strings = "<SP/>".join(f"<String CONTENT={quoteattr(one[4])} {_alto_box(*one[:4])}/>" for one in line)
     return f"<TextLine {box}>{strings}</TextLine>\n"
 

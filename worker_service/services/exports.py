@@ -26,7 +26,7 @@ from worker_service.services.jobs import with_full_path
 from worker_service.services.zip_files import zip_pieces
 from worker_service.workspace import file_exists
 
-ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
+ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "original": "original"}
 """Roles of a document's files, by the format that users name."""
 CHOICES: Sequence[str] = (*ROLES, *FORMATS)
 _FOLDERS: Mapping[str, str] = {"original": "originals", "txt": "texts", "pdf": "searchable PDFs"}
@@ -237,10 +237,8 @@ def _file_of(session: Session, document: Document, kind: str) -> PublishedFile:
 def _why_none(document: Document, kind: str) -> str:
     if document.current_generation is None:
         return f"it is {document.status}"
-    if not document.has_pages_to_see and kind in ("pdf", "hocr"):
+    if not document.has_pages_to_see and kind == "pdf":
         return "it is a spreadsheet" if document.kind == "sheet" else "it has no pages of its own"
-    if kind == "hocr":
-        return f"pagemill reindex {document.id} --hocr creates it"
     return document.note or "it was not created"
 
 

@@ -7,7 +7,6 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pymupdf as partly_typed
 import pytest
@@ -90,14 +89,14 @@ def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Libr
     image = picture(TEXT, dpi=200)
     original = scan(tmp_path / "scan.pdf", [image, Image.new("L", image.size, 255)], dpi=200)
 
-    run = library.read(original, hocr=True)
+    run = library.read(original)
 
     assert run.how is How.DONE, run.ended
     assert library.methods == ["ocr", "blank"]
     assert character_errors(library.text, TEXT) < 0.01
     assert (library.by_number[1].confidence or 0) > 85
     files = published(run)
-    assert set(files) == {"text", "pages", "hocr", "pdf", "thumbnail"}
+    assert set(files) == {"text", "pages", "pdf", "thumbnail"}
     assert files["pdf"].stat().st_size < original.stat().st_size + 10_000
     with pymupdf.open(original) as before, pymupdf.open(files["pdf"]) as after:
         for number in range(2):
@@ -106,9 +105,6 @@ def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Libr
         word = next(word for line in json.loads(library.by_number[1].layout or "")["lines"] for word in line)
         found = after[0].search_for(word[5])[0]
         assert tuple(found) == pytest.approx(word[:4], abs=1.0)
-    hocr = ElementTree.fromstring(files["hocr"].read_text().partition("\n")[2])
-    words = [one.text for one in hocr.iter("span") if one.get("class") == "ocrx_word"]
-    assert character_errors(" ".join(filter(None, words)), TEXT) < 0.01
 
 
 def test_a_page_that_lies_the_wrong_way_is_turned(library: Library, tmp_path: Path) -> None:
@@ -347,7 +343,7 @@ def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_in
 
 
 def test_what_a_row_says_by_hand_of_how_to_read_holds_for_what_follows_too(library: Library, tmp_path: Path) -> None:
-    library.known = KnownDocument(settings='{"languages": ["deu"], "hocr": true}')
+    library.known = KnownDocument(settings='{"languages": ["deu"], "force_ocr": true}')
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150)
 
     ours = library.run("ingest", {}, original).follow_ups

@@ -27,7 +27,7 @@ def layout() -> str:
     at = {begin: TEXT.index(begin) for begin in ("Risks", "Water", "Year", "7")}
     return json.dumps(
         {
-            "size": [595, 842],
+            "size": [595, 842], "dpi": 200,
             "lines": [line(80, "Risks"), line(100, "Water", "is", "short"), line(120, "Year", "EUR"), line(800, "7")],
             "blocks": [
                 [72, 80, 112, 90, at["Risks"], at["Water"], Role.HEADING, 2, 14, 1],
@@ -97,15 +97,20 @@ def test_docling_json_has_the_labels_and_cells_that_docling_core_reads(site: htt
     }
 
 
-def test_pawls_and_alto_have_each_word_with_its_box(site: httpx.Client, document: int) -> None:
+def test_pawls_alto_and_hocr_have_each_word_with_its_box(site: httpx.Client, document: int) -> None:
     [page] = site.get(f"/api/documents/{document}/files/pawls").json()
     alto = ElementTree.fromstring(site.get(f"/api/documents/{document}/files/alto").content)
+
+    hocr = ElementTree.fromstring(site.get(f"/api/documents/{document}/files/hocr").text.partition("\n")[2])
 
     assert page["page"] == {"width": 595, "height": 842, "index": 0}
     assert page["tokens"][0] == {"x": 72, "y": 80, "width": 40, "height": 10, "text": "Risks"}
     words = [one for one in alto.iter() if one.tag.endswith("}String")]
     assert [one.get("CONTENT") for one in words] == [one["text"] for one in page["tokens"]]
     assert (words[0].get("HPOS"), words[0].get("WIDTH")) == ("1200", "667")
+    spans = [one for one in hocr.iter("span") if one.get("class") == "ocrx_word"]
+    assert [one.text for one in spans] == [one["text"] for one in page["tokens"]]
+    assert spans[0].get("title") == "bbox 200 222 311 250; x_wconf 96"
 
 
 def test_a_zip_holds_the_documents_that_the_visitor_may_see(

@@ -47,7 +47,7 @@ _METHODS: Mapping[str, str] = {
     "adopted": "read by another program", "too_large": "too large to read", "unreadable": "could not be read",
 }  # fmt: skip
 _ROLES: Mapping[str, str] = {
-    "pdf": "Searchable PDF", "original": "Original", "text": "Text", "hocr": "hOCR", "pages": "Words with positions",
+    "pdf": "Searchable PDF", "original": "Original", "text": "Text", "pages": "Words with positions",
 }  # fmt: skip
 _HARD = ("partial", "too_large", "unreadable")
 _ZOOMS = (100, 150, 200, 300)
