@@ -39,7 +39,8 @@ from worker_service.web.signing import SigningKey
 S = TypeVar("S", Selector, DocumentSelector)
 
 SIGN_IN = "/session"
-CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", "/parse/")
+PARSER = "/parse/"
+CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", PARSER)
 ASSISTANT = "/mcp"
 """A path whose POST reads; its tools check what else the visitor may do."""
 OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.base.errors import PagemillError
-from worker_service.web.access import ASSISTANT, CONVERTERS, SAFE, needs_no_sign_in, settings_of, visitor_of
+from worker_service.web.access import ASSISTANT, CONVERTERS, PARSER, SAFE, needs_no_sign_in, settings_of, visitor_of
 from worker_service.web.connections import connection_of
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, internal_error, refuse
 from worker_service.web.hosts import is_ours, origin_of
@@ -247,7 +247,9 @@ def _limits(request: Request) -> tuple[int, float, float]:
     if needs_no_sign_in(path):
         return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
     if path in UPLOADS:
-        return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, math.inf
+        # A body that is held in memory keeps a turn from other requests.
+        seconds = BODY_SECONDS if path == PARSER else math.inf
+        return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, seconds
     # JSON quoted inside JSON can take two bytes per character.
     return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS
 

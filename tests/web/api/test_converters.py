@@ -12,9 +12,10 @@ import pytest
 
 from tests.job_handlers.reading.documents import digital
 from tests.kit.system import System
-from tests.web.conftest import bearer, served
+from tests.web.conftest import bearer, connected, served
 from worker_service.jobs.library import DocumentSelector
 from worker_service.settings.config import Settings, load_settings
+from worker_service.web import middleware
 
 PAGES = ["climate risk of the year", "water in the cellar"]
 
@@ -161,3 +162,17 @@ def test_they_are_not_there_unless_set(system: System) -> None:
     settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
     with served(settings) as address:
         assert httpx.put(f"{address}/process", content=b"x", headers=bearer(settings)).status_code == 404
+
+
+def test_a_parser_s_client_that_sends_slowly_gives_its_turn_back(
+    address: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(middleware, "LEFT_OVER_SECONDS", 0.1)
+
+    head = f"POST /parse/ HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {token}\r\nContent-Length: 99\r\n\r\n{{"
+    with connected(address) as line:
+        line.sendall(head.encode())
+        answer = line.recv(65536)
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
