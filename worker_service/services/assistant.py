@@ -17,9 +17,11 @@ from msgspec import Struct
 
 from worker_service.base.errors import BadInput, DocumentNotFound, PagemillError
 from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.page_structure import PAGES_MAX
 from worker_service.jobs.search import SearchRequest
 from worker_service.services import documents
 from worker_service.services.database import Session
+from worker_service.services.page_blocks import with_markdown
 from worker_service.services.page_images import PageRenderer, page_image
 from worker_service.services.page_layouts import tables_of
 from worker_service.services.search import find_documents
@@ -115,10 +117,12 @@ class AssistantTools:
         return {"documents": items, "next": page.next}
 
     def read_pages(self, document: int, first: int, last: int) -> dict[str, Any]:
-        """Return the text of a range of pages of a document, with how each was read and how sure OCR was (per cent)."""
+        """Return a range of pages of a document as Markdown, with how each was read and how sure OCR was (per cent)."""
         with self._caller() as caller:
             found = caller.document(document)
             pages = documents.document_text(caller.session, found.id, pages=f"{first}-{last}")[1]
+            if (found.pages or 0) <= PAGES_MAX:
+                pages = with_markdown(caller.session, found.id, pages)
         return {
             "title": found.name,
             "pages": [
