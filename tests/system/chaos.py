@@ -166,7 +166,7 @@ class Storm:
 
     def _choose(self) -> str:
         rarest = min(self.landed[kind] for kind in self.kinds)
-        return self._random.choice([kind for kind in self.kinds if self.landed[kind] <= rarest + 1])
+        return self._random.choice([kind for kind in self.kinds if self.landed[kind] == rarest])
 
     def _living_daemons(self) -> list[int]:
         # Registered, so that it may own something.
