@@ -7,7 +7,6 @@ import signal
 from tests.full_length import short
 from tests.kit.system import System, is_running, wait_until
 from worker_service.jobs.batches import BatchState, NewBatch
-from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
@@ -38,21 +37,6 @@ def test_a_running_job_of_a_batch_that_a_hand_stops_comes_back_and_costs_no_retr
     assert [event["now"] for event in daemon.events("job.stopped")] == [False]
     assert system.sqlite3(f"UPDATE batch SET state = 'active' WHERE id = {batch_id}").returncode == 0
     assert len(system.pids_of(1, 2)) == 2
-
-
-def test_pages_that_were_read_before_a_stop_are_not_read_again(system: System) -> None:
-    request = DocumentRequest("a", "a.pdf")
-    batch_id = add(system, [NewJob("read", payload='{"pages":5,"stop_before":4}', document=request)])
-    system.start()
-    wait_until(lambda: system.store.batches.facts(batch_id).pages_read == 3, "three pages are stored")
-
-    system.store.batches.stop(batch_id, actor="ann")
-    system.wait_for(1, Status.PENDING)
-    system.store.batches.resume(batch_id, actor="ann")
-
-    job = system.wait_for(1, Status.COMPLETED)
-    assert '"known":3' in (job.result or "").replace(" ", "")
-    wait_for_state(system, batch_id, BatchState.DONE)
 
 
 def test_a_daemon_that_is_killed_around_stop_and_resume_loses_nothing_and_does_nothing_twice(system: System) -> None:

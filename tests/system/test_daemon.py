@@ -152,12 +152,6 @@ def test_an_insert_by_hand_is_noticed_at_once(standing: System) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_job_that_falls_due_starts_without_a_hint(standing: System) -> None:
-    job = standing.enqueue("fail", max_retries=1, how="retryable")
-
-    standing.wait_for(job, Status.FAILED)
-
-
 def test_a_cancelled_job_ends_when_its_processes_are_gone(standing: System) -> None:
     job = standing.enqueue("sleep", grandchild=True)
     pids = standing.pids_of(job, 2)

@@ -53,32 +53,6 @@ def test_by_hand_a_running_job_is_stopped_without_grace_as_well(system: System) 
     assert True in [event["now"] for event in daemon.events("job.stopped")]
 
 
-def test_a_payload_that_its_handler_cannot_read_ends_at_its_claim_without_a_child(system: System) -> None:
-    job = system.store.intake.enqueue(NewJob("noop", payload="[1]")).job_id
-    system.start()
-
-    failed = system.wait_for(job, Status.FAILED)
-
-    [attempt] = system.store.history.attempts(job)
-    assert (failed.error_code, failed.error_message) == (
-        "PAYLOAD_INVALID",
-        'payload: the value is not of type "object"',
-    )
-    assert (failed.retry_count, attempt.pid) == (0, None)
-
-
-def test_a_type_that_nobody_knows_ends_after_its_grace_and_one_that_is_left_to_others_waits(system: System) -> None:
-    unknown, left = system.enqueue("no_such_type"), system.enqueue("talk")
-    daemon = system.start(unknown_type_grace="1s", types="!talk")
-
-    failed = system.wait_for(unknown, Status.FAILED)
-
-    assert failed.error_code == "UNKNOWN_TYPE"
-    assert "no_such_type" in (failed.error_message or "")
-    assert [event["job_type"] for event in daemon.events("type.unknown")] == ["no_such_type"]
-    assert system.status(left) is Status.PENDING
-
-
 def test_settings_reach_handlers_and_retries_from_the_file(system: System) -> None:
     text = """
     webhook_allow = ["10.0.0.0/8"]
@@ -97,3 +71,11 @@ def test_settings_reach_handlers_and_retries_from_the_file(system: System) -> No
 
     assert [line.line for line in system.store.history.logs(job)] == ["allowed 10.0.0.0/8"] * 2
     assert system.outcomes(job) == ["retry", "failed"]
+
+
+def test_a_job_of_an_unknown_type_fails_after_its_grace(system: System) -> None:
+    job = system.enqueue("no_such_type")
+    daemon = system.start(unknown_type_grace="1s")
+
+    assert system.wait_for(job, Status.FAILED).error_code == "UNKNOWN_TYPE"
+    assert [event["job_type"] for event in daemon.events("type.unknown")] == ["no_such_type"]

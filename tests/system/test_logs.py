@@ -22,21 +22,6 @@ def numbers(several: list[str]) -> list[int]:
     return [int(line.split()[1]) for line in several if line != GAP]
 
 
-def test_p10_of_3500_lines_at_once_the_newest_are_kept_and_a_job_beside_them_completes(system: System) -> None:
-    system.start()
-    long = system.enqueue("sleep")
-    flood = system.enqueue("flood", lines=LOG_LINES_MOST + 500)
-    system.wait_for(flood, Status.RUNNING)
-    beside = system.enqueue("fetch")
-
-    system.wait_for(beside, Status.COMPLETED)
-    system.wait_for(flood, Status.COMPLETED)
-
-    assert numbers(lines(system, flood)) == [*range(501, LOG_LINES_MOST + 501)]
-    assert system.status(long) is Status.RUNNING
-    system.assert_sound()
-
-
 def test_a_program_and_a_handler_lose_none_of_their_newest_lines(system: System) -> None:
     (system.place / "pagemill.toml").write_text(
         '[commands.counts]\nargv = ["/usr/bin/seq", "-f", "line %.0f", "9000"]\n'

@@ -68,15 +68,3 @@ def test_concurrency_bounds_programs_as_the_proposal_says(system: System) -> Non
         lambda: [gate.code for gate in system.store.gates.explain(jobs[-1])] == ["SLOTS_FULL"], "the slots are full"
     )
     assert [system.status(job) for job in jobs].count(Status.RUNNING) == 2
-
-
-def test_a_slip_in_the_table_of_a_program_stops_every_command_before_it_costs_a_job(system: System) -> None:
-    config = allow(system, scrape={"argv": ["/bin/true"], "cwdd": "/srv"})
-    job = system.enqueue("scrape")
-    sentence = "commands.scrape: there is no setting 'cwdd': did you mean cwd?"
-
-    daemon = system.begin(config=config)
-
-    assert daemon.ends() == 78
-    assert sentence in daemon.log.read_text()
-    assert system.status(job) is Status.PENDING

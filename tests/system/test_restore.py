@@ -60,21 +60,6 @@ def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
     elsewhere.assert_sound()
 
 
-def test_no_backup_takes_the_place_of_a_database_that_a_daemon_works_with(system: System, tmp_path: Path) -> None:
-    job = system.enqueue("sleep")
-    daemon = system.start()
-    system.pids_of(job)
-    assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
-    there = system.database.stat().st_ino
-
-    refused = system.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
-
-    assert refused.returncode == 1
-    assert "systemctl stop pagemill" in refused.stderr
-    assert system.database.stat().st_ino == there
-    assert daemon.process.poll() is None
-
-
 def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: System, tmp_path: Path) -> None:
     job = system.enqueue("chaos")
     system.start()
