@@ -19,33 +19,39 @@ from tests.simulation.world import KINDS, Plan, plan_of, play
 HISTORIES = short(20, full=60)
 """Within so many, and those below, each mutant is caught; the store and the daemon as they are survive them all."""
 FOUND_BY = {
-    "complete that overtakes a cancel": 44,
-    "job that comes back to a stopped batch ready": 50,
+    "complete that overtakes a cancel": 46,
+    "job that comes back to a stopped batch ready": 95,
     "row of a dead worker kept": 29,
-    "job that comes in ready to a stopped batch": 70,
-    "claim that nobody heard of kept": 17,
-    "owner limit not counted": 18,
-    "report without a fence": 3,
-    "progress may fall": 10,
-    "a claim that gates do not bind": 3,
-    "children of a fenced worker left at work": 7,
-    "complete without a fence": 13,
-    "release without a fence": 3,
-    "fail without a fence": 3,
-    "beat without a fence": 1,
-    "no cap of requeues": 3,
-    "at most once, again": 14,
-    "follow-ups of a refused completion": 3,
-    "lost children left at work": 29,
-    "type limit not counted": 10,
-    "completion in two transactions": 21,
-    "worker that never fences itself": 7,
-    "claim that selects, then updates": 3,
-    "requeue that forgets a cancel": 1,
-    "requeue of a worker that lives": 1,
-    "release that costs a requeue": 1,
+    "job that comes in ready to a stopped batch": 90,
+    "claim that nobody heard of kept": 9,
+    "owner limit not counted": 124,
+    "report without a fence": 8,
+    "progress may fall": 31,
+    "a claim that gates do not bind": 124,
+    "children of a fenced worker left at work": 56,
+    "complete without a fence": 129,
+    "release without a fence": 99,
+    "fail without a fence": 99,
+    "beat without a fence": 72,
+    "no cap of requeues": 73,
+    "at most once, again": 9,
+    "follow-ups of a refused completion": 124,
+    "lost children left at work": 72,
+    "type limit not counted": 86,
+    "completion in two transactions": 123,
+    "worker that never fences itself": 56,
+    "claim that selects, then updates": 86,
+    "requeue that forgets a cancel": 116,
+    "requeue of a worker that lives": 86,
+    "release that costs a requeue": 63,
+    "two of one concurrency key": 6,
+    "due jobs never freed": 116,
+    "completed before its files are moved": 116,
+    "orphans never taken back": 116,
+    "batch that nobody sees ending": 116,
+    "batch that ends before its jobs": 62,
 }
-"""The histories that found them last, tried first: to look for the rare ones takes seconds each. Others: 0."""
+"""The shortest histories that find them, tried first: to look for one takes seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +69,7 @@ _plans = st.builds(
 
 
 @settings(
-    max_examples=30,
+    max_examples=short(15, full=100),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
@@ -93,7 +99,7 @@ def test_every_mutant_takes_away_what_is_there_and_somebody_misses_it() -> None:
 
 def test_the_same_plan_is_the_same_history(stores: StorePool) -> None:
     with MUTANTS[0].stores() as mutated:
-        seed = next(seed for seed in range(HISTORIES) if play(plan_of(seed), mutated))
+        seed = FOUND_BY[MUTANTS[0].name]
         first = play(plan_of(seed), mutated)
         again = play(plan_of(seed), mutated)
         with MUTANTS[0].stores() as another:
