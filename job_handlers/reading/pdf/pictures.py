@@ -28,10 +28,17 @@ class StatedFigure(NamedTuple):
     box: Box | None
 
 
-def with_pictures(page: Any, own: Any, blocks: Sequence[Block], text: str, tree: Any) -> list[Block]:
-    """Return the blocks and pictures in reading order. `tree` is the root of the structure tree, or None."""
+def with_pictures(
+    page: Any, own: Any, blocks: Sequence[Block], text: str, tree: Any, images: Sequence[Box] | None
+) -> list[Block]:
+    """Return the blocks and pictures in reading order.
+
+    `tree` is the root of the structure tree, or None; `images` are the places of the images, if they are known.
+    """
     whole = mupdf.fz_bound_page(page)
-    boxes = [one for one in _joined(_image_boxes(page, whole)) if _is_picture(one, whole, blocks)]
+    placed = _image_boxes(page) if images is None else images[:_IMAGES_MAX]
+    shown = [(max(x0, whole.x0), max(y0, whole.y0), min(x1, whole.x1), min(y1, whole.y1)) for x0, y0, x1, y1 in placed]
+    boxes = [one for one in _joined(shown) if _is_picture(one, whole, blocks)]
     figures = _stated_figures(own, tree) if tree is not None else []
     found = [(box, "") for box in boxes]
     if any(one.box for one in figures):
@@ -46,7 +53,7 @@ def with_pictures(page: Any, own: Any, blocks: Sequence[Block], text: str, tree:
     return made
 
 
-def _image_boxes(page: Any, whole: Any) -> list[Box]:
+def _image_boxes(page: Any) -> list[Box]:
     identity = pymupdf.Matrix(1, 1)
     read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, pymupdf.TEXT_PRESERVE_IMAGES, identity))
     found: list[Box] = []
@@ -54,7 +61,7 @@ def _image_boxes(page: Any, whole: Any) -> list[Box]:
     while block and len(found) < _IMAGES_MAX:
         if block.type == mupdf.FZ_STEXT_BLOCK_IMAGE:
             box = block.bbox
-            found.append((max(box.x0, whole.x0), max(box.y0, whole.y0), min(box.x1, whole.x1), min(box.y1, whole.y1)))
+            found.append((box.x0, box.y0, box.x1, box.y1))
         block = block.next
     return found
 
@@ -109,9 +116,10 @@ def _stated_figures(own: Any, tree: Any) -> list[StatedFigure]:
     found: dict[int, StatedFigure] = {}
     whole, shown = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
     mupdf.pdf_page_transform(own, whole, shown)
+    seen: set[int] = set()
     for at in range(elements.pdf_array_len() if elements is not None else 0):
-        element = _figure_above(elements.pdf_array_get(at))
-        if element is not None and element.pdf_to_num() not in found:
+        element = _figure_above(elements.pdf_array_get(at), seen)
+        if element is not None:
             alt = " ".join(element.pdf_dict_gets("Alt").pdf_to_text_string().split())
             found[element.pdf_to_num()] = StatedFigure(alt, _stated_box(element.pdf_dict_gets("A"), shown))
     return list(found.values())
@@ -130,8 +138,12 @@ def _in_number_tree(node: Any, number: int, depth: int) -> Any:
     return None
 
 
-def _figure_above(element: Any) -> Any:
+def _figure_above(element: Any, seen: set[int]) -> Any:
+    """Return None if there is none, or if it was seen before."""
     for _ in range(3):
+        if (number := element.pdf_to_num()) in seen:
+            return None
+        seen.add(number)
         if element.pdf_dict_gets("S").pdf_to_name() == "Figure":
             return element
         element = element.pdf_dict_gets("P")

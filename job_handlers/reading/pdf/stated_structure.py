@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.reading.pdf.library import mupdf, pymupdf
@@ -35,6 +36,42 @@ class Statement(NamedTuple):
     level: int = 0
     group: int = 0
     """Number of the element within the page."""
+
+
+class _TaggedLine(Struct, gc=False):
+    x: int
+    y: int
+    text: str
+
+
+class _Corners(Struct, gc=False):
+    x: int
+    y: int
+    w: int
+    h: int
+
+
+class _TaggedBlock(Struct):
+    type: str
+    bbox: _Corners | None = None
+    std: str = ""
+    lines: list[_TaggedLine] = []
+    contents: list[_TaggedBlock] = []
+
+
+class _TaggedPage(Struct):
+    blocks: list[_TaggedBlock]
+
+
+_decode = msgspec.json.Decoder(_TaggedPage).decode
+
+Box = tuple[float, float, float, float]
+
+
+class StatedParts(NamedTuple):
+    of_lines: Mapping[Place, Statement]
+    images: list[Box] | None
+    """Places of the page's images; None if they were not looked for."""
 
 
 class StatedStructure:
@@ -67,24 +104,26 @@ class StatedStructure:
             for one in blocks
         ]
 
-    def statements(self, page: Any, flags: int, height: float) -> dict[Place, Statement]:
+    def parts(self, page: Any, flags: int, height: float) -> StatedParts:
         if self.tree is None:
-            return {}
-        read = pymupdf.extra.page_get_textpage(page, None, flags | mupdf.FZ_STEXT_COLLECT_STRUCTURE, _IDENTITY)
+            return StatedParts({}, None)
+        flags |= mupdf.FZ_STEXT_COLLECT_STRUCTURE | mupdf.FZ_STEXT_PRESERVE_IMAGES
+        read = pymupdf.extra.page_get_textpage(page, None, flags, _IDENTITY)
         buffer = mupdf.FzBuffer(1 << 14)
         out = mupdf.FzOutput(buffer)
         mupdf.fz_print_stext_page_as_json(out, mupdf.FzStextPage(read), 100.0)
         out.fz_close_output()
         try:
-            blocks = msgspec.json.decode(buffer.fz_buffer_extract())["blocks"]
+            blocks = _decode(buffer.fz_buffer_extract()).blocks
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return {}
-        groups = count(1)
-        found = dict(_walk(blocks, Statement(), groups, 0))
-        inside = [one for one in found.values() if one.group]
-        if len(inside) < _IN_TREE_LEAST * len(found):
-            return {}
-        return {place: one if one.group else _artifact(place, height) for place, one in found.items()}
+            return StatedParts({}, None)
+        images: list[Box] = []
+        found = dict(_walk(blocks, Statement(), count(1), 0, images))
+        inside = sum([one.group > 0 for one in found.values()])
+        if inside < _IN_TREE_LEAST * len(found):
+            return StatedParts({}, images)
+        said = {place: one if one.group else _artifact(place, height) for place, one in found.items()}
+        return StatedParts(said, images)
 
 
 def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[TextLink]:
@@ -114,17 +153,18 @@ def _is_inside(x: float, y: float, box: Any) -> bool:
 
 
 def _walk(
-    blocks: Sequence[Any], above: Statement, groups: Iterator[int], depth: int
+    blocks: Sequence[_TaggedBlock], above: Statement, groups: Iterator[int], depth: int, images: list[Box]
 ) -> Iterator[tuple[Place, Statement]]:
     if depth > 100:
         return
     for block in blocks:
-        for line in block.get("lines", ()):
-            if line["text"].strip():
-                yield (line["x"], line["y"]), above
-        contents = block.get("contents")
-        if contents:
-            yield from _walk(contents, _below(block["std"], above, groups), groups, depth + 1)
+        for line in block.lines:
+            if not line.text.isspace():
+                yield (line.x, line.y), above
+        if block.contents:
+            yield from _walk(block.contents, _below(block.std, above, groups), groups, depth + 1, images)
+        elif block.type == "image" and (box := block.bbox):
+            images.append((box.x / 100, box.y / 100, (box.x + box.w) / 100, (box.y + box.h) / 100))
 
 
 def _below(kind: str, above: Statement, groups: Iterator[int]) -> Statement:

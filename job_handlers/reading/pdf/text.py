@@ -112,12 +112,12 @@ def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
     has_pictures = _has_pictures(own)
     may_be_scan = has_pictures and _may_be_scan(document, number)
     size = size_of(whole)
-    said = stated.statements(page, _FLAGS_UNCLIPPED, size[1])
-    made = _page_text(size, read, found, None, said, may_be_scan=may_be_scan)
+    said = stated.parts(page, _FLAGS_UNCLIPPED, size[1])
+    made = _page_text(size, read, found, None, said.of_lines, may_be_scan=may_be_scan)
     blocks = stated.with_outline(number, made.blocks, made.text)
     links = links_of(page, read, blocks, made.text)
     if has_pictures:
-        blocks = with_pictures(page, own, blocks, made.text, stated.tree)
+        blocks = with_pictures(page, own, blocks, made.text, stated.tree, said.images)
     return replace(made, blocks=blocks, links=links)
 
 
