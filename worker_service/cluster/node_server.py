@@ -79,13 +79,13 @@ class NodeServer:
             self._pool.close()
 
     async def _serve(self, listener: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(self._pool.fileno(), self._pass_on)
-        server = await asyncio.start_unix_server(self._attend, sock=listener)
+        asyncio.get_running_loop().add_reader(self._pool.fileno(), self._forward_events)
+        server = await asyncio.start_unix_server(self._handle_connection, sock=listener)
         idle_since = time.monotonic()
         # The attempts of a fork server that died have ended when its last process is gone.
         while (self._pool.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
             await asyncio.sleep(_TICK_SECONDS if self._pool.is_alive else 0.02)
-            self._pass_on()
+            self._forward_events()
             idle_since = time.monotonic() if self._connections else idle_since
             for connection in self._connections:
                 if connection.key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
@@ -96,7 +96,7 @@ class NodeServer:
         while self._connections:
             await asyncio.sleep(0.01)
 
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._pool.is_alive:
             # The task tries again until another server has started.
             writer.close()
@@ -142,7 +142,7 @@ class NodeServer:
         self._by_key[order.key] = connection
         self._pool.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
 
-    def _pass_on(self) -> None:
+    def _forward_events(self) -> None:
         for event in self._pool.take_events():
             connection = self._by_key.get(event.key)
             if connection is None:
@@ -150,7 +150,7 @@ class NodeServer:
             if isinstance(event, Asked):
                 self._answer(event, connection)
             elif isinstance(event, Ended):
-                self._end(event, connection)
+                self._end_attempt(event, connection)
             else:
                 connection.send(MESSAGE, encode_message(event))
 
@@ -163,7 +163,7 @@ class NodeServer:
         else:
             self._pool.answer(asked, empty_answer(question))
 
-    def _end(self, ended: Ended, connection: _WorkerConnection) -> None:
+    def _end_attempt(self, ended: Ended, connection: _WorkerConnection) -> None:
         if ended.published:
             message = "it has published files, which an attempt on a cluster node cannot: leave `runs_on_cluster` out"
             ended = Ended(*ended.key, How.PERMANENT, code="FILES_ON_NODE", message=message, usage=ended.usage)

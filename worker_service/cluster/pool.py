@@ -148,7 +148,7 @@ class ClusterPool:
 
     def take_events(self) -> list[AttemptEvent]:
         placed, self._placed_here = self._placed_here, []
-        events = [*placed, *self.local.take_events(), *self._on_nodes()]
+        events = [*placed, *self.local.take_events(), *self._take_node_events()]
         for one in events:
             if isinstance(one, Ended):
                 self._local_keys.discard(one.key)
@@ -166,7 +166,7 @@ class ClusterPool:
     def restart(self) -> Sequence[HandlerDescription]:
         return self.local.restart()
 
-    def _on_nodes(self) -> Iterator[AttemptEvent]:
+    def _take_node_events(self) -> Iterator[AttemptEvent]:
         for one in self.ray.take_events():
             if isinstance(one, Ended):
                 order = self._orders.pop(one.key)

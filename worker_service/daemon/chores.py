@@ -145,7 +145,7 @@ def adopt_slots(context: DaemonContext) -> float:
 @dataclass(slots=True)
 class DiskSpace:
     context: DaemonContext
-    tell: Callable[[bool], None]
+    set_disk_low: Callable[[bool], None]
     free_bytes_least: int = FREE_BYTES_LEAST
     _is_low: bool = False
 
@@ -155,7 +155,7 @@ class DiskSpace:
         # Require 25 % more before resuming, or claiming would stop and resume with every file.
         is_low = free < self.free_bytes_least * (1.25 if self._is_low else 1)
         if is_low != self._is_low:
-            self.tell(is_low)
+            self.set_disk_low(is_low)
             self._is_low = is_low
             if is_low:
                 self.context.log.error(events.DISK_LOW, free_bytes=free, least_bytes=self.free_bytes_least)

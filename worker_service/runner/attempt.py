@@ -106,13 +106,13 @@ class ForkedChild:
 
     def _fork(self, launch: Launch, begin: Begin, loader: HandlerLoader | None) -> None:
         assert loader is not None
-        with contextlib.ExitStack() as near, contextlib.ExitStack() as far:
+        with contextlib.ExitStack() as our_ends, contextlib.ExitStack() as child_ends:
             ends = []
-            for does_it_write in (True, True, False):
+            for child_writes in (True, True, False):
                 reading, writing = os.pipe()
-                ours, its = (reading, writing) if does_it_write else (writing, reading)
-                near.callback(os.close, ours)
-                far.callback(os.close, its)
+                ours, its = (reading, writing) if child_writes else (writing, reading)
+                our_ends.callback(os.close, ours)
+                child_ends.callback(os.close, its)
                 os.set_blocking(ours, False)
                 ends.append((ours, its))
             (self.messages, messages), (self.output, output), (self.answers, answers) = ends
@@ -128,7 +128,7 @@ class ForkedChild:
                 begun=self._begun,
             )
             self.pid = fork_process(lambda: run_child(spec, loader))
-            near.pop_all()
+            our_ends.pop_all()
 
     @property
     def staging(self) -> Path:

@@ -314,7 +314,7 @@ def _location(steps: TracebackType | None) -> str:
     if not frames:
         return ""
     home = Path(frames[0].filename).parent
-    *_, inner = [encode_frame for encode_frame in frames if Path(encode_frame.filename).parent.is_relative_to(home)]
+    *_, inner = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(home)]
     return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
 
 

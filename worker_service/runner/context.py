@@ -84,12 +84,12 @@ class Cancellation:
 
 class Pipe:
     def __init__(
-        self, descriptor: int, answers: int, output: int, held: Callable[[], AbstractContextManager[None]]
+        self, descriptor: int, answers: int, output: int, deferred: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._descriptor = descriptor
         self._answers = answers
         self._output = output
-        self._deferred = held
+        self._deferred = deferred
         # A handler may use threads.
         self._send_lock, self._ask_lock, self._log_lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)

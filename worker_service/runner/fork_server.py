@@ -196,8 +196,8 @@ class ForkServer:
                 self._return_order(queued, queue)
 
     def _add_unsent(self, frames: Iterable[bytes]) -> None:
-        for queued in frames:
-            self._unsent += queued
+        for frame in frames:
+            self._unsent += frame
 
     def _refuse(self, key: Key, how: How, code: str, message: str, waited: float | None = None) -> None:
         ended = encode_message(Ended(*key, how, code=code, message=message))

@@ -1,4 +1,4 @@
-"""The daemon's side of the child processes. Every launched order gets exactly one `Ended`, whatever crashes."""
+"""The daemon's side of the child processes. Every launched order gets exactly one `Ended`, even after a crash."""
 
 from __future__ import annotations
 

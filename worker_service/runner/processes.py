@@ -1,6 +1,6 @@
 """Marks that tell which attempt a process belongs to, and what attempts left behind.
 
-A child is marked by a resource limit without effect on it (RLIMIT_RTTIME), which descendants inherit whatever they do.
+A child is marked by a resource limit without effect on it (RLIMIT_RTTIME), which descendants inherit in any session.
 The hard limit is a digest of the pool's staging root, because two services may both run job 1; the soft limit is the
 child's number.
 """

@@ -1,6 +1,6 @@
 """Frames of the messages between daemon, fork server and children. The receiver trusts nothing.
 
-A frame is ``P``, one byte of version, four bytes of length, and one JSON message. `Garbled` stands for anything else.
+A frame is ``P``, one byte of version, four bytes of length, and one JSON message. Other bytes are `Garbled`.
 The fork server passes a child's messages on as the same bytes.
 """
 
