@@ -21,14 +21,11 @@ README_LINES_MOST = 120
 ARCHITECTURE_LINES_MOST = 330
 COLUMNS_MOST = 120
 
-EACH = pytest.mark.parametrize(("line", "command"), [pytest.param(*pair, id=pair[0]) for pair in manual.commands()])
+COMMANDS = dict(manual.commands())
 
 
 def written() -> list[Path]:
     return sorted(path for pattern in ("*.md", "docs/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern))
-
-
-PAGES = pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in written()])
 
 
 def outside_of_blocks(page: Path) -> list[str]:
@@ -44,13 +41,11 @@ def test_the_pages_that_one_begins_with_are_short(name: str, most: int) -> None:
     assert len((ROOT / name).read_text("utf-8").splitlines()) <= most
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in written() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"],
-    ids=lambda one: one.name,
-)
-def test_no_line_of_prose_is_too_long_to_read(page: Path) -> None:
-    assert [line for line in outside_of_blocks(page) if len(line) > COLUMNS_MOST and not line.startswith("|")] == []
+def test_no_line_of_prose_is_too_long_to_read() -> None:
+    pages = [page for page in written() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"]
+    lines = [(page.name, line) for page in pages for line in outside_of_blocks(page)]
+
+    assert [one for one in lines if len(one[1]) > COLUMNS_MOST and not one[1].startswith("|")] == []
 
 
 def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
@@ -106,16 +101,15 @@ def test_every_key_of_a_program_of_one_s_own_is_told() -> None:
         assert re.search(rf"^\| (`\w+`, )?`{key}`", page, re.MULTILINE), key
 
 
-@PAGES
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+def test_every_link_leads_somewhere() -> None:
+    links = ((page, link) for page in written() for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")))
+    for page, link in links:
         if link.startswith(("https://", "http://")):
             continue
         path, _, heading = link.partition("#")
         target = page.parent / path if path else page
-        assert target.exists(), link
-        if heading:
-            assert heading in headings(target), link
+        assert target.exists(), (page, link)
+        assert not heading or heading in headings(target), (page, link)
 
 
 def headings(page: Path) -> set[str]:
@@ -124,24 +118,19 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-@EACH
-def test_the_help_of_each_verb_begins_with_an_example(line: str, command: click.Command) -> None:
-    text = command.get_help(click.Context(command, info_name=line))
-
-    first = text.split("\n\n")[1]
-    assert line in first
-    assert command.name == line.split()[-1]
+def test_the_help_of_each_verb_begins_with_an_example() -> None:
+    for line, command in COMMANDS.items():
+        text = command.get_help(click.Context(command, info_name=line))
+        assert line in text.split("\n\n")[1]
+        assert command.name == line.split()[-1]
 
 
-@EACH
-def test_each_verb_speaks_json_and_takes_a_database(line: str, command: click.Command) -> None:
-    if isinstance(command, click.Group):
-        return
-    options = {option for parameter in command.params for option in parameter.opts}
-    flags = {setting.flag for setting in every_setting().values() if setting.has_flag}
+def test_each_verb_speaks_json_and_takes_a_database() -> None:
+    assert {setting.flag for setting in every_setting().values() if setting.has_flag} == {"--database"}
 
-    assert flags == {"--database"}
-    assert {"--json", *flags} <= options
+    for line, command in COMMANDS.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert isinstance(command, click.Group) or {"--json", "--database"} <= options, line
 
 
 def test_every_setting_stands_in_the_page_of_the_settings() -> None:
@@ -161,8 +150,7 @@ def test_our_settings_name_no_setting_of_a_handler() -> None:
 
 
 def test_the_examples_in_the_help_name_options_that_are_there() -> None:
-    every = dict(manual.commands())
-    for line, command in every.items():
+    for line, command in COMMANDS.items():
         examples = [part for part in (command.help or "").split("\n\n")[0].splitlines() if line in part]
         for example in examples:
             own = example.split(line, 1)[1].split("pagemill")[0].split("&&")[0]
