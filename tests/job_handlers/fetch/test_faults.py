@@ -95,9 +95,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "range ignored": {"kind": "whole"},
 }
 DRIVE_ONLY: dict[str, dict[str, Any]] = {
-    "rateLimitExceeded": {"kind": "status", "status": 403, "reason": "rateLimitExceeded"},
-    "userRateLimitExceeded": {"kind": "status", "status": 403, "reason": "userRateLimitExceeded"},
-    "sharingRateLimitExceeded": {"kind": "status", "status": 403, "reason": "sharingRateLimitExceeded"},
+    "rate limit": {"kind": "status", "status": 403, "reason": "userRateLimitExceeded"},
     "token refused once": {"kind": "status", "status": 401, "reason": "authError"},
     # Of an ordinary web server, only a digest that the person gives could tell.
     "swapped": {"kind": "swapped"},
@@ -111,13 +109,11 @@ def test_a_fault_in_any_chunk_costs_time_and_nothing_else(
 ) -> None:
     file = File(server, source)
     for place, skip in PLACES.items():
-        if name in SLOW and place != "middle":
+        # For an ordinary web server a 403 is an answer.
+        if (name in SLOW and place != "middle") or (name == "page with 403" and source == "https"):
             continue
         server.log.clear()
         fetching = Fetching(tmp_path / place)
-        if name == "page with 403" and source == "https":
-            # For an ordinary web server a 403 is an answer.
-            continue
         fault = Fault(on=file.on, skip=file.skip + skip, **{**FAULTS, **DRIVE_ONLY}[name])
         server.arm(fault)
 
@@ -127,22 +123,8 @@ def test_a_fault_in_any_chunk_costs_time_and_nothing_else(
         assert fault.met == 1, place
         assert got.bytes_fetched == len(CONTENT) or got.restarts, place
         assert got.restarts <= 1, place
-
-
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("kind", ["cut", "stall", "drip"])
-def test_what_has_arrived_is_kept_and_the_next_request_begins_there(
-    server: DriveServer, fetching: Fetching, source: str, kind: str
-) -> None:
-    file = File(server, source)
-    server.arm(Fault(kind, on=file.on, skip=file.skip + 1, at=3000))
-
-    got = file.fetched(fetching)
-
-    begins = file.begins()
-    assert begins[:2] == [0, CHUNK]
-    assert begins[2] >= CHUNK + 3000
-    assert got.bytes_fetched == len(CONTENT)
+        if name in ("cut", "stall", "drip"):
+            assert file.begins()[skip + 1] >= skip * CHUNK + 3000, place
 
 
 def test_a_healthy_download_uses_one_connection_for_all_its_chunks(server: DriveServer, fetching: Fetching) -> None:
@@ -158,7 +140,7 @@ def test_a_healthy_download_uses_one_connection_for_all_its_chunks(server: Drive
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_five_retries_in_a_row_double_their_wait_and_the_sixth_failure_gives_back(
+def test_five_retries_in_a_row_double_their_wait_and_none_comes_before_retry_after(
     server: DriveServer, fetching: Fetching, source: str
 ) -> None:
     file = File(server, source)
@@ -172,22 +154,22 @@ def test_five_retries_in_a_row_double_their_wait_and_the_sixth_failure_gives_bac
     assert 62 <= fetching.waited <= 62 * 1.25
     assert len(fetching.teller.lines) == 6
 
+    server.arm(Fault("status", on=file.on, skip=file.skip, status=429, headers={"Retry-After": "50"}))
+    again = Fetching(fetching.keep.with_name("again"))
+    file.fetched(again)
+    assert 50 <= again.waited <= 51
 
-def test_any_new_byte_restores_the_budget(server: DriveServer, fetching: Fetching) -> None:
-    file = File(server, "drive")
+
+def test_any_new_byte_restores_the_budget_and_the_same_bytes_again_do_not(server: DriveServer, tmp_path: Path) -> None:
+    file, fetching = File(server, "drive"), Fetching(tmp_path / "new")
     server.arm(*(Fault("cut", at=2000) for _ in range(20)))
-
     assert file.fetched(fetching).part.path.read_bytes() == CONTENT
     assert 40 <= fetching.waited <= 40 * 1.25
 
-
-def test_the_same_bytes_again_do_not_restore_it(server: DriveServer, fetching: Fetching) -> None:
-    """A server without ranges that cuts each answer at the same place."""
     server.plain["report.pdf"] = Plain(CONTENT, has_ranges=False)
     server.arm(Fault("cut", on="plain", skip=1, at=2000, times=50))
-
     with pytest.raises(Retryable):
-        fetching.from_url(f"{server.url}/plain/report.pdf")
+        Fetching(tmp_path / "same").from_url(f"{server.url}/plain/report.pdf")
 
 
 YEARS = str(50 * 366 * 24 * 3600)
@@ -236,15 +218,6 @@ def test_a_403_of_drive_ends_as_its_reason_says(
         file.fetched(fetching)
 
     assert not code or getattr(ended.value, "code", "") == code
-
-
-def test_nothing_is_asked_before_retry_after(server: DriveServer, fetching: Fetching) -> None:
-    file = File(server, "drive")
-    server.arm(Fault("status", status=429, headers={"Retry-After": "50"}))
-
-    file.fetched(fetching)
-
-    assert 50 <= fetching.waited <= 51
 
 
 # --- the file itself ----------------------------------------------------------------------------------
@@ -300,11 +273,9 @@ def test_a_server_that_says_nothing_but_sends_another_file_is_fetched_anew(
 def test_a_file_that_never_rests_is_left_for_later(server: DriveServer, fetching: Fetching, source: str) -> None:
     file = File(server, source)
     seeds = iter(range(1, 100))
-    server.arm(
-        Fault(
-            "deed", on=file.on, skip=file.skip, times=99, deed=lambda: file.write(pdf(len(CONTENT), seed=next(seeds)))
-        )
-    )
+    fault = Fault("deed", on=file.on, skip=file.skip, times=99)
+    fault.deed = lambda: file.write(pdf(len(CONTENT), seed=next(seeds)))
+    server.arm(fault)
 
     with pytest.raises(Retryable) as ended:
         file.fetched(fetching)
@@ -346,7 +317,7 @@ def test_a_chunked_answer_is_whole_or_tried_again(server: DriveServer, fetching:
     assert bool(fetching.teller.lines) is cut
 
 
-def test_bytes_of_another_revision_are_not_gone_on_with(server: DriveServer, fetching: Fetching) -> None:
+def test_bytes_of_another_revision_are_discarded(server: DriveServer, fetching: Fetching) -> None:
     file = File(server, "drive")
     server.arm(Fault("status", skip=2, times=6))
     with pytest.raises(Retryable):
@@ -630,26 +601,17 @@ def test_of_hundreds_of_random_schedules_none_ends_with_a_wrong_file(
             kind = chance.choice(QUICK_KINDS) if chance.random() > 0.02 else chance.choice(("stall", "drip"))
             if kind == "swapped" and file.kind == "https":
                 continue
-            server.arm(
-                Fault(
-                    kind,
-                    on=file.on,
-                    skip=chance.randrange(0, 5),
-                    times=chance.choice((1, 1, 2, 3)),
-                    at=chance.randrange(0, 4096),
-                    status=chance.choice((200, 403, 408, 429, 500, 502, 503, 504)),
-                    deed=edit if kind == "deed" else lambda: None,
-                )
-            )
+            fault = Fault(kind, file.on, chance.choice((1, 1, 2, 3)), chance.randrange(0, 5))
+            fault.at = chance.randrange(0, 4096)
+            fault.status = chance.choice((200, 403, 408, 429, 500, 502, 503, 504))
+            fault.deed = edit if kind == "deed" else fault.deed
+            server.arm(fault)
         fetching = Fetching(tmp_path / str(number), TINY)
         # Two attempts of one job.
         for _ in range(2):
             try:
-                if file.kind == "drive":
-                    source = _Shared(drive, file.item.id)
-                    got = fetching.of(source)
-                else:
-                    got = file.fetched(fetching)
+                is_drive = file.kind == "drive"
+                got = fetching.of(_Shared(drive, file.item.id)) if is_drive else file.fetched(fetching)
             except HandlerError:
                 continue
             assert got.part.path.read_bytes() == file.plain.content, (seed, number, server.log)
