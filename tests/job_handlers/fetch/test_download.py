@@ -103,13 +103,8 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: I
     done = run(f"https://drive.google.com/file/d/{item.id}/view?usp=sharing", read={"languages": ["deu"]})
 
     assert done.how is How.DONE, done.ended.message
-    [published] = done.published
-    assert (published.role, published.name, published.sha256, published.md5) == (
-        "original",
-        "Annual report.pdf",
-        SHA256,
-        MD5,
-    )
+    [file] = done.published
+    assert (file.role, file.name, file.sha256, file.md5) == ("original", "Annual report.pdf", SHA256, MD5)
     assert done.files[0].read_bytes() == CONTENT
     assert done.progress[-1] == (100.0, "0.2 MB")
     counts = [one.count for one in done.events if isinstance(one, Progressed)]
@@ -274,21 +269,17 @@ def test_a_payload_that_makes_no_sense_is_refused(here: Here, payload: dict[str,
     assert code_of(ended) in ("SOURCE_UNKNOWN", "PAYLOAD_INVALID")
 
 
-def test_an_old_link_shows_its_resource_key(server: DriveServer, here: Here) -> None:
-    item = server.store.add("a.pdf", CONTENT, resource_key="0-abc")
+def test_an_old_link_shows_its_resource_key_and_a_shortcut_leads_into_a_shared_drive(
+    server: DriveServer, here: Here
+) -> None:
+    shared = server.store.shared_drive("Team")
+    item = server.store.add("a.pdf", CONTENT, drive_id=shared.drive_id, resource_key="0-abc")
     link = f"https://drive.google.com/open?id={item.id}"
 
     assert code_of(here(link)) == "NOT_FOUND"
     assert isinstance(here(f"{link}&resourcekey=0-abc"), Done)
     assert isinstance(here(link, resource_key="0-abc"), Done)
-
-
-def test_a_shortcut_is_followed_and_a_shared_drive_is_seen(server: DriveServer, here: Here) -> None:
-    shared = server.store.shared_drive("Team")
-    item = server.store.add("a.pdf", CONTENT, drive_id=shared.drive_id, resource_key="0-key")
-    shortcut = server.store.shortcut("to a", item.id, target_key="0-key")
-
-    assert isinstance(here(shortcut.id), Done)
+    assert isinstance(here(server.store.shortcut("to a", item.id, target_key="0-abc").id), Done)
 
 
 # --- secrets ------------------------------------------------------------------------------------------
@@ -304,17 +295,15 @@ def test_messages_and_logs_contain_no_secret(server: DriveServer, here: Here, tm
     item = server.store.add("a.pdf", CONTENT)
     write_credential(tmp_path, "drive_user", server.tokens.user())
     shown = ""
-    for credential, fault in (
-        ("drive", Fault("status", status=401, reason="authError", on="metadata", times=9)),
-        ("drive", Fault("garbage", on="metadata", times=9)),
-        ("drive_user", Fault("page", status=403, on="media", times=9)),
-        ("drive_user", None),
+    for credential, secret, *faults in (
+        ("drive", "", Fault("status", status=401, reason="authError", on="metadata", times=9)),
+        ("drive", "", Fault("garbage", on="metadata", times=9)),
+        ("drive_user", "", Fault("page", status=403, on="media", times=9)),
+        ("drive_user", "another"),
     ):
         server.faults.clear()
-        if fault is None:
-            server.tokens.client_secret = "another"
-        else:
-            server.arm(fault)
+        server.tokens.client_secret = secret or server.tokens.client_secret
+        server.arm(*faults)
         ended = here(item.id, credential=credential)
         assert isinstance(ended, HandlerError)
         shown += "\n".join(traceback.format_exception(ended) + here.context.lines)
@@ -427,22 +416,15 @@ def test_who_writes_into_a_file_and_sets_its_time_back_leaves_another_revision(t
 def test_a_path_that_is_no_file_for_jobs_is_refused(
     server: DriveServer, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    path = tmp_path / "file.pdf"
-    if what == "a directory":
-        path.mkdir()
-    elif what == "a pipe":
-        os.mkfifo(path)
-    elif what == "a device":
-        path = Path("/dev/zero")
-    elif what == "a credential":
-        path = tmp_path / "credentials" / "drive"
-    elif what == "a link to one":
-        path.symlink_to(tmp_path / "credentials" / "drive")
-    elif what == "outside":
-        path.write_bytes(CONTENT)
-        monkeypatch.setenv(local.ROOTS.variable, f"{tmp_path}/fi:{tmp_path}/elsewhere")
+    secret = tmp_path / "credentials" / "drive"
+    (tmp_path / "a directory").mkdir()
+    os.mkfifo(tmp_path / "a pipe")
+    (tmp_path / "a link to one").symlink_to(secret)
+    (tmp_path / "outside").write_bytes(CONTENT)
+    if what == "outside":
+        monkeypatch.setenv(local.ROOTS.variable, f"{tmp_path}/out:{tmp_path}/elsewhere")
 
-    ended = here(str(path))
+    ended = here(str({"a device": "/dev/zero", "a credential": secret}.get(what, tmp_path / what)))
 
     assert code_of(ended) in ("UNREADABLE", "NO_FILE", "PATH_REFUSED")
     assert "PRIVATE" not in str(ended)

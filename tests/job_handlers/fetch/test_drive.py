@@ -56,12 +56,7 @@ def test_a_token_that_has_ended_is_fetched_anew(server: DriveServer, google: Dri
 def test_metadata_is_not_waited_for_longer_than_a_chunk(server: DriveServer, google: Drive) -> None:
     item = server.store.add("a.pdf", b"x")
     google.entry(item.id)
-    for kind, on in (
-        ("header drip", "metadata"),
-        ("drip", "metadata"),
-        ("stall", "metadata"),
-        ("header drip", "token"),
-    ):
+    for kind, on in (*((kind, "metadata") for kind in ("header drip", "drip", "stall")), ("header drip", "token")):
         if on == "token":
             server.tokens.forget()
         server.arm(Fault(kind, on=on, gap=0.1))

@@ -61,13 +61,9 @@ def test_any_name_is_one_plain_name_in_its_directory(name: str, suffixes: tuple[
     assert not set("/\\\0") & set(safe)
 
 
-def test_a_name_that_has_one_of_the_endings_gets_no_other() -> None:
-    assert safe_name("fax.tiff", (".tif", ".tiff")) == "fax.tiff"
-    assert safe_name("photo.JPEG", (".jpg", ".jpeg")) == "photo.JPEG"
-    assert safe_name("fax", (".tif", ".tiff")) == "fax.tif"
-
-
-def test_a_long_name_keeps_its_ending() -> None:
+def test_a_name_keeps_one_of_the_endings() -> None:
+    endings = (".tif", ".tiff")
+    assert [safe_name(name, endings) for name in ("fax.tiff", "FAX.TIF", "fax")] == ["fax.tiff", "FAX.TIF", "fax.tif"]
     assert safe_name("ü" * 300 + ".pdf", (".pdf",)) == "ü" * 98 + ".pdf"
 
 
@@ -75,30 +71,18 @@ def test_a_long_name_keeps_its_ending() -> None:
 
 
 @pytest.mark.parametrize("has_md5", [True, False])
-def test_digests_are_of_what_is_on_the_disk(tmp_path: Path, has_md5: bool) -> None:
+def test_digests_are_of_what_is_on_the_disk_also_from_an_earlier_attempt(tmp_path: Path, has_md5: bool) -> None:
     content = os.urandom(3_000_001)
 
-    with PartialFile(tmp_path) as part:
-        part.adopt(FACTS, has_md5=has_md5)
-        for begin in range(0, len(content), 70_001):
-            part.append(content[begin : begin + 70_001])
-        found = part.digests(lambda done: None)
+    for half in (content[:2_000_000], content[2_000_000:]):
+        with PartialFile(tmp_path) as part:
+            part.adopt(FACTS, has_md5=has_md5)
+            for begin in range(0, len(half), 70_001):
+                part.append(half[begin : begin + 70_001])
+            found = part.digests(lambda done: None)
 
     assert found.sha256 == hashlib.sha256(content).hexdigest()
     assert found.md5 == (hashlib.md5(content).hexdigest() if has_md5 else "")
-
-
-def test_digests_include_what_an_earlier_attempt_left(tmp_path: Path) -> None:
-    with PartialFile(tmp_path) as part:
-        part.adopt(FACTS)
-        part.append(b"a" * 2_000_000)
-
-    with PartialFile(tmp_path) as part:
-        part.adopt(FACTS)
-        part.append(b"b")
-        found = part.digests(lambda done: None)
-
-    assert found.sha256 == hashlib.sha256(b"a" * 2_000_000 + b"b").hexdigest()
 
 
 @given(steps=st.lists(st.one_of(st.none(), st.integers(1, 1_500_000)), max_size=8))
