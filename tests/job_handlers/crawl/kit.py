@@ -1,8 +1,6 @@
-"""What the tests of crawls are written with: a real store, a Drive that is as strict as the real one with Google's own
-client before it, and crawls in this process that can be stopped at any of their words.
+"""A real store, a strict Drive behind Google's own client, and crawls that stop after their nth checkpoint.
 
-A crawl has no effect but what it says to the store, so that whoever raises after its nth word has done to it what a
-SIGKILL would.
+A crawl acts by its checkpoints alone, so an exception after one has the effect of a SIGKILL.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from tests.job_handlers.fetch.kit import Teller, drive_for
 from tests.job_handlers.fetch.quick_handlers import SOON
 from tests.store.kit import ByHand, lay_out
 from worker_service.base.clock import wall_clock
-from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
+from worker_service.handlers import CrawlPage, HandlerError, NewJob, Permanent, Snooze, Stopped
 from worker_service.jobs.attempts import Checkpoint, Completion, Failure
 from worker_service.jobs.documents import DocumentRequest, Question
 from worker_service.jobs.job import Job, Status
@@ -47,13 +45,11 @@ _WORKER = "w1"
 
 
 class Sigkill(BaseException):
-    """What nobody can catch."""
+    pass
 
 
 @dataclass(kw_only=True)
 class Attempt(Teller):
-    """A handler's context over a real store."""
-
     store: Store
     job: Job
     payload: CrawlPayload
@@ -80,14 +76,11 @@ class Attempt(Teller):
             raise Sigkill
 
     def ask(self, question: Question[Any]) -> Any:
-        """Changes nothing, so it is no word."""
         return self.store.attempts.answer(self.job.lease, question)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a crawl ended."""
-
     result: Mapping[str, Any]
     error: HandlerError | None
     words: int
@@ -99,7 +92,6 @@ class Ran:
         return {name: value for name, value in self.result.items() if name != "crawl"}
 
     def __getattr__(self, name: str) -> int:
-        """A count."""
         return int(self.result.get(name, 0))
 
 
@@ -123,39 +115,30 @@ class Crawls:
         return self.go_on(self.begin(folder, owner=owner, **asked), stop_at=stop_at)
 
     def begin(self, folder: Item | str | Path, *, owner: str = ALICE, **asked: Any) -> int:
-        """Enqueue it only."""
         named = folder.id if isinstance(folder, Item) else str(folder)
         platform = "local" if named.startswith("/") else "gdrive"
         payload = json.dumps({"folder": named, **asked})
         return self.store.intake.enqueue(NewJob("crawl", platform=platform, payload=payload, owner=owner)).job_id
 
     def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
-        """One attempt; if it is killed, a second."""
+        """Run one attempt, and a second if it is killed."""
         attempt = self._claim(job_id, stop_at)
         attempt.is_over = is_asked_to_stop
         try:
             return self._attempt(attempt)
         except Sigkill:
             self.store.leases.release(attempt.job.lease)
-            again = self._claim(job_id, 0)
-            return self._attempt(again)
+            return self._attempt(self._claim(job_id, 0))
 
-    def stopped(self, job_id: int, *, stop_at: int) -> None:
-        """One attempt that is stopped, and no other."""
+    def stopped(self, job_id: int, *, stop_at: int, fails: bool = False) -> None:
+        """Run one attempt that is killed."""
         attempt = self._claim(job_id, stop_at)
         with pytest.raises(Sigkill):
             self._attempt(attempt)
-        self.store.leases.release(attempt.job.lease)
-
-    def fail(self, job_id: int, *, stop_at: int) -> None:
-        """For good, after its nth word."""
-        attempt = self._claim(job_id, stop_at)
-        with pytest.raises(Sigkill):
-            self._attempt(attempt)
-        self.store.leases.fail(attempt.job.lease, Failure("CRASHED", "for good"), retry_at=None)
-
-    def retry(self, job_id: int) -> None:
-        self.store.steering.retry(Selector(ids=(job_id,)), actor="a person")
+        if fails:
+            self.store.leases.fail(attempt.job.lease, Failure("CRASHED", "for good"), retry_at=None)
+        else:
+            self.store.leases.release(attempt.job.lease)
 
     def _claim(self, job_id: int, stop_at: int) -> Attempt:
         self.store.steering.pause("type", "download")
@@ -165,25 +148,16 @@ class Crawls:
             self.store.leases.release(other.lease)
         state = self.store.attempts.checkpoint_of(job_id)
         payload = msgspec.json.decode(job.payload or "", type=CrawlPayload)
-        return Attempt(
-            store=self.store,
-            job=job,
-            payload=payload,
-            state=None if state is None else json.loads(state),
-            stop_at=stop_at,
-        )
+        saved = None if state is None else json.loads(state)
+        return Attempt(store=self.store, job=job, payload=payload, state=saved, stop_at=stop_at)
 
     def tree_at(self, folder_id: str) -> DriveTree:
         reference = Reference("gdrive", folder_id)
         return DriveTree(self._google, reference, is_stopping=lambda: False, timeouts=QUICK)
 
     def _attempt(self, attempt: Attempt) -> Ran:
-        folder = attempt.payload.folder
-        if folder.startswith("/"):
-            tree: LocalTree | DriveTree = LocalTree(Path(folder))
-        else:
-            tree = self.tree_at(folder)
-        lease = attempt.job.lease
+        folder, lease = attempt.payload.folder, attempt.job.lease
+        tree = LocalTree(Path(folder)) if folder.startswith("/") else self.tree_at(folder)
         try:
             done = crawl_tree(cast("Any", attempt), tree)
         except Snooze as later:
@@ -194,47 +168,40 @@ class Crawls:
             retry_at = None if isinstance(error, Permanent) else wall_clock()
             self.store.leases.fail(lease, Failure(code, str(error)), retry_at=retry_at)
             return Ran({}, error, attempt.words, attempt.lines, attempt.job.id)
-        except Stopped as stopped:
+        except Stopped:
             self.store.leases.release(lease)
-            raise stopped
-        return self._completed(attempt, done)
-
-    def _completed(self, attempt: Attempt, done: Done) -> Ran:
-        self.store.leases.complete_many([Completion(attempt.job.lease, json.dumps(done.result))])
-        result = cast("dict[str, Any]", done.result)
-        return Ran(result, None, attempt.words, attempt.lines, attempt.job.id)
+            raise
+        self.store.leases.complete_many([Completion(lease, json.dumps(done.result))])
+        return Ran(cast("dict[str, Any]", done.result), None, attempt.words, attempt.lines, attempt.job.id)
 
     # ── What became of it ──
 
     def downloads(self, owner: str = ALICE, status: Status | None = None) -> list[str]:
-        """The names that were enqueued, however often."""
-        statuses = () if status is None else (status,)
-        jobs = self.store.reading.list(
-            Selector(job_types=("download",), owners=(owner,), statuses=statuses), most=100_000
-        )
-        return sorted(json.loads(job.payload or "")["name"] for job in jobs)
+        names = (json.loads(job.payload or "")["name"] for job in self._download_jobs(owner, status))
+        return sorted(names)
 
     def keys(self, owner: str) -> Counter[str]:
-        """What was enqueued, as the queue tells one from another."""
-        jobs = self.store.reading.list(Selector(job_types=("download",), owners=(owner,)), most=100_000)
+        jobs = self._download_jobs(owner)
         return Counter((job.unique_key or "").replace(f":{owner}:", "::") + f" {job.status}" for job in jobs)
 
+    def _download_jobs(self, owner: str, status: Status | None = None) -> Sequence[Job]:
+        statuses = () if status is None else (status,)
+        selector = Selector(job_types=("download",), owners=(owner,), statuses=statuses)
+        return self.store.reading.list(selector, most=100_000)
+
     def remembered(self, owner: str) -> list[dict[str, object]]:
-        """Every item as the crawls of this owner know it, but for the time."""
         return self.by_hand(
             "SELECT i.id, parent_id, name, kind, revision, note, detail, walk, gone_at IS NOT NULL AS gone "
             f"FROM crawl_item i JOIN crawl c ON c.key = i.crawl WHERE c.owner = '{owner}' ORDER BY i.id"
         )
 
     def finish_downloads(self, owner: str = ALICE) -> None:
-        """All that wait, as if they had been fetched."""
         self.store.steering.unpause("type", "download")
         while jobs := self.store.leases.claim(_WORKER, 100, "io"):
             for job in jobs:
                 self.store.leases.complete(job.lease)
 
     def document(self, item: Item, owner: str = ALICE) -> int:
-        """As its download would have made it."""
         request = DocumentRequest(item.id, item.name)
         return self.store.intake.record_document(request, platform="gdrive", owner=owner)
 
@@ -245,7 +212,6 @@ class Crawls:
     # ── What it cost ──
 
     def calls(self) -> int:
-        """Of the API, since the last time."""
         number = sum(one.on != "token" for one in self.server.log)
         self.server.log.clear()
         return number

@@ -102,20 +102,18 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
         server.arm(Fault(kind, skip=chance.randrange(25), at=500))
     server.arm(Fault("hang up", on="list", skip=5), Fault("page", on="list", skip=9, status=503))
     server.arm(Fault("status", on="metadata", skip=chance.randrange(25), status=503))
-    job_id = _enqueue(system, top.id)
+    _enqueue(system, top.id)
     kills = 2
     settings = {"drive_endpoint": server.url, "io_concurrency": 4}
 
     daemon = system.start(**settings)
     for number in range(1, kills + 1):
-        wait_until(_has_done(system, job_id, number * 5), f"{number * 5} downloads")
+        wait_until(_has_done(system, number * 5), f"{number * 5} downloads")
         daemon.signal(signal.SIGKILL)
         daemon.ends()
         if number == 1:
-            # Meanwhile, people work.
-            server.store.write(
-                next(item for item in server.store.items.values() if item.name == "15.pdf"), pdf(9000, 1)
-            )
+            changed = next(item for item in server.store.items.values() if item.name == "15.pdf")
+            server.store.write(changed, pdf(9000, 1))
             server.store.add("late.pdf", pdf(9000, 2), parents=[top.id])
         daemon = system.start(**settings)
     wait_until(lambda: not system.store.reading.count(Selector(statuses=LIVE)), "all have ended")
@@ -136,7 +134,7 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
 
 
 def _write(path: Path, content: bytes) -> None:
-    """As if it had lain there for long."""
+    """Write a file that is a minute old."""
     path.write_bytes(content)
     os.utime(path, ns=(0, time.time_ns() - 60_000_000_000))
 
@@ -176,24 +174,13 @@ def _ended(system: System, job_id: int) -> Job:
     return system.job(job_id)
 
 
-def _has_done(system: System, crawl: int, downloads: int) -> Callable[[], bool]:
+def _has_done(system: System, downloads: int) -> Callable[[], bool]:
     done = Selector(job_types=("download",), statuses=(Status.COMPLETED,))
-    return lambda: (
-        system.store.reading.count(done) >= downloads
-        or (
-            system.status(crawl) is Status.COMPLETED
-            and not any(True for _ in system.store.reading.list(Selector(statuses=LIVE), most=1))
-        )
-    )
-
-
-def _names(system: System) -> Counter[str]:
-    jobs = system.store.reading.list(Selector(job_types=("download",)), most=10_000)
-    return Counter(json.loads(job.payload or "")["name"] for job in jobs)
+    count = system.store.reading.count
+    return lambda: count(done) >= downloads or not count(Selector(statuses=LIVE))
 
 
 def _published(system: System) -> Counter[str]:
-    """What lies in the workspace as the database has it, by its digest."""
     rows = system.sqlite3("SELECT DISTINCT path || '|' || sha256 FROM file").stdout.split("\n")
     found = Counter(row.rpartition("|")[2] for row in rows if row)
     for path, _, sha256 in (row.rpartition("|") for row in rows if row):

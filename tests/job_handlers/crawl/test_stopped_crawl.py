@@ -10,6 +10,7 @@ from tests.drive_server import Item
 from tests.job_handlers.crawl.kit import PDF, Crawls, Ran
 from worker_service.handlers import Stopped
 from worker_service.jobs.job import Status
+from worker_service.jobs.selector import Selector
 
 REFERENCE = "nobody-stops-it"
 
@@ -136,10 +137,10 @@ def test_a_failed_crawl_that_is_retried_goes_on(crawls: Crawls, stop_at: int) ->
     top = _world(crawls)
     reference = crawls.run(top, owner=REFERENCE)
     job_id = crawls.begin(top)
-    crawls.fail(job_id, stop_at=stop_at)
+    crawls.stopped(job_id, stop_at=stop_at, fails=True)
     assert crawls.store.reading.get(job_id).status is Status.FAILED
 
-    crawls.retry(job_id)
+    crawls.store.steering.retry(Selector(ids=(job_id,)), actor="a person")
     ran = crawls.go_on(job_id)
 
     assert crawls.downloads() == crawls.downloads(REFERENCE)

@@ -76,16 +76,9 @@ def test_shortcuts_are_followed_to_files_and_folders_elsewhere(crawls: Crawls) -
 
     assert crawls.downloads() == ["file.pdf", "in far.pdf"]
     assert (ran.dangling, ran.skipped) == (1, 1)
-
-
-def test_a_shortcut_to_a_folder_may_be_what_is_crawled(crawls: Crawls) -> None:
-    store = crawls.server.store
-    far = store.folder("far")
-    store.add("a.pdf", PDF, parents=[far.id])
-
-    crawls.run(store.shortcut("to far", far.id))
-
-    assert crawls.downloads() == ["a.pdf"]
+    # A shortcut may also be the folder that is crawled.
+    crawls.run(store.shortcut("to far", far.id, target_key="0-far"), owner="bob")
+    assert crawls.downloads("bob") == ["in far.pdf"]
 
 
 def test_a_resource_key_of_a_folder_opens_what_is_in_it(crawls: Crawls) -> None:
@@ -102,32 +95,25 @@ def test_a_resource_key_of_a_folder_opens_what_is_in_it(crawls: Crawls) -> None:
     assert json.loads(job.payload or "")["resource_key"] == "0-old"
 
 
-def test_a_shared_drive_is_crawled_by_its_id_or_by_a_folder_in_it(crawls: Crawls) -> None:
-    store = crawls.server.store
-    team = store.shared_drive("Team")
-    inner = store.folder("inner", parents=[team.id], drive_id=team.drive_id)
-    store.add("a.pdf", PDF, parents=[inner.id], drive_id=team.drive_id)
-
-    crawls.run(team, owner="whole")
-    crawls.run(inner, owner="folder")
-
-    assert crawls.downloads("whole") == crawls.downloads("folder") == ["a.pdf"]
-    assert all(one.query["driveId"] == team.drive_id for one in crawls.server.asked("changes"))
-
-
-def test_a_shortcut_may_lead_from_one_drive_to_another(crawls: Crawls) -> None:
+def test_a_shared_drive_is_crawled_by_its_id_or_a_folder_in_it_and_a_shortcut_may_lead_to_another(
+    crawls: Crawls,
+) -> None:
     store = crawls.server.store
     team, other = store.shared_drive("Team"), store.shared_drive("Other")
-    far = store.folder("far", parents=[other.id], drive_id=other.drive_id)
-    file = store.add("a.pdf", PDF, parents=[far.id], drive_id=other.drive_id)
-    store.shortcut("to far", far.id, parents=[team.id], drive_id=team.drive_id)
+    inner = store.folder("inner", parents=[team.id], drive_id=team.drive_id)
+    store.add("a.pdf", PDF, parents=[inner.id], drive_id=team.drive_id)
+    crawls.run(inner, owner="folder")
+    assert crawls.downloads("folder") == ["a.pdf"]
+    assert all(one.query["driveId"] == team.drive_id for one in crawls.server.asked("changes"))
 
+    far = store.folder("far", parents=[other.id], drive_id=other.drive_id)
+    file = store.add("b.pdf", PDF, parents=[far.id], drive_id=other.drive_id)
+    store.shortcut("to far", far.id, parents=[team.id], drive_id=team.drive_id)
     crawls.run(team)
     store.write(file, PDF + b"more")
     again = crawls.run(team)
 
-    assert crawls.downloads() == ["a.pdf", "a.pdf"]
-    assert again.enqueued == 1
+    assert (crawls.downloads(), again.enqueued) == (["a.pdf", "b.pdf", "b.pdf"], 1)
 
 
 def test_what_others_have_shared_is_crawled_with_what_is_below(crawls: Crawls) -> None:
