@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import islice
+from tempfile import TemporaryFile
 from typing import IO
 from urllib.parse import quote
 
@@ -16,6 +18,15 @@ _BYTES_AT_ONCE = 256 * 1024
 
 def stream_lines(lines: Iterable[str], media_type: str, *, file_name: str | None = None) -> StreamingResponse:
     return StreamingResponse(_joined(iter(lines)), media_type=media_type, headers=_saved_as(file_name))
+
+
+def stream_written(write: Callable[[IO[bytes]], object], media_type: str, *, file_name: str) -> StreamingResponse:
+    """Write the whole file before it is sent, so that errors precede the response."""
+    with ExitStack() as until_sent:
+        file = until_sent.enter_context(TemporaryFile())
+        write(file)
+        until_sent.pop_all()
+        return stream_file(file, media_type, file_name=file_name)
 
 
 def stream_file(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:

@@ -146,6 +146,10 @@ def visible_document(session: Session, visitor: Visitor, document_id: int) -> Do
     return found
 
 
+def requested_document(session: Session, request: Request) -> Document:
+    return visible_document(session, visitor_of(request), request.path_params["document_id"])
+
+
 def page_image_response(request: Request, session: Session, document_id: int, number: int, width: int) -> Response:
     visible_document(session, visitor_of(request), document_id)
     found = page_image(session, request.app.state.renderer, document_id, number, width)

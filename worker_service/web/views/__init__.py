@@ -5,21 +5,22 @@ Templates escape every value; scripts and styles are files, since the Content-Se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 
+from anyio import to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from worker_service import VERSION
 from worker_service.jobs.documents import IndexStatus
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.views.flash import Flash
+from worker_service.web.views.flash import Flash, flash_of
 from worker_service.web.views.template_filters import register_filters
 
 STATIC = Path(__file__).with_name("static")
@@ -61,14 +62,13 @@ def render(
     *,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
-    flash: Flash | None = None,
     **values: object,
 ) -> HTMLResponse:
     """Blocks: it counts the documents being read, unless the page shows an error, which may be the database's."""
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
     is_fine = visitor is not None and status < HTTPStatus.BAD_REQUEST
-    being_read, failures = _counts(request, in_queue=_is_tab(path)) if is_fine else (0, 0)
+    being_read, failures, flash = _news(request, in_queue=_is_tab(path)) if is_fine else (0, 0, None)
     shared = {
         "request": request,
         "visitor": visitor,
@@ -108,9 +108,18 @@ def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place
     ]
 
 
-def _counts(request: Request, *, in_queue: bool) -> tuple[int, int]:
-    """Return the documents being read and, in the Queue, the failures that need attention."""
+def _news(request: Request, *, in_queue: bool) -> tuple[int, int, Flash | None]:
+    """Return the documents being read, in the Queue the failures that need attention, and what was just done."""
     owner = visitor_of(request).owner
     with session_of(request) as session:
         failures = sum(session.reading.count_failures(owner).values()) if in_queue else 0
-        return session.library.count(IndexStatus.INDEXING, owner=owner), failures
+        return session.library.count(IndexStatus.INDEXING, owner=owner), failures, flash_of(session, request)
+
+
+def in_rendering_thread(respond: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """Answer in a thread of those that draw pages and write workbooks, so that others are answered meanwhile."""
+
+    async def respond_later(request: Request) -> Response:
+        return await to_thread.run_sync(respond, request, limiter=request.app.state.rendering)
+
+    return respond_later

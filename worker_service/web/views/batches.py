@@ -29,7 +29,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.batches import BatchesQuery, jobs_of_sources, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of, redirect
+from worker_service.web.views.flash import redirect
 from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, size
 
@@ -108,7 +108,6 @@ def batches_page(request: Request) -> Response:
             request,
             "batches.html",
             title="Batches",
-            flash=flash_of(session, request),
             rows=[_row(one) for one in found.items],
             states=STATES,
             query=query,
@@ -139,7 +138,6 @@ def batch_page(request: Request) -> Response:
             request,
             "batch.html",
             title=batch.title,
-            flash=flash_of(session, request),
             row=row,
             now=found.progress,
             meter_parts=_meter(found.progress),

@@ -28,13 +28,11 @@ from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of, may_read_again
 from worker_service.services.page_images import WIDTHS, why_no_image
 from worker_service.services.reading_progress import reading_progress
-from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import NUMBER_MAX, read_known
-from worker_service.web.resources.documents import visible_document
+from worker_service.web.resources.documents import requested_document
 from worker_service.web.views import render
 from worker_service.web.views.documents import state_words
-from worker_service.web.views.flash import flash_of
 from worker_service.web.views.page_view import DOUBTFUL, page_view
 
 _PAGES_SHOWN = 41
@@ -109,7 +107,7 @@ def document_page(request: Request) -> Response:
     asked = read_known(request.query_params.multi_items(), ReaderQuery)
     asked = replace(asked, q=asked.q.strip())
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         whole = documents.get_document_details(session, document.id)
         hits = _pages_with(session, document.id, asked.q) if asked.q else []
         last = max((one.number for one in whole.page_items), default=0)
@@ -123,7 +121,6 @@ def document_page(request: Request) -> Response:
             request,
             "document.html",
             title=harmless(document.name),
-            flash=flash_of(session, request),
             document=document,
             asked=asked,
             link=partial(asked.link, document.id),
@@ -236,10 +233,6 @@ def _reading_options(document: Document) -> dict[str, str]:
         for name, value in options.items()
         if value not in (None, False, [])
     }
-
-
-def _visible(session: Session, request: Request) -> Document:
-    return visible_document(session, visitor_of(request), request.path_params["document_id"])
 
 
 routes = [Route("/documents/{document_id:id}", document_page)]

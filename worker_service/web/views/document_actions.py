@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from anyio import to_thread
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,19 +12,17 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import Decision
-from worker_service.jobs.library import Document
 from worker_service.jobs.tags import read_tags
 from worker_service.services import document_removal, documents, enqueue, tags
-from worker_service.services.database import Session
 from worker_service.services.page_images import PageLocked, why_no_image
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
-from worker_service.web.resources.documents import visible_document
+from worker_service.web.resources.documents import requested_document
 from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import WrongPassword, give_password, submit_reindex
-from worker_service.web.views import render
+from worker_service.web.views import in_rendering_thread, render
 from worker_service.web.views.flash import redirect
 
 
@@ -37,7 +34,7 @@ def reindex_form(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     asked = read_known(request.query_params.multi_items(), ReindexFormQuery)
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         return render(
             request,
             "document_reindex.html",
@@ -56,7 +53,7 @@ def reindex(request: Request) -> Response:
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
     refuse_server_files(visitor_of(request), options)
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
         message = str(made.enqueued.decision or "fetching")
         if made.enqueued.decision is Decision.ACCEPTED and not form.get("force-ocr"):
@@ -67,7 +64,7 @@ def reindex(request: Request) -> Response:
 def set_tags(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         wanted = read_tags([form_of(request).get("tags", "")])
         if gone := [one for one in document.tags if one not in wanted]:
             tags.remove_tags(session, [document.id], gone)
@@ -79,7 +76,7 @@ def set_tags(request: Request) -> Response:
 def confirm_removal(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         return render(
             request,
             "document_remove.html",
@@ -92,7 +89,7 @@ def confirm_removal(request: Request) -> Response:
 def remove(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        removed, _ = document_removal.remove_documents(session, [_visible(session, request)])
+        removed, _ = document_removal.remove_documents(session, [requested_document(session, request)])
     if removed.refused:
         raise BadInput(next(iter(removed.refused.values())))
     return redirect("/documents", message="document-removed")
@@ -101,21 +98,18 @@ def remove(request: Request) -> Response:
 def password_form(request: Request, *, problem: str = "") -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
     status = 422 if problem else 200
     title = f"Password of {harmless(document.name)}"
     return render(request, "document_password.html", status=status, title=title, document=document, problem=problem)
 
 
-async def password(request: Request) -> Response:
-    return await to_thread.run_sync(_password, request, limiter=request.app.state.rendering)
-
-
-def _password(request: Request) -> Response:
+@in_rendering_thread
+def password(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     form = form_of(request)
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         try:
             word, is_kept = form.get("password", ""), bool(form.get("remember"))
             give_password(session, request.app.state.renderer, document, word, is_kept=is_kept)
@@ -127,12 +121,8 @@ def _password(request: Request) -> Response:
 def forget_password(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        documents.forget_passwords(session, [document := _visible(session, request)])
+        documents.forget_passwords(session, [document := requested_document(session, request)])
     return redirect(f"/documents/{document.id}", message="password-forgotten")
-
-
-def _visible(session: Session, request: Request) -> Document:
-    return visible_document(session, visitor_of(request), request.path_params["document_id"])
 
 
 routes = [

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from tempfile import TemporaryFile
-
-from anyio import to_thread
 from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -13,27 +9,22 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from worker_service.base.sanitize import harmless
-from worker_service.jobs.library import Document
 from worker_service.services import documents, exports
-from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTH, WIDTHS
 from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
-from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import Id, read_known
-from worker_service.web.resources.documents import page_image_response, visible_document
-from worker_service.web.streaming import WORKBOOK, stream_file
+from worker_service.web.resources.documents import page_image_response, requested_document
+from worker_service.web.streaming import WORKBOOK, stream_written
+from worker_service.web.views import in_rendering_thread
 
 
 class ImageWidth(Struct, frozen=True):
     width: Id = WIDTH
 
 
-async def image(request: Request) -> Response:
-    return await to_thread.run_sync(_image, request, limiter=request.app.state.rendering)
-
-
-def _image(request: Request) -> Response:
+@in_rendering_thread
+def image(request: Request) -> Response:
     width = read_known(request.query_params.multi_items(), ImageWidth).width
     ids = request.path_params
     with session_of(request) as session:
@@ -45,18 +36,19 @@ async def thumbnail(request: Request) -> Response:
     stored = await run_in_threadpool(_stored_thumbnail, request)
     if stored is not None:
         return stored
-    return await to_thread.run_sync(_first_page, request, limiter=request.app.state.rendering)
+    return await _first_page(request)
 
 
 def _stored_thumbnail(request: Request) -> Response | None:
     with session_of(request) as session:
-        for one in session.library.files(_visible(session, request).id):
+        for one in session.library.files(requested_document(session, request).id):
             path = session.settings.workspace / one.path
             if one.role == "thumbnail" and path.is_file():
                 return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
     return None
 
 
+@in_rendering_thread
 def _first_page(request: Request) -> Response:
     with session_of(request) as session:
         return page_image_response(request, session, request.path_params["document_id"], 1, WIDTHS[0])
@@ -64,7 +56,7 @@ def _first_page(request: Request) -> Response:
 
 def file(request: Request) -> Response:
     with session_of(request) as session:
-        document = _visible(session, request)
+        document = requested_document(session, request)
         for one in documents.get_document_details(session, document.id).files:
             if one.id == request.path_params["file_id"]:
                 path = session.settings.workspace / one.path
@@ -80,33 +72,25 @@ def file(request: Request) -> Response:
 
 
 def workbook(request: Request) -> Response:
-    with session_of(request) as session, ExitStack() as until_sent:
-        document = _visible(session, request)
-        content = until_sent.enter_context(TemporaryFile())
-        write_tables(content, tables_of(session, document.id))
-        until_sent.pop_all()
-        return stream_file(content, WORKBOOK, file_name=f"document-{document.id}-tables.xlsx")
+    with session_of(request) as session:
+        document = requested_document(session, request)
+        tables = tables_of(session, document.id)
+        name = f"document-{document.id}-tables.xlsx"
+        return stream_written(lambda file: write_tables(file, tables), WORKBOOK, file_name=name)
 
 
 def table(request: Request) -> Response:
     number, position = request.path_params["number"], request.path_params["table"]
-    with session_of(request) as session, ExitStack() as until_sent:
-        document = _visible(session, request)
+    with session_of(request) as session:
+        document = requested_document(session, request)
         on_page = tables_of(session, document.id, pages=str(number))
         chosen = next((one for one in on_page if one.number == position), None)
         if chosen is None:
             raise exports.NotExported(f"page {number} has no table {position}")
         parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
-        for whole, rows in whole_tables(one for one in parts if one.sheet == chosen.sheet):
-            content = until_sent.enter_context(TemporaryFile())
-            write_csv(content, rows)
-            until_sent.pop_all()
-            return stream_file(content, "text/csv; charset=utf-8", file_name=f"document-{document.id}-{whole.name}.csv")
-    raise AssertionError("a page belongs to its worksheet")
-
-
-def _visible(session: Session, request: Request) -> Document:
-    return visible_document(session, visitor_of(request), request.path_params["document_id"])
+        whole, rows = next(whole_tables(one for one in parts if one.sheet == chosen.sheet))
+        name = f"document-{document.id}-{whole.name}.csv"
+        return stream_written(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
 
 
 routes = [

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from tempfile import TemporaryFile
 from typing import Literal
 
-from anyio import to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -26,9 +23,8 @@ from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, list_documents, selected
-from worker_service.web.streaming import WORKBOOK, stream_file, stream_lines
-from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of
+from worker_service.web.streaming import WORKBOOK, stream_lines, stream_written
+from worker_service.web.views import in_rendering_thread, render
 from worker_service.web.views.forms import same_page
 from worker_service.web.views.template_filters import capitalised
 
@@ -81,7 +77,6 @@ def documents_page(request: Request) -> Response:
             request,
             "documents.html",
             title="Documents",
-            flash=flash_of(session, request),
             query=query,
             listed=listed,
             totals=totals,
@@ -187,16 +182,10 @@ def list_csv(request: Request) -> Response:
     return stream_lines(csv_lines(LIST_COLUMNS, _rows(request)), "text/csv; charset=utf-8", file_name="documents.csv")
 
 
-async def list_workbook(request: Request) -> Response:
-    return await to_thread.run_sync(_workbook, request, limiter=request.app.state.rendering)
-
-
-def _workbook(request: Request) -> Response:
-    with ExitStack() as until_sent:
-        file = until_sent.enter_context(TemporaryFile())
-        write_list(file, _rows(request))
-        until_sent.pop_all()
-        return stream_file(file, WORKBOOK, file_name="documents.xlsx")
+@in_rendering_thread
+def list_workbook(request: Request) -> Response:
+    rows = _rows(request)
+    return stream_written(lambda file: write_list(file, rows), WORKBOOK, file_name="documents.xlsx")
 
 
 def _rows(request: Request) -> Iterator[tuple[object, ...]]:

@@ -14,7 +14,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of, redirect_after
+from worker_service.web.views.flash import redirect_after
 from worker_service.web.views.forms import parse_number, same_page
 
 _FAILURES_MAX = 25
@@ -35,7 +35,6 @@ def failures_page(request: Request) -> Response:
             request,
             "failures.html",
             title="Failures",
-            flash=flash_of(session, request),
             failures=found.items,
             total=sum(one.count for one in reasons),
             reason_options=[

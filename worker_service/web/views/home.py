@@ -24,7 +24,6 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.resources.batches import BatchesQuery, list_batches
 from worker_service.web.views import render
 from worker_service.web.views.alerts import list_alerts
-from worker_service.web.views.flash import flash_of
 
 _READING_MAX = 6
 _RECENT_MAX = 6
@@ -52,7 +51,6 @@ def home(request: Request) -> Response:
             request,
             "home.html",
             title="Home",
-            flash=flash_of(session, request),
             documents=session.library.count(IndexStatus.SUCCESS, owner=visitor.owner),
             upload_bytes_max=settings_of(request).upload_bytes_max,
             reading=reading,

@@ -37,7 +37,7 @@ from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import LOOK_SECONDS, JobFilters, JobsQuery, visible_job
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of, redirect, redirect_after
+from worker_service.web.views.flash import redirect, redirect_after
 from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
 
@@ -131,7 +131,6 @@ def jobs_page(request: Request) -> Response:
             request,
             "jobs.html",
             title="Jobs",
-            flash=flash_of(session, request),
             filters=filters,
             tabs=_tabs(request, filters, counts),
             groups=_groups(session, found.items),
@@ -314,7 +313,6 @@ def job_page(request: Request) -> Response:
             request,
             "job.html",
             title=f"Job {job.id}",
-            flash=flash_of(session, request),
             job=job,
             state=state_of(job),
             progress=progress_in_words(job),

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from tempfile import TemporaryFile
 from urllib.parse import urlencode
 
-from anyio import to_thread
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,8 +24,8 @@ from worker_service.web.resources.documents import (
     list_documents,
     search_scope,
 )
-from worker_service.web.streaming import WORKBOOK, stream_file, stream_lines
-from worker_service.web.views import render
+from worker_service.web.streaming import WORKBOOK, stream_lines, stream_written
+from worker_service.web.views import in_rendering_thread, render
 
 ROWS = 25
 COLUMNS_MAX = 12
@@ -83,17 +80,10 @@ def counts_csv(request: Request) -> Response:
     return stream_lines(lines, "text/csv; charset=utf-8", file_name="keywords.csv")
 
 
-async def counts_workbook(request: Request) -> Response:
-    return await to_thread.run_sync(_workbook, request, limiter=request.app.state.rendering)
-
-
-def _workbook(request: Request) -> Response:
+@in_rendering_thread
+def counts_workbook(request: Request) -> Response:
     terms, portions = _all_counts(request)
-    with ExitStack() as until_sent:
-        file = until_sent.enter_context(TemporaryFile())
-        write_workbook(file, terms, portions)
-        until_sent.pop_all()
-        return stream_file(file, WORKBOOK, file_name="keywords.xlsx")
+    return stream_written(lambda file: write_workbook(file, terms, portions), WORKBOOK, file_name="keywords.xlsx")
 
 
 def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]:

@@ -33,7 +33,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.system import list_pauses
 from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of, redirect
+from worker_service.web.views.flash import redirect
 from worker_service.web.views.forms import parse_number
 from worker_service.web.views.template_filters import capitalised
 
@@ -108,7 +108,6 @@ def queue(request: Request) -> Response:
             request,
             "queue.html",
             title="Queue",
-            flash=flash_of(session, request),
             headline=_headline(counts[IndexStatus.INDEXING], counts[IndexStatus.QUEUED]),
             reading=reading,
             waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting)],

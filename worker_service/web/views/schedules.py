@@ -21,7 +21,7 @@ from worker_service.web.error_responses import NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.schedules import add_schedule, change_schedule, list_schedules, run_schedule
 from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of, redirect
+from worker_service.web.views.flash import redirect
 
 _EVERY = (
     ("5m", "every 5 minutes"), ("15m", "every 15 minutes"), ("1h", "every hour"), ("6h", "every 6 hours"),
@@ -43,7 +43,6 @@ def schedules_page(request: Request) -> Response:
             request,
             "schedules.html",
             title="Schedules",
-            flash=flash_of(session, request),
             schedules=found,
             off=[one.name for one in found if one.is_waiting],
             how_to_start=schedules.TICKS,

@@ -25,7 +25,6 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import SearchQuery, search
 from worker_service.web.views import render
 from worker_service.web.views.documents import owners_of
-from worker_service.web.views.flash import flash_of
 from worker_service.web.views.forms import same_page
 from worker_service.web.views.template_filters import command
 
@@ -70,7 +69,6 @@ def search_page(request: Request) -> Response:
             request,
             "search.html",
             title=f"{query.q} – search" if query.q else "Search",
-            flash=flash_of(session, request),
             query=query,
             found=found,
             documents={one.id: one for one in shown},

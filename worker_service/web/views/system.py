@@ -22,7 +22,6 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.views import charts, render
 from worker_service.web.views.alerts import list_alerts
 from worker_service.web.views.charts import Chart
-from worker_service.web.views.flash import flash_of
 from worker_service.web.views.template_filters import length, size
 from worker_service.workspace import FREE_BYTES_LEAST
 
@@ -43,7 +42,6 @@ def system(request: Request) -> Response:
             request,
             "system.html",
             title="System",
-            flash=flash_of(session, request),
             alerts=list_alerts(session, overview),
             facts=_facts(session.settings, overview),
             charts=_charts(work_by_hour(session)),

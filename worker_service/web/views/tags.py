@@ -17,7 +17,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
 from worker_service.web.views import render
 from worker_service.web.views.documents import owners_of
-from worker_service.web.views.flash import flash_of, redirect
+from worker_service.web.views.flash import redirect
 
 
 def tags_page(request: Request) -> Response:
@@ -31,7 +31,6 @@ def tags_page(request: Request) -> Response:
             request,
             "tags.html",
             title="Tags",
-            flash=flash_of(session, request),
             counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
             actions={tag: [one for one in actions if one.tag == tag] for tag in [*known, *unused]},
             types=sorted({*session.reading.names("handler", ""), *installed_types(session.settings)}),

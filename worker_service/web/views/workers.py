@@ -24,7 +24,7 @@ from worker_service.web.resources.system import (
 )
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import render
-from worker_service.web.views.flash import describe_action, flash_of, redirect
+from worker_service.web.views.flash import describe_action, redirect
 
 _ACTIONS_MAX = 100
 
@@ -41,7 +41,6 @@ def workers(request: Request) -> Response:
             request,
             "workers.html",
             title="Workers",
-            flash=flash_of(session, request),
             workers=found.items,
             nodes=found.nodes,
             pauses=[(one, title_of_pause(one.scope, one.name)) for one in list_pauses(session, visitor)],
@@ -76,7 +75,6 @@ def activity(request: Request) -> Response:
             request,
             "activity.html",
             title="Activity",
-            flash=flash_of(session, request),
             actions=_without_repeats([(one, describe_action(one)) for one in actions]),
         )
 
