@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from worker_service.store.connection import OnLongWait
     from worker_service.store.gates import Gates
     from worker_service.store.history import History
+    from worker_service.store.job_queries import JobQueries
     from worker_service.store.library import Library
     from worker_service.store.overview import OverviewQueries
-    from worker_service.store.reading import Reading
     from worker_service.store.search import PageSearch
 
 
@@ -51,7 +51,7 @@ class Session(Struct, frozen=True):
     clock: Clock = wall_clock
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> JobQueries:
         return self.store.reading
 
     @property

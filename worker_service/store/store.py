@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from worker_service.store.intake import Intake
     from worker_service.store.integrity import Integrity
     from worker_service.store.job_control import Steering
+    from worker_service.store.job_queries import JobQueries
     from worker_service.store.leases import Leases
     from worker_service.store.library import Library
     from worker_service.store.links import DocumentLinks
     from worker_service.store.notices import Notices
     from worker_service.store.overview import OverviewQueries
     from worker_service.store.pruning import Pruning
-    from worker_service.store.reading import Reading
     from worker_service.store.removal import Removal
     from worker_service.store.schedules import Schedules
     from worker_service.store.search import PageSearch
@@ -59,7 +59,7 @@ class Store:
     notices: cached_property[Notices] = _part("notices.Notices")
     overview: cached_property[OverviewQueries] = _part("overview.OverviewQueries")
     pruning: cached_property[Pruning] = _part("pruning.Pruning")
-    reading: cached_property[Reading] = _part("reading.Reading")
+    reading: cached_property[JobQueries] = _part("job_queries.JobQueries")
     removal: cached_property[Removal] = _part("removal.Removal")
     scheduler: cached_property[Scheduler] = _part("claim_order.Scheduler")
     schedules: cached_property[Schedules] = _part("schedules.Schedules")

@@ -27,7 +27,7 @@ _Term = tuple[str, Sequence[Any]]
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
 
-class Reading(StorePart):
+class JobQueries(StorePart):
     def get(self, job_id: int) -> Job:
         for row in self._db.read("get", job_id=job_id):
             return Job.from_row(row)
