@@ -32,7 +32,6 @@ from worker_service.store.settling import settle
 
 LATELY = timedelta(minutes=5)
 _JOBS_PER_TRANSACTION = 500
-_UNREAD = (IndexStatus.QUEUED, IndexStatus.INDEXING)
 
 
 class Batches(StorePart):
@@ -62,35 +61,32 @@ class Batches(StorePart):
     def facts(self, batch_id: int) -> BatchFacts:
         now = self._db.clock()
         key = {"batch_id": batch_id}
+        lately = {"now": as_text(now), "since": as_text(now - LATELY)}
         with self._db.snapshot():
             jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **key)}
-            documents = {IndexStatus(state): numbers for state, *numbers in self._db.read("batch_documents", **key)}
-            sources = self._db.read("batch_sources", **key)
+            documents = {IndexStatus(state): number for state, number in self._db.read("batch_documents", **key)}
+            [(on_the_way, not_brought_in, files_cancelled)] = self._db.read("batch_sources", **key)
             [(documents_cancelled,)] = self._db.read("batch_documents_cancelled", **key)
             [(may_find_more,)] = self._db.read("batch_may_find_more", **key)
-            [(pages_lately, seconds)] = self._db.read(
-                "batch_pages_lately", **key, now=as_text(now), since=as_text(now - LATELY)
-            )
-            current = self._db.read("batch_current", **key)
-        unread = [documents[state] for state in _UNREAD if state in documents]
+            [(pages, pages_read, pages_left, uncounted, size)] = self._db.read("batch_pages", **key)
+            [(pages_lately, seconds)] = self._db.read("batch_pages_lately", **key, **lately)
+            current = next(iter(self._db.read("batch_current", **key)), None)
         return BatchFacts(
             jobs,
-            {state: numbers[0] for state, numbers in documents.items()},
-            files_on_the_way=sum(bool(is_live) for is_live, *_ in sources),
-            files_not_brought_in=sum(not is_live and not is_there for is_live, is_there, _ in sources),
-            files_cancelled=sum(
-                bool(is_cancelled) and not is_live and not is_there for is_live, is_there, is_cancelled in sources
-            ),
+            documents,
+            files_on_the_way=on_the_way,
+            files_not_brought_in=not_brought_in,
+            files_cancelled=files_cancelled,
             documents_cancelled=documents_cancelled,
             may_find_more=bool(may_find_more),
-            pages=sum(numbers[1] for numbers in documents.values()),
-            pages_read=sum(numbers[3] for numbers in documents.values()),
-            pages_left=sum(max(0, numbers[1] - numbers[3]) for numbers in unread),
-            uncounted=sum(numbers[2] for numbers in unread),
-            size=sum(numbers[4] for numbers in documents.values()),
+            pages=pages,
+            pages_read=pages_read,
+            pages_left=pages_left,
+            uncounted=uncounted,
+            size=size,
             pages_lately=pages_lately,
             lately_seconds=seconds or 0.0,
-            current=current[0] if current else None,
+            current=current,
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:

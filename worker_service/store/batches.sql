@@ -96,25 +96,41 @@ DELETE FROM batch_document WHERE batch_id = :batch_id;
 SELECT status, count(*) FROM worker_job_queue WHERE batch_id = :batch_id AND batch_id IS NOT NULL GROUP BY status;
 
 -- name: batch_documents
-SELECT d.index_status, count(*), ifnull(sum(d.pages), 0), sum(d.pages IS NULL),
-       sum(CASE d.index_status WHEN 'success' THEN ifnull(d.pages, 0)
-                ELSE (SELECT count(*) FROM page p WHERE p.document_id = d.id AND p.generation = d.index_generation) END),
-       sum(ifnull((SELECT f.size FROM file f
-                    WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0))
+SELECT d.index_status, count(*)
   FROM batch_document b CROSS JOIN document d ON d.id = b.document_id
  WHERE b.batch_id = :batch_id GROUP BY d.index_status;
+
+-- name: batch_pages
+WITH by_state AS (
+    SELECT d.index_status IN ('queued', 'indexing') AS is_unread, ifnull(sum(d.pages), 0) AS pages,
+           sum(d.pages IS NULL) AS uncounted,
+           sum(CASE d.index_status WHEN 'success' THEN ifnull(d.pages, 0)
+                    ELSE (SELECT count(*) FROM page p
+                           WHERE p.document_id = d.id AND p.generation = d.index_generation) END) AS pages_read,
+           sum(ifnull((SELECT f.size FROM file f
+                        WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0)) AS size
+      FROM batch_document b CROSS JOIN document d ON d.id = b.document_id
+     WHERE b.batch_id = :batch_id GROUP BY d.index_status)
+SELECT ifnull(sum(pages), 0) AS pages, ifnull(sum(pages_read), 0) AS pages_read,
+       ifnull(sum(is_unread * max(0, pages - pages_read)), 0) AS pages_left,
+       ifnull(sum(is_unread * uncounted), 0) AS uncounted, ifnull(sum(size), 0) AS size
+  FROM by_state;
 
 -- fragment: brought_in
 EXISTS (SELECT 1 FROM document d JOIN batch_document b ON b.document_id = d.id AND b.batch_id = :batch_id
          WHERE d.owner = q.owner AND d.platform = q.platform AND d.source_key = q.source_key)
 
 -- name: batch_sources
--- Sources without a document in this batch, with the status of their jobs.
-SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there,
-       min(q.status <> 'failed') AS is_cancelled FROM worker_job_queue q
- WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.source_key IS NOT NULL AND q.document_id IS NULL
-   AND NOT {brought_in}
- GROUP BY q.platform, q.source_key;
+-- Of the sources without a document in this batch: live; not brought in; and of these, cancelled.
+WITH source AS (
+    SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there,
+           min(q.status <> 'failed') AS is_cancelled FROM worker_job_queue q
+     WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.source_key IS NOT NULL AND q.document_id IS NULL
+       AND NOT {brought_in}
+     GROUP BY q.platform, q.source_key)
+SELECT ifnull(sum(is_live), 0), ifnull(sum(NOT is_live AND NOT is_there), 0),
+       ifnull(sum(is_cancelled AND NOT is_live AND NOT is_there), 0)
+  FROM source;
 
 -- name: batch_documents_cancelled
 SELECT count(*) FROM batch_document b CROSS JOIN document d ON d.id = b.document_id
