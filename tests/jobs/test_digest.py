@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.full_length import short
 from worker_service.jobs.digest import canonical, digest
 
 JSON = st.recursive(
@@ -51,6 +52,7 @@ def test_a_digest_never_changes(value: object, expected: str) -> None:
     assert digest(value) == expected
 
 
+@settings(max_examples=short(40, full=1000), deadline=None)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=6))
 def test_the_order_of_keys_and_the_way_through_json_do_not_matter(value: dict[str, object]) -> None:
     backwards = dict(reversed(value.items()))
@@ -60,6 +62,7 @@ def test_the_order_of_keys_and_the_way_through_json_do_not_matter(value: dict[st
     assert json.loads(canonical(value)) == value
 
 
+@settings(max_examples=short(40, full=1000), deadline=None)
 @given(one=JSON, other=JSON)
 def test_another_value_has_another_digest(one: object, other: object) -> None:
     assert (digest(one) == digest(other)) == (canonical(one) == canonical(other))

@@ -104,7 +104,7 @@ def payloads_of(name: str) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=short(40, full=100), deadline=None)
+@settings(max_examples=short(20, full=200), deadline=None)
 @given(data=st.data())
 def test_nothing_is_refused_that_the_handlers_own_decoder_takes(name: str, data: st.DataObject) -> None:
     text = json.dumps(data.draw(payloads_of(name)))

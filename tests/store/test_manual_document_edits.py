@@ -212,5 +212,6 @@ def test_what_nobody_writes_by_hand_has_no_triggers(by_hand: ByHand) -> None:
 
     assert {str(row["tbl_name"]) for row in rows} == {
         "worker_job_queue", "worker_job_attempt", "worker_job_dependency", "worker", "batch", "page_result", "document",
+        "passage",
     }  # fmt: skip
     assert sum(int(str(row["n"])) for row in rows) <= 34
