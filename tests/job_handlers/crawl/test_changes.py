@@ -151,12 +151,12 @@ def test_a_folder_takes_along_what_is_below_it_in_the_same_run(crawls: Crawls, t
     crawls.run(top)
 
     _take_away(crawls, folder, how)
-    # What changes in a folder that went is not enqueued.
+    # What changes in a folder that went is not fetched.
     store.write(direct, PDF + b"more")
     ran = crawls.run(top)
 
     assert (crawls.is_gone(deep), crawls.is_gone(kept)) == (True, False)
-    assert (ran.enqueued, ran.gone) == (0, 2)
+    assert (ran.gone, crawls.downloads(status=Status.PENDING)) == (2, ["kept.pdf"])
     crawls.calls()
     # What is still told of things below it is none of ours.
     store.add("later.pdf", PDF, parents=[inner.id])
