@@ -84,7 +84,7 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
     return loaded
 
 
-def threads() -> int:
+def _count_threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
@@ -114,7 +114,7 @@ def _describe_entry_point(found: EntryPoint, tables: Tables) -> ProbeResult:
         offer = registry.load(found, tables)
         handlers = [_describe_handler(handler, found) for handler in offer.handlers]
         handlers += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
-        return ProbeResult(handlers, threads())
+        return ProbeResult(handlers, _count_threads())
     except BaseException as error:  # report any error of the import, sys.exit() included
         last = "".join(traceback.format_exception(error))[-2000:].strip()
         return ProbeResult(reason=f"cannot be imported:\n{last}")
