@@ -1,4 +1,4 @@
-"""One fork server with the shipped handlers for each module; what it has read is forgotten after each test."""
+"""One fork server with the shipped handlers for all modules; what it has read is forgotten after each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.job_handlers.reading.kit import Library, open_library
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
     with open_library(tmp_path_factory.mktemp("library")) as library:
         yield library

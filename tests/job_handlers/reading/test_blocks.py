@@ -14,9 +14,11 @@ from PIL import Image
 
 from benchmarks.markdown_accuracy import score
 from benchmarks.markdown_truth import reports
+from job_handlers.file_kinds import kind_of
+from job_handlers.reading import ingest, ocr_pages, pdf
 from job_handlers.reading.blocks import TextLine, divide_lines, facts_of
+from job_handlers.reading.ocr import WayToRead, reader_for
 from tests.job_handlers.reading.documents import prose, scan
-from tests.job_handlers.reading.kit import Library
 from tests.job_handlers.reading.test_formats import RELATIONS, WIDE, W, packed, paragraph, word, word_cell
 from worker_service.handlers import PageResult
 from worker_service.jobs.blocks import Role
@@ -25,10 +27,29 @@ from worker_service.jobs.page_structure import StructuredPage, structure_of
 
 pymupdf: Any = partly_typed
 
+ENGLISH = WayToRead(("eng",), "fast")
 
-def read(library: Library, path: Path) -> Sequence[StructuredPage]:
-    library.read(path)
-    return structure_of(iter(library.by_number[number] for number in sorted(library.by_number)))
+
+def read(path: Path) -> Sequence[StructuredPage]:
+    """Read a file in this process."""
+    kind, results = kind_of(path), list[PageResult]()
+    if kind.is_flowing:
+        look, recognise = ingest._flow_reader(path, kind, path.parent), ocr_pages._flow_reader(path, kind, ENGLISH)
+        count = look(0)
+        assert isinstance(count, ingest.PageCount)
+        for number in range(1, count.pages + 1):
+            found = look(number)
+            page = recognise(-number) if isinstance(found, ingest.ExaminedPage) and found.scan else found
+            assert isinstance(page, ingest.ExaminedPage | ocr_pages.ReadPage)
+            results.append(PageResult(number, "", page.text, page.method, None, page.layout))
+    else:
+        with pdf.PagedFile(path) as book:
+            for number in range(1, book.pages + 1):
+                page = ingest.examine_page(book, number)
+                if page.scan:
+                    page = ocr_pages.read_page(reader_for(ENGLISH), ocr_pages.draw_page(book, number))
+                results.append(PageResult(number, "", page.text, page.method, None, page.layout))
+    return structure_of(results)
 
 
 def printed(path: Path, *lines: tuple[float, float, str, float, str], pages: int = 1) -> Path:
@@ -49,7 +70,7 @@ def body(y: float, count: int = 4) -> Iterator[tuple[float, float, str, float, s
     yield from ((72, y + 13 * at, "tiro", 10, BODY[at].lower() + ",") for at in range(count))
 
 
-def test_headings_lists_and_code_become_markdown(library: Library, tmp_path: Path) -> None:
+def test_headings_lists_and_code_become_markdown(tmp_path: Path) -> None:
     path = printed(
         tmp_path / "a.pdf",
         (72, 80, "tibo", 20, "Annual report"),
@@ -63,7 +84,7 @@ def test_headings_lists_and_code_become_markdown(library: Library, tmp_path: Pat
         *body(400),
     )
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     lines = page_markdown(page).splitlines()
     assert [line for line in lines if line.startswith("#")] == ["# Annual report", "## Risks"]
@@ -72,19 +93,17 @@ def test_headings_lists_and_code_become_markdown(library: Library, tmp_path: Pat
     assert sum(one.role is Role.PARAGRAPH for one in page.blocks) == 3
 
 
-def test_running_heads_and_page_numbers_are_left_out_of_markdown_but_not_of_the_text(
-    library: Library, tmp_path: Path
-) -> None:
+def test_running_heads_and_page_numbers_are_left_out_of_markdown_but_not_of_the_text(tmp_path: Path) -> None:
     running = [(72, 40, "helv", 8, "Report of the board"), (290, 815, "helv", 8, "Page {page} of 4")]
 
-    pages = read(library, printed(tmp_path / "a.pdf", *running, *body(110), pages=4))
+    pages = read(printed(tmp_path / "a.pdf", *running, *body(110), pages=4))
 
     whole = "".join(document_markdown(pages))
     assert "Report of the board" not in whole
     assert "of 4" not in whole
     assert whole.startswith("<!-- page 1 -->")
-    assert "Report of the board" in library.text
-    assert "Page 3 of 4" in library.text
+    assert "Report of the board" in pages[2].text
+    assert "Page 3 of 4" in pages[2].text
 
 
 def test_a_word_that_a_line_divides_is_whole_in_markdown() -> None:
@@ -116,7 +135,7 @@ def test_a_page_of_a_spreadsheet_becomes_a_table_below_its_name() -> None:
     assert page_markdown(page) == "# Costs\n\n| Year | EUR |\n| --- | --- |\n| 2024 | 1.5 |\n|  | a\\|b |\n"
 
 
-def test_the_styles_of_a_word_document_become_markdown(library: Library, tmp_path: Path) -> None:
+def test_the_styles_of_a_word_document_become_markdown(tmp_path: Path) -> None:
     def styled(style: str, text: str) -> str:
         return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
 
@@ -127,13 +146,13 @@ def test_the_styles_of_a_word_document_become_markdown(library: Library, tmp_pat
     body = styled("berschrift2", "Risks") + paragraph("We see:") + styled("Liste", "water") + styled("Liste", "fire")
     header = f"<w:hdr {W}>{paragraph('Report of the board')}</w:hdr>"
 
-    [page] = read(library, word(tmp_path / "a.docx", body, {"word/styles.xml": styles, "word/header1.xml": header}))
+    [page] = read(word(tmp_path / "a.docx", body, {"word/styles.xml": styles, "word/header1.xml": header}))
 
     assert page_markdown(page) == "## Risks\n\nWe see:\n\n- water\n- fire\n"
-    assert "Report of the board" in library.text
+    assert "Report of the board" in page.text
 
 
-def test_the_elements_of_a_web_page_become_markdown(library: Library, tmp_path: Path) -> None:
+def test_the_elements_of_a_web_page_become_markdown(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text(
         '<h2>Risks</h2><p>We <a href="https://a.example/x">see  now</a><br><a href="javascript:x()">two</a>:'
@@ -141,7 +160,7 @@ def test_the_elements_of_a_web_page_become_markdown(library: Library, tmp_path: 
         "<table><tr><th>Year<th>EUR<tr><td>2024<td>1</table>"
     )
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     assert page_markdown(page) == (
         "## Risks\n\nWe [see now](https://a.example/x)\n\ntwo:\n\n"
@@ -150,11 +169,11 @@ def test_the_elements_of_a_web_page_become_markdown(library: Library, tmp_path: 
     )
 
 
-def test_a_table_with_spans_becomes_html(library: Library, tmp_path: Path) -> None:
+def test_a_table_with_spans_becomes_html(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text("<table><tr><th rowspan=2>Year<th colspan=2>EUR<tr><td>A&amp;B<td>C<tr><td>2024<td>1<td>2</table>")
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     assert page_markdown(page) == (
         '<table>\n<tr><th rowspan="2">Year</th><th colspan="2">EUR</th></tr>\n'
@@ -191,9 +210,7 @@ def presentation(path: Path, body: str, more: Mapping[str, bytes] = {}) -> Path:
         ("a.pptx", '<a:r><a:rPr><a:hlinkClick r:id="r1"/></a:rPr><a:t>here</a:t></a:r>'),
     ],
 )  # fmt: skip
-def test_the_links_of_office_documents_are_links_in_markdown(
-    library: Library, tmp_path: Path, name: str, body: str
-) -> None:
+def test_the_links_of_office_documents_are_links_in_markdown(tmp_path: Path, name: str, body: str) -> None:
     path, relations = tmp_path / name, {"word/_rels/document.xml.rels": RELATIONS.format(LINK)}
     if name.endswith(".docx"):
         run = "<w:r><w:t>{}</w:t></w:r>"
@@ -204,13 +221,13 @@ def test_the_links_of_office_documents_are_links_in_markdown(
         run = "<a:r><a:t>{}</a:t></a:r>"
         presentation(path, f"<a:p>{run.format('Not here but ')}{body}{run.format(' and on.')}</a:p>")
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     assert page_markdown(page) == "Not here but [here](https://a.example/x) and on.\n"
-    assert library.text.strip("\f\n") == "Not here but here and on."
+    assert page.text == "Not here but here and on."
 
 
-def test_the_spans_of_office_documents_become_html(library: Library, tmp_path: Path) -> None:
+def test_the_spans_of_office_documents_become_html(tmp_path: Path) -> None:
     merged = "<w:tr>{}</w:tr>"
     begin, goes_on = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
     rows = (
@@ -229,15 +246,14 @@ def test_the_spans_of_office_documents_become_html(library: Library, tmp_path: P
     )
 
     for name in ("a.docx", "a.odt"):
-        [page] = read(library, tmp_path / name)
-        library.forget()
+        [page] = read(tmp_path / name)
         assert page_markdown(page) == (
             '<table>\n<tr><th rowspan="2">Year</th><th colspan="2">EUR</th></tr>\n'
             "<tr><td>A</td><td>B</td></tr>\n<tr><td>2024</td><td>1</td><td>2</td></tr>\n</table>\n"
         )
 
 
-def test_the_footnotes_of_office_documents_are_footnotes(library: Library, tmp_path: Path) -> None:
+def test_the_footnotes_of_office_documents_are_footnotes(tmp_path: Path) -> None:
     noted_run = '<w:r><w:t>We pay</w:t><w:footnoteReference w:id="7"/><w:t> for it.</w:t></w:r>'
     notes = f'<w:footnotes {W}><w:footnote w:id="0">{paragraph("-")}</w:footnote>'
     notes += f'<w:footnote w:id="7">{paragraph("A rule.")}</w:footnote></w:footnotes>'
@@ -246,14 +262,13 @@ def test_the_footnotes_of_office_documents_are_footnotes(library: Library, tmp_p
     open_text(tmp_path / "a.odt", f"<t:p>We pay{note} for it.</t:p>")
 
     for name in ("a.docx", "a.odt"):
-        [page] = read(library, tmp_path / name)
-        library.forget()
+        [page] = read(tmp_path / name)
         assert page_markdown(page).startswith("We pay[^1] for it.\n\n")
         assert page_markdown(page).endswith("[^1]: A rule.\n")
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.odt", "a.pptx", "a.html"])
-def test_a_picture_with_alternative_text_has_it_in_markdown(library: Library, tmp_path: Path, name: str) -> None:
+def test_a_picture_with_alternative_text_has_it_in_markdown(tmp_path: Path, name: str) -> None:
     made = io.BytesIO()
     Image.new("RGB", (90, 60), "red").save(made, "PNG")
     path, red = tmp_path / name, made.getvalue()
@@ -274,12 +289,12 @@ def test_a_picture_with_alternative_text_has_it_in_markdown(library: Library, tm
         data = base64.b64encode(red).decode()
         path.write_text(f'<p>Above.<p><img alt="A red box" src="data:image/png;base64,{data}"><p>Below.')
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     assert page_markdown(page) == "Above.\n\n![A red box]()\n\nBelow.\n"
 
 
-def test_a_scan_has_headings_and_paragraphs(library: Library, tmp_path: Path) -> None:
+def test_a_scan_has_headings_and_paragraphs(tmp_path: Path) -> None:
     with pymupdf.open() as document:
         page = document.new_page(width=595, height=842)
         page.insert_text((72, 100), "Annual report", fontname="helv", fontsize=26)
@@ -287,24 +302,24 @@ def test_a_scan_has_headings_and_paragraphs(library: Library, tmp_path: Path) ->
             page.insert_text((72, 150 + 16 * line + 20 * (line > 5)), BODY[line], fontname="helv", fontsize=11)
         shown = Image.frombytes("L", (1240, 1754), page.get_pixmap(dpi=150, colorspace="gray").samples[: 1240 * 1754])
 
-    [page] = read(library, scan(tmp_path / "a.pdf", [shown], dpi=150))
+    [page] = read(scan(tmp_path / "a.pdf", [shown], dpi=150))
 
     assert [one.role for one in page.blocks] == [Role.HEADING, Role.PARAGRAPH, Role.PARAGRAPH]
     assert page_markdown(page).startswith("# Annual report\n\n")
 
 
-def test_the_outline_of_a_pdf_names_its_headings(library: Library, tmp_path: Path) -> None:
+def test_the_outline_of_a_pdf_names_its_headings(tmp_path: Path) -> None:
     path = printed(tmp_path / "a.pdf", (72, 80, "tiro", 10, "Of water"), *body(110))
     with pymupdf.open(path) as document:
         document.set_toc([[1, "Front", 1], [2, "Of  Water", 1]])
         document.saveIncr()
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     assert page_markdown(page).startswith("## Of water\n\n")
 
 
-def test_the_links_of_a_pdf_are_links_in_markdown(library: Library, tmp_path: Path) -> None:
+def test_the_links_of_a_pdf_are_links_in_markdown(tmp_path: Path) -> None:
     path = printed(
         tmp_path / "a.pdf", (72, 80, "tiro", 10, "Read the rules of water and"), (72, 93, "tiro", 10, "more.")
     )
@@ -314,7 +329,7 @@ def test_the_links_of_a_pdf_are_links_in_markdown(library: Library, tmp_path: Pa
         document[0].insert_link(link)
         document.saveIncr()
 
-    [page] = read(library, path)
+    [page] = read(path)
 
     assert page_markdown(page) == "Read the [rules of water](https://a.example/rules) and more.\n"
 
@@ -331,8 +346,8 @@ def noted(path: Path, *texts: str, note: str = "1See the rules.") -> Path:
     return printed(path, *lines, (72, 760, "tiro", 5, note[0]), (75, 763, "tiro", 8, note[1:]))
 
 
-def test_a_footnote_becomes_one_in_markdown(library: Library, tmp_path: Path) -> None:
-    [page] = read(library, noted(tmp_path / "a.pdf", "We pay for water^1 and", "for fire in forests."))
+def test_a_footnote_becomes_one_in_markdown(tmp_path: Path) -> None:
+    [page] = read(noted(tmp_path / "a.pdf", "We pay for water^1 and", "for fire in forests."))
 
     assert page_markdown(page) == "We pay for water[^1] and for fire in forests.\n\n[^1]: See the rules.\n"
 
@@ -342,21 +357,19 @@ def test_a_footnote_becomes_one_in_markdown(library: Library, tmp_path: Path) ->
     [["An area of 20 cm^1 here."], ["Water^1 is", "wet^1 here"], ["Water1 is wet."], ["Nobody refers to it."]],
     ids=["exponent", "two", "no superscript", "none"],
 )
-def test_a_footnote_without_a_sure_reference_stays_a_paragraph(
-    library: Library, tmp_path: Path, texts: list[str]
-) -> None:
-    [page] = read(library, noted(tmp_path / "a.pdf", *texts))
+def test_a_footnote_without_a_sure_reference_stays_a_paragraph(tmp_path: Path, texts: list[str]) -> None:
+    [page] = read(noted(tmp_path / "a.pdf", *texts))
 
     assert page_markdown(page).endswith("\n\n1See the rules.\n")
 
 
-def test_footnotes_of_two_pages_have_labels_of_their_own(library: Library, tmp_path: Path) -> None:
+def test_footnotes_of_two_pages_have_labels_of_their_own(tmp_path: Path) -> None:
     other = noted(tmp_path / "b.pdf", "We pay for fire^1 and", "for much more.", note="1Ask the board for it.")
     with pymupdf.open(noted(tmp_path / "a.pdf", "We pay for water^1 and")) as document, pymupdf.open(other) as more:
         document.insert_pdf(more)
         document.save(tmp_path / "c.pdf")
 
-    whole = "".join(document_markdown(read(library, tmp_path / "c.pdf")))
+    whole = "".join(document_markdown(read(tmp_path / "c.pdf")))
 
     assert [whole.count(one) for one in ("[^p1-1]", "[^p2-2]", "[^p1-1]: See", "[^p2-2]: Ask")] == [2, 2, 1, 1]
 
@@ -389,23 +402,23 @@ def pictured(path: Path, alt: str = "", *boxes: tuple[float, float, float, float
 @pytest.mark.parametrize(
     ("alt", "shown"), [("", "<!-- image -->"), ("Water [red]", "![Water \\[red\\]]()")], ids=["plain", "stated"]
 )
-def test_a_picture_of_a_pdf_stands_in_its_place(library: Library, tmp_path: Path, alt: str, shown: str) -> None:
-    [page] = read(library, pictured(tmp_path / "a.pdf", alt))
+def test_a_picture_of_a_pdf_stands_in_its_place(tmp_path: Path, alt: str, shown: str) -> None:
+    [page] = read(pictured(tmp_path / "a.pdf", alt))
 
     assert page_markdown(page).split("\n\n")[1] == shown
     [block] = [one for one in page.blocks if one.role is Role.PICTURE]
     assert (block.x0, block.x1, page.text_of(block)) == (72, 272, "")
 
 
-def test_signs_and_page_marks_are_no_pictures(library: Library, tmp_path: Path) -> None:
+def test_signs_and_page_marks_are_no_pictures(tmp_path: Path) -> None:
     small, mark = (72, 200, 100, 228), (400, 20, 500, 80)
 
-    [page] = read(library, pictured(tmp_path / "a.pdf", "", small, mark))
+    [page] = read(pictured(tmp_path / "a.pdf", "", small, mark))
 
     assert {one.role for one in page.blocks} == {Role.PARAGRAPH}
 
 
-def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> None:
+def test_the_tags_of_a_pdf_name_its_parts(tmp_path: Path) -> None:
     lines = [
         ("Artifact", 20, "Page of the board"), ("H3", 700, "Of water"), ("LI", 660, "Rivers"), ("P", 640, "Lakes"),
         ("P", 600, "Seas"),
@@ -436,7 +449,7 @@ def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> N
         document.xref_set_key(document.pdf_catalog(), "MarkInfo", "<</Marked true>>")
         document.save(tmp_path / "a.pdf")
 
-    [read_page] = read(library, tmp_path / "a.pdf")
+    [read_page] = read(tmp_path / "a.pdf")
 
     assert [(one.role, one.level) for one in read_page.blocks] == [
         (Role.HEADING, 3), (Role.ITEM, 1), (Role.PARAGRAPH, 0), (Role.PARAGRAPH, 0), (Role.FOOT, 0),
@@ -451,12 +464,11 @@ def test_a_line_without_width_costs_no_page() -> None:
     assert (block.begin, block.end) == (0, 4)
 
 
-def test_the_structure_of_reports_is_found(library: Library, tmp_path: Path) -> None:
+def test_the_structure_of_reports_is_found(tmp_path: Path) -> None:
     """`./run bench markdown` measures the same on more reports and beside others."""
     counts: dict[str, list[float]] = {}
     for truth in reports(tmp_path, "tested", 4):
-        whole = "".join(document_markdown(read(library, truth.path)))
-        library.forget()
+        whole = "".join(document_markdown(read(truth.path)))
         for name, (points, most) in score(whole, truth).items():
             counts.setdefault(name, []).append(points)
             counts.setdefault(f"most {name}", []).append(most)

@@ -68,11 +68,7 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
 @pytest.mark.parametrize(
     ("name", "quality", "words_least", "errors_most"),
     [
-        ("stampede.png", "auto", 92.0, 2.8),
-        ("title.png", "auto", 87.5, 3.9),
-        ("trenches.png", "fast", 94.9, 2.5),
         ("trenches.png", "auto", 98.9, 1.0),
-        ("held-back/fairy.png", "auto", 89.1, 3.2),
         ("held-back/scolding.png", "auto", 98.0, 1.2),
     ],
 )

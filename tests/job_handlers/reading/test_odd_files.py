@@ -23,8 +23,8 @@ from worker_service.testing import How
 
 pymupdf: Any = partly_typed
 
-FUZZ_SECONDS = 8.0
-FUZZ_FILES = 30
+FUZZ_SECONDS = 4.0
+FUZZ_FILES = 15
 
 
 def test_an_encrypted_pdf_asks_for_its_password_and_opens_with_it(library: Library, tmp_path: Path) -> None:
