@@ -5,8 +5,9 @@ real file. A kind of blow counts when it hit a living process that this run star
 that process, so that no number that was given anew is ever hit. The seed repeats the choices, though not what the
 kernel does in between.
 
-Two kinds of jobs. `chaos` publishes a file and asks for a follow-up. `chaos_command` is a program that appends its
-idempotency key to a file and may do so twice; it takes effect once in the database.
+Documents come, change and go meanwhile (chaos_library.py). Two kinds of jobs: `chaos` publishes a file and asks for a
+follow-up. `chaos_command` is a program that appends its idempotency key to a file and may do so twice; it takes effect
+once in the database.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from tests import fake_distributions as installed
 from tests.full_length import short
 from tests.kit.system import Daemon, System
+from tests.system import chaos_library
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -54,6 +56,7 @@ _LONGEST_PAUSE_SECONDS = ORPHAN_AFTER_SECONDS * 1.5
 _WRITE_LOCK_WAIT_MS = int(3 * _LONGEST_PAUSE_SECONDS * 1000)
 """How long sqlite3 waits: several paused daemons may hold the write lock one after the other."""
 _CALM_SECONDS = 120.0
+_JOB_SECONDS = (0, 0.02, 0.2, 0.6)
 _RETRIES = 1000
 _WAITING_MOST = short(20, full=60)
 """Producers pause above this: a storm that leaves a mountain proves no more than one that leaves a hill."""
@@ -70,13 +73,7 @@ sleep "$1"
 
 
 class Storm:
-    kinds: Sequence[str] = KINDS
-    lengths: Sequence[float] = (0, 0.02, 0.2, 0.6)
-    """How long jobs take."""
-    shipped: Iterable[str] | None = None
-    """Of the shipped handlers these are there; None: all."""
-
-    def __init__(self, system: System, seed: int, *, daemons: int = 2) -> None:
+    def __init__(self, system: System, seed: int, *, daemons: int = 2, has_library: bool = False) -> None:
         self.system = system
         self.seed = seed
         self.landed: Counter[str] = Counter()
@@ -95,21 +92,24 @@ class Storm:
         """When to wake which process, by its descriptor."""
         self._keys = system.place / "keys"
         self._settings: dict[str, object] = {**SETTINGS, "config": _write_settings(system.place, self._keys)}
-
-    def close(self) -> None:
-        """What it has beside the system."""
+        self._library = chaos_library.Library(system, seed) if has_library else None
+        if has_library:
+            self._settings |= chaos_library.SETTINGS
 
     def run(self, seconds: float, *, at_least: int, most_seconds: float) -> None:
         """Rage for so long, and on until each kind has landed so often, but not for longer than `most_seconds`."""
         began = time.monotonic()
-        producers = Producers(self.system, self._settings, self.seed, self.lengths)
+        producers = Producers(self.system, self._settings, self.seed)
         with ExitStack() as stack:
             # Called in the reverse order: a paused daemon may hold the write lock that producers wait for.
             stack.callback(producers.stop)
             stack.callback(self._wake, everything=True)
             producers.start()
+            if self._library:
+                stack.callback(self._library.stop)
+                self._library.start()
             while (passed := time.monotonic() - began) < most_seconds:
-                if passed >= seconds and all(self.landed[kind] >= at_least for kind in self.kinds):
+                if passed >= seconds and all(self.landed[kind] >= at_least for kind in KINDS):
                     break
                 self._replace_the_dead()
                 self._wake()
@@ -120,6 +120,8 @@ class Storm:
         self._kill_all()
         self._settle()
         self.faults += [*producers.faults, *self._examine(producers)]
+        if self._library:
+            self.faults += self._library.examine()
 
     # ── Daemons ──
 
@@ -165,8 +167,8 @@ class Storm:
             self.landed[kind] += self._pause(victim)
 
     def _choose(self) -> str:
-        rarest = min(self.landed[kind] for kind in self.kinds)
-        return self._random.choice([kind for kind in self.kinds if self.landed[kind] == rarest])
+        rarest = min(self.landed[kind] for kind in KINDS)
+        return self._random.choice([kind for kind in KINDS if self.landed[kind] == rarest])
 
     def _living_daemons(self) -> list[int]:
         # Registered, so that it may own something.
@@ -237,7 +239,8 @@ class Storm:
                     self.faults.append(f"job {job.id} ({job.job_type}) failed: {job.error_code}: {job.error_message}")
             self.system.store.steering.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
             counts = self.system.store.overview.counts().by_status
-            return not any(counts.get(status) for status in (Status.PENDING, Status.RUNNING, Status.FAILED))
+            has_live = any(counts.get(status) for status in (Status.PENDING, Status.RUNNING, Status.FAILED))
+            return not has_live and (self._library is None or self._library.is_embedded())
 
         if not _within(_CALM_SECONDS, is_quiet):
             counts = self.system.store.overview.counts().by_status
@@ -268,7 +271,8 @@ class Storm:
         followers = Counter(job.parent_id for job in jobs.values() if job.parent_id is not None)
         keys = Counter(self._keys.read_text().splitlines() if self._keys.exists() else [])
         yield from (f"the program ran for {key}, which is no job" for key in keys if not _is_command(jobs, key))
-        for job in jobs.values():
+        # The library's jobs are judged by its documents: a newer reading cancels an older one.
+        for job in (one for one in jobs.values() if one.job_type.startswith("chaos")):
             yield from self._examine_one(job, followers[job.id], keys[str(job.id)])
         yield from map(str, self.system.store.integrity.audit())
         for log in sorted(self.system.place.glob("daemon-*.log")):
@@ -321,7 +325,7 @@ class Storm:
         ]
 
     def summary(self) -> str:
-        landed = ", ".join(f"{kind} {self.landed[kind]}" for kind in self.kinds)
+        landed = ", ".join(f"{kind} {self.landed[kind]}" for kind in KINDS)
         counts = {
             str(status): number for status, number in self.system.store.overview.counts().by_status.items() if number
         }
@@ -330,16 +334,15 @@ class Storm:
             f"landed: {landed}\n"
             f"daemons started: {self._started}, exit codes: {dict(self._exits)}\n"
             f"jobs: {counts}, {attempts} attempts, brought back by hand: {dict(self.revived)},"
-            f" directories to sweep: {self.unswept}"
+            f" directories to sweep: {self.unswept}" + (f"\nlibrary: {self._library.counts}" if self._library else "")
         )
 
 
 class Producers:
     """Three of them, each in a thread of its own: the Python API, the command line, and the sqlite3 program."""
 
-    def __init__(self, system: System, settings: dict[str, object], seed: int, lengths: Sequence[float]) -> None:
+    def __init__(self, system: System, settings: dict[str, object], seed: int) -> None:
         self._system = system
-        self._lengths = lengths
         self._environment = system.environment(**settings)
         self._stopping = threading.Event()
         self._told: dict[str, list[int]] = {"api": [], "cli": [], "sqlite3": []}
@@ -370,7 +373,7 @@ class Producers:
 
     def _produce(self, name: str, make: Callable[[str, str], int], chance: random.Random) -> None:
         while not self._stopping.wait(chance.uniform(0.02, _PAUSE_SECONDS_MOST)):
-            payload = json.dumps({"seconds": chance.choice(self._lengths)})
+            payload = json.dumps({"seconds": chance.choice(_JOB_SECONDS)})
             try:
                 if self._waiting() <= _WAITING_MOST:
                     self._told[name].append(make(chance.choice(["chaos", "chaos_command"]), payload))
@@ -496,7 +499,7 @@ def _write_settings(place: Path, keys: Path) -> Path:
 # ── ./run chaos ──
 
 
-def main(words: Sequence[str] | None = None, kind_of_storm: type[Storm] = Storm) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(
         prog="./run chaos", description="Kill everything at random; then look at the books."
     )
@@ -504,25 +507,23 @@ def main(words: Sequence[str] | None = None, kind_of_storm: type[Storm] = Storm)
     parser.add_argument("--seed", type=int, default=None, help="repeat the choices of an earlier run")
     parser.add_argument("--daemons", type=int, default=2, choices=(1, 2), help="that share the file; 2 unless given")
     parser.add_argument("--at-least", type=int, default=20, help="how often each kind must land; 20 unless given")
-    given = parser.parse_args(words)
+    given = parser.parse_args()
     seed = random.randrange(1 << 32) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Whoever stops it early leaves no daemons behind either.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     place = Path(tempfile.mkdtemp(prefix="pagemill-chaos-"))
-    shipped = kind_of_storm.shipped
-    system = System(place, shipped=installed.shipped() if shipped is None else shipped)
-    storm = kind_of_storm(system, seed, daemons=given.daemons)
+    system = System(place, shipped=installed.shipped())
+    storm = Storm(system, seed, daemons=given.daemons, has_library=True)
     try:
         began, seconds = time.monotonic(), given.minutes * 60
         storm.run(seconds, at_least=given.at_least, most_seconds=seconds)
         print(f"{storm.summary()}, {time.monotonic() - began:.0f} s")
-        seldom = [kind for kind in storm.kinds if storm.landed[kind] < given.at_least]
+        seldom = [kind for kind in KINDS if storm.landed[kind] < given.at_least]
         faults = [*storm.faults, *(f"{kind} landed {storm.landed[kind]} times only" for kind in seldom)]
     finally:
         system.close()
-        storm.close()
     for fault in faults:
         print(f"FAULT: {fault}")
     if faults:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 
 import apsw
 import httpx
+
+from worker_service.services.database import Session
+from worker_service.services.document_formats import write_format
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS cursor (value TEXT);
@@ -34,6 +38,13 @@ def follow(url: str, headers: dict[str, str], path: str, *, until_complete: bool
             if until_complete:
                 return
             time.sleep(0.005)
+
+
+def passages_there_are(session: Session, documents: Sequence[int]) -> list[tuple[object, ...]]:
+    lines = [
+        line for one in sorted(documents) for line in write_format(session, session.library.document(one), "jsonl")
+    ]
+    return [(one["document_id"], one["generation"], one["number"], one["digest"]) for one in map(json.loads, lines)]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
@@ -19,7 +18,6 @@ from tests.store.kit import work_as
 from tests.web.api import passage_follower
 from tests.web.conftest import bearer, served
 from worker_service.services.database import Session
-from worker_service.services.document_formats import write_format
 from worker_service.settings.config import Settings
 
 
@@ -96,12 +94,5 @@ def test_a_follower_that_is_killed_at_any_moment_ends_with_what_there_is(
         subprocess.run([*follow, "--until-complete"], check=True, timeout=30)
 
     known = apsw.Connection(str(path)).execute("SELECT * FROM passage ORDER BY document_id, number").fetchall()
-    assert known == passages_there_are(session, readable)
+    assert known == passage_follower.passages_there_are(session, readable)
     assert {row[0] for row in known} == {*readable}
-
-
-def passages_there_are(session: Session, documents: Sequence[int]) -> list[tuple[object, ...]]:
-    lines = [
-        line for one in sorted(documents) for line in write_format(session, session.library.document(one), "jsonl")
-    ]
-    return [(one["document_id"], one["generation"], one["number"], one["digest"]) for one in map(json.loads, lines)]
