@@ -1,1 +1,1 @@
-"""The service layer: one function per user action. Functions take and return plain values; the caller shows them."""
+"""One function per action of a user, with plain values in and out, for all surfaces."""

@@ -1,6 +1,6 @@
-"""The tools of AI assistants, by the Model Context Protocol. Their names, parameters and docstrings are what they read.
+"""The tools of AI assistants, by the Model Context Protocol. They read the names, parameters and docstrings.
 
-`search` and `fetch` have the shape that assistants expect of a connector. Imported only where a server starts.
+`search` and `fetch` have the shape of connectors. Imported only where a server starts.
 """
 
 from __future__ import annotations
@@ -154,7 +154,6 @@ class AssistantTools:
 
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
-    """Return a server that calls the tools in threads, unless their session is bound to this one."""
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool in [*tools.reading, *([tools.add_document] if may_add else [])]:
         server.tool()(_in_event_loop(_readable_errors(tool)) if is_single_threaded else _readable_errors(tool))
@@ -162,7 +161,7 @@ def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: boo
 
 
 def _readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the assistant read the text of errors: the server hides that of other exceptions."""
+    """Keep the text of errors, which the server hides."""
 
     @functools.wraps(tool)
     def call(*arguments: Any, **named: Any) -> Any:

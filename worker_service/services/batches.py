@@ -48,7 +48,6 @@ class BatchProgress(Struct, frozen=True):
     files_cancelled: int
     may_find_more: bool
     pages: int
-    """Counted pages only."""
     pages_read: int
     pages_left: int | None
     """None while some unread file is not counted."""
@@ -58,7 +57,6 @@ class BatchProgress(Struct, frozen=True):
     size: int
     """Bytes of the original files in the workspace."""
     name: str = ""
-    """The file that progressed last."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
@@ -66,7 +64,7 @@ class BatchProgress(Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Percentage of pages if all are counted, otherwise of files, otherwise of jobs."""
+        """Of pages if all are counted, otherwise of files, otherwise of jobs."""
         if self.pages_left is not None and self.pages:
             part, total = self.pages_read, self.pages_read + self.pages_left
         else:
@@ -210,8 +208,7 @@ def add_batch(
 ) -> BatchAdded:
     """Add a batch with its jobs, all or none.
 
-    `asked` is the user's request, kept for display. `actions` (job_type, payload) run when the batch has ended, and its
-    end is reported to the address `notify` (`notifications.read_address`).
+    `asked` is kept for display; `actions` (job_type, payload) run at its end, which is reported to `notify`.
     """
     new = NewBatch(
         owner,
@@ -239,7 +236,6 @@ class SubmittedBatch(Struct, frozen=True):
 
 
 def prepare_submission(session: Session, jobs: Sequence[NewJob]) -> BatchSubmission:
-    """Look up which jobs would be new: known files need none."""
     jobs = with_lost_files_forced(session, jobs)
     return BatchSubmission(jobs, session.store.batches.find_work(jobs))
 
@@ -253,7 +249,7 @@ def submit_batch(
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
 ) -> SubmittedBatch:
-    """Start a batch, but none if no job is new, so that repeating a command replaces no batch."""
+    """Start a batch unless no job is new: repeating a command replaces no batch."""
     jobs, live = submission.jobs, submission.work.live
     rest = [at for at in range(len(jobs)) if at not in live]
     added: BatchAdded | None = None
@@ -277,7 +273,7 @@ def _existing(work: LiveWork) -> InBatch:
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
-    """Return the batches that wait once this owner's batch `by`, or a new one, starts."""
+    """Return what waits once this owner's batch `by`, or a new one, starts."""
     if not owner or _policy(session) is not OwnerPolicy.REPLACE:
         return []
     active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items

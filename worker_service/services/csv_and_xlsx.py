@@ -19,7 +19,7 @@ LIST_COLUMNS = (
 
 
 def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> Iterator[str]:
-    """Yield sanitised CSV lines. Excel reads UTF-8 only after a byte order mark, which other programs misread."""
+    """Sanitise the cells. Excel reads UTF-8 only after a byte order mark, which other programs misread."""
     if is_for_excel:
         yield "\ufeff"
     for row in chain([headers], rows):
@@ -50,7 +50,7 @@ def write_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
 
 
 class Workbook:
-    """An .xlsx file that is written row by row. Rows are buffered on disk."""
+    """Buffers its rows on disk."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import xlsxwriter  # imported only when a workbook is written

@@ -97,7 +97,7 @@ def _person() -> str:
 
 
 def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the page and the `before_id` of the next one. `found` has up to `limit + 1` rows."""
+    """`found` has up to `limit + 1` rows; the number is the `before_id` of the next page."""
     return found[:limit], found[limit - 1].id if len(found) > limit else None
 
 
@@ -110,7 +110,7 @@ def deadline_after(timeout: str | None) -> float:
 
 
 def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
-    """Yield the result of `query` at once, and again after commits of other connections, until the deadline."""
+    """Yield the result at once, and again after commits of other connections."""
     seen: int | None = None
     seconds = 0.0
     while True:

@@ -28,7 +28,7 @@ from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 _LATELY = timedelta(days=1)
 _CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
-"""Errors that recur until the user fixes something on this host and restarts the daemon."""
+"""They recur until the user fixes something and restarts the daemon."""
 _DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
 _RESTORE_FILE = "restore it from a copy of the workspace"
 _FILES_MOST = 20

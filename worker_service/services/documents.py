@@ -28,7 +28,7 @@ class DocumentPage(Struct, frozen=True):
     items: Sequence[Document]
     next: int | None
     not_brought_in: Sequence[Job]
-    """Jobs that failed before there was a document; only on the first page."""
+    """Failed before there was a document; only on the first page."""
     are_more_not_brought_in: bool
 
 
@@ -115,12 +115,11 @@ def get_page(session: Session, document_id: int, number: int) -> PageResult | No
 
 
 def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
-    """Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
 
 
 def has_only_own_text(session: Session, document_id: int) -> bool:
-    """Return whether no page was recognised: neither OCR quality nor language can change its text."""
+    """Neither OCR quality nor language can change the text of such a document."""
     pages = session.library.page_summaries(document_id)
     return bool(pages) and all(one.method in ("layer", "rows", "blank") for one in pages)
 

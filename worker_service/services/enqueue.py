@@ -33,7 +33,7 @@ def enqueue(
     *,
     is_checked: bool = True,
 ) -> Enqueued:
-    """With `once_per`, the unique key allows one job per period, even after that job has ended."""
+    """`once_per`: one job per period, even after that job has ended."""
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
@@ -80,7 +80,7 @@ def check_action_payload(session: Session, action: DeferredAction) -> None:
 
 
 def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None:
-    """Raise `BadPayload` if no live worker's handler accepts the payload. `otherwise` ends the message."""
+    """`otherwise` ends the message."""
     schemas = session.store.overview.payload_schemas(job.job_type)
     if not schemas or None in schemas:
         return
@@ -120,7 +120,7 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Warn of what the live workers lack, so that jobs wait. Raise `BadInput` for a word that no worker knows."""
+    """Raise `BadInput` for a word that no worker knows."""
     described = _choices(session)
     warnings: list[str] = []
     for key, wanted in asked.items():
@@ -133,7 +133,6 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    """Return such as the languages of the live workers' machines, by key."""
     found: dict[str, dict[str, None]] = {}
     for described in _choices(session):
         for key, choices in described.items():

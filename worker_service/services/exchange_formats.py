@@ -46,7 +46,7 @@ _HOCR_BEGIN = """<!DOCTYPE html>
 """
 
 Word = tuple[float, float, float, float, str, float]
-"""x0, y0, x1, y1, text, and the confidence of an OCR engine, or 100."""
+"""x0, y0, x1, y1, text, confidence of OCR or 100."""
 
 
 # ── DoclingDocument ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +256,7 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
 
 
 def hocr_html(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    """Boxes are in pixels of the image that was read; pages with their own text have 72 dpi."""
+    """Boxes are in pixels of the image that was read, or at 72 dpi."""
     yield _HOCR_BEGIN.format(html.escape(document.name))
     for page, words in _words_of_pages(session, document, pages):
         scale, number = (page.dpi or 72) / 72, page.number
@@ -285,7 +285,7 @@ def _hocr_box(box: Sequence[float], scale: float) -> str:
 
 
 def _areas(page: StructuredPage, words: Sequence[Word]) -> list[list[Word]]:
-    """Return the words of each block, and those that are in none."""
+    """Put words in no block last."""
     found = [own for _, own in _words_of_blocks(page, words)]
     known = {word for own in found for word in own}
     rest = [word for word in words if word not in known]
@@ -298,7 +298,7 @@ def _bounds_of(words: Sequence[Word]) -> tuple[float, float, float, float]:
 
 
 def _words_of_blocks(page: StructuredPage, words: Sequence[Word]) -> Iterator[tuple[Block, list[Word]]]:
-    """Yield the blocks with the words whose centre is in them."""
+    """Give a word to the block around its centre."""
     left = list(words)
     for block in [one for one in page.blocks if one.role is not Role.PICTURE]:
         own = [one for one in left if _is_inside(one, block)]

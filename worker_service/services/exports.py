@@ -27,7 +27,6 @@ from worker_service.services.zip_files import zip_pieces
 from worker_service.workspace import file_exists
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "original": "original"}
-"""Roles of a document's files, by the format that users name."""
 CHOICES: Sequence[str] = (*ROLES, *FORMATS)
 _FOLDERS: Mapping[str, str] = {"original": "originals", "txt": "texts", "pdf": "searchable PDFs"}
 _LEFT_OUT_NAMED_MAX = 1000
@@ -67,11 +66,10 @@ class _Copy(Struct, frozen=True):
     source: Path | Callable[[], Iterator[bytes]]
     target: Path
     remake_command: str
-    """The command that creates the source again if it is gone."""
 
 
 def find_file(session: Session, document_id: int, kind: str) -> tuple[PublishedFile, str]:
-    """Return the file with its full path, and a name for a copy."""
+    """Return the full path and a name for a copy."""
     document = session.library.document(document_id)
     file = _file_of(session, document, kind)
     return _in_workspace(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, kind, file)
@@ -86,7 +84,7 @@ def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
 
 
 def _in_workspace(session: Session, file: PublishedFile, again: str) -> PublishedFile:
-    """Raise `FileGone` unless the file is in the workspace: a row may name any path."""
+    """Trust no row: it may name any path."""
     found = with_full_path(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
@@ -97,7 +95,7 @@ def _in_workspace(session: Session, file: PublishedFile, again: str) -> Publishe
 def export_documents(
     session: Session, selector: DocumentSelector, kind: str, directory: Path, if_exists: IfExists
 ) -> Export:
-    """Copy one file of each document. A failed copy does not stop the others."""
+    """Continue after a failed copy."""
     if selector.is_empty:
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:

@@ -1,4 +1,4 @@
-"""The meaning of a failure and its remedy in plain words, by error code."""
+"""What a failure means and what helps, by error code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from msgspec import Struct
 from worker_service.jobs.job import Job
 
 Helps = Literal["", "retry", "password", "upload"]
-"""The one action that helps."""
 
 
 class Explanation(Struct, frozen=True):
     happened: str
     advice: str = ""
-    """Empty: the remedy of the error itself, which names accounts and settings."""
+    """Empty: the remedy of the error itself."""
     helps: Helps = ""
 
 
@@ -148,9 +147,9 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
 _OTHER_OPTIONS_HELP = ("LANGUAGE_UNKNOWN", "SETTINGS_INVALID", "CPU_TIME_USED_UP", "PAGES_TOO_LARGE")
 
 _FAMILIES = {"BROKEN": "_BROKEN", "NOTHING": "_EMPTY", "TOO_LARGE": "_TOO_LARGE"}
-"""Codes that begin with the kind of file, such as SHEET_BROKEN."""
+"""Of codes such as SHEET_BROKEN."""
 _NUMBERED = ("HTTP", "SMTP", "EXIT")
-"""Codes that end with a number, such as HTTP_503."""
+"""Of codes such as HTTP_503."""
 
 
 def explanation_of(code: str) -> Explanation | None:
@@ -161,13 +160,12 @@ def explanation_of(code: str) -> Explanation | None:
 
 
 def may_read_again(code: str) -> bool:
-    """Return whether the same file may be read after all, by another attempt or with other options."""
+    """By another attempt, or with other options."""
     known = explanation_of(code)
     return known is None or known.helps in ("retry", "password") or code in _OTHER_OPTIONS_HELP
 
 
 def explain_failure(job: Job) -> Explanation:
-    """Explain the code of a third party's handler by its own message."""
     known = explanation_of(job.error_code or "")
     if known is None:
         known = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), "", _what_helps(job))

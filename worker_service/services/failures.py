@@ -18,7 +18,7 @@ from worker_service.services.jobs import each_job
 
 
 class OpenFailure(Struct, frozen=True):
-    """A document, source or other job that failed and was neither retried nor dismissed since."""
+    """Neither retried nor dismissed since."""
 
     id: int
     job_id: int
@@ -36,7 +36,6 @@ class OpenFailure(Struct, frozen=True):
 
 class FailureSelection(TypedDict):
     job_ids: Sequence[int] | None
-    """None: all."""
     code: str | None
 
 
@@ -48,7 +47,6 @@ class FailurePage(Struct, frozen=True):
 class FailureReason(Struct, frozen=True):
     code: str
     happened: str
-    """Empty for a code of a third party's handler."""
     count: int
 
 
@@ -61,7 +59,7 @@ def list_failures(
     limit: int = 50,
     before_id: int | None = None,
 ) -> FailurePage:
-    """`owner` is None for a user who may see all owners' data."""
+    """`owner` None: of all owners."""
     rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
     found = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
@@ -80,7 +78,6 @@ def dismiss_failures(
 
 
 def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
-    """Dismiss the failures of these jobs that still need attention."""
     failing = session.reading.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
     session.store.steering.dismiss(failing, actor=session.actor)
 

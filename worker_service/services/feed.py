@@ -1,8 +1,7 @@
-"""Event feed: status changes of jobs and notices, each reported once, and the progress of running jobs.
+"""Events: status changes of jobs, notices, and the progress of running jobs.
 
-A cursor is the id of the last notice and of the last status change read, with the job of that change. Changes are
-deleted with their jobs, and the newest ids of changes may be reused, but job ids never are. So as long as the change
-still belongs to that job, everything after it has a higher id.
+A cursor is the id of the last notice and of the last status change, with its job: ids of changes may be reused, ids of
+jobs never. While the change belongs to that job, everything after it has a higher id.
 """
 
 from __future__ import annotations

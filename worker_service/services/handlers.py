@@ -1,4 +1,4 @@
-"""What installed handlers declare, single attempts and the check of credentials, without a database."""
+"""Installed handlers and single attempts, without a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from worker_service.services.parse_job import read_payload
 from worker_service.settings.config import Settings
 
 DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
-"""A handler that returns whose account each Google credential is."""
 
 
 class HandlerAbsent(PagemillError):
@@ -47,7 +46,7 @@ def run_one_job(
     platform: str = "local",
     directory: Path | None = None,
 ) -> Iterator[AttemptEvent]:
-    """Yield the events of one attempt, the outcome last. Without a `directory`, its files are deleted at the end."""
+    """Yield the outcome last. Without a `directory`, the files are deleted at the end."""
     settings.hand_to_handlers()
     text = read_payload(payload, (), settings.payload_bytes_max, stdin)
     with ExitStack() as stack:
@@ -99,7 +98,7 @@ def examine_online(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_credentials(settings: Settings) -> Ended | str:
-    """Return the outcome, or why the check cannot run."""
+    """Return why it cannot run, as text."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         begin = Begin(
             Path(directory) / "staging",

@@ -45,11 +45,11 @@ class Health(Struct, frozen=True):
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
     failures: int = 0
-    """Files that need attention. They do not change the level."""
+    """They do not change the level."""
 
 
 def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
-    """`oldest_most` is how long the oldest pending job may wait without a warning."""
+    """`oldest_most`: how long the oldest pending job may wait."""
     found = health_reasons(overview, oldest_most=oldest_most)
     return Health(
         max((reason.level for reason in found), default=Level.OK),

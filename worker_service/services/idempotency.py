@@ -1,7 +1,6 @@
-"""Requests with an Idempotency-Key: executed once, however often they arrive.
+"""Requests with an Idempotency-Key, executed once.
 
-The key is written in the same transaction as the first effect, the answer right after. A client that repeats the
-request in between waits, and gets `AnswerUnknown` after a while.
+The transaction of the first effect writes the key; the answer follows. A repetition in between waits.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class StoredResponse(Struct, frozen=True):
 
 
 def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
-    """Run `grant` once per key, unless it raises; `wish` is a digest of the request."""
+    """`wish` is a digest of the request. An error of `grant` frees the key."""
     keys = session.store.idempotency_keys
     if (earlier := keys.find(key)) is None:
         try:

@@ -1,4 +1,4 @@
-"""Change jobs. A bulk change is planned for confirmation, and is then one action in one transaction."""
+"""Change jobs. A bulk change is planned, confirmed, and done in one transaction."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Plan(Struct, frozen=True):
     jobs: int
     sample: Sequence[Job]
     failing: Sequence[int]
-    """Documents being read that the change will make fail."""
+    """Documents that the change will make fail."""
     error_code: str
     priority: int | None = None
     is_partial: bool = False
-    """The time limit ended the counting: there may be more."""
+    """There may be more: counting took too long."""
 
     @property
     def is_single(self) -> bool:
@@ -71,7 +71,6 @@ class Plan(Struct, frozen=True):
 class Paused(Struct, frozen=True):
     until: datetime | None
     is_known: bool
-    """One of the newest jobs has this type or owner."""
 
 
 def make_plan(
@@ -82,7 +81,7 @@ def make_plan(
     priority: int | None = None,
     seconds: float | None = None,
 ) -> Plan:
-    """`seconds` limits the counting; the change applies to all selected jobs, counted or not."""
+    """`seconds` limits the counting, not the change."""
     if verb == "priority":
         priority = read_priority(priority)
     chosen = _chosen_jobs(session, verb, selector)
@@ -123,7 +122,7 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
-    """Return the jobs that have not ended, each with a possible reason."""
+    """Return the jobs that have not ended, with a possible reason."""
     for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
         if not left:
             return {}
@@ -167,7 +166,6 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 
 
 def apply_owner_policy(session: Session, changed: Changed) -> Changed:
-    """Restart a batch that had ended, after a retry."""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)
@@ -179,7 +177,7 @@ def apply_owner_policy(session: Session, changed: Changed) -> Changed:
 
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
-    """Pause the scope 'type' or 'owner' with a name, or 'all' without one."""
+    """Pause the scope 'type' or 'owner' with a name, or 'all'."""
     until = None if length is None else add_duration(session.clock(), parse_length(length))
     session.store.steering.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
@@ -194,7 +192,7 @@ def unpause(session: Session, scope: str, name: str) -> None:
 
 
 def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str:
-    """Without an id, there must be one live worker. The change lasts until it restarts."""
+    """Until the worker restarts. Without an id, there must be one live worker."""
     if not 1 <= slots <= SLOTS_MOST:
         raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
     alive = [one.id for one in Overview(session).live_workers]

@@ -49,7 +49,6 @@ def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
 
 
 def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
-    """Yield the existing log lines, then new ones until the job has ended."""
     reading, after_id = session.reading, 0
     for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
         while lines := session.history.logs(job_id, after_id=after_id):

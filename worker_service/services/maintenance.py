@@ -49,7 +49,7 @@ def backup(
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
-    """Overwrite no file. In a directory, the copy is named by the time, and only the newest `keep` copies stay."""
+    """Overwrite no file. In a directory, only the newest `keep` copies stay."""
     from worker_service.store.backup import back_up
 
     path, older = target, list[Path]()

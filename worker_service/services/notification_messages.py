@@ -36,7 +36,7 @@ def messages(
     names: Mapping[int, str] = {},
     page: str | None = None,
 ) -> Iterator[Notification]:
-    """`names`: file or job by id of the notice; `page`: address of the web page."""
+    """`names`: file or job by id of the notice."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to

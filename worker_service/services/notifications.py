@@ -1,7 +1,6 @@
-"""Send notifications: what happened since the last message, and conditions that last too long.
+"""Send notifications. A rule has a position in the notices.
 
-Each rule has a position in the notices. The transaction that advances it enqueues the messages as jobs, so a crash
-neither loses nor repeats any.
+The transaction that advances it enqueues the messages, so a crash neither loses nor repeats any.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class RuleState(Struct, frozen=True):
     when: Sequence[str]
     to: str
     waiting: int
-    """Notices that wait for the grouping time or for quiet hours to end."""
+    """For the grouping time, or for quiet hours to end."""
 
 
 def send_due_notifications(session: Session) -> int:
@@ -89,13 +88,13 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
 # ── The end of a batch, for the user who submitted it ─────────────────────────────────────────────────────────────────
 
 ME = "me"
-"""Stands for the address of the owner in the table [addresses]."""
+"""The owner's address in the table [addresses]."""
 _ENDED = ("batch.done", "batch.failed")
 _FILES_MOST = 20
 
 
 def read_address(session: Session, word: str, *, owner: str) -> str:
-    """Return the address of `me`, `ann@example.com`, `mailto:…`, `https://…` or `apprise:NAME`."""
+    """Read `me`, `ann@example.com`, `mailto:…`, `https://…` or `apprise:NAME`."""
     if word == ME:
         if address := session.settings.addresses.get(owner):
             return address
@@ -107,7 +106,7 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
 
 
 def channel_warnings(session: Session, address: str) -> list[str]:
-    """Return what the channel of the address lacks by these settings, such as a mail server."""
+    """Return what the channel of the address lacks."""
     session.settings.hand_to_handlers()
     channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
     lacking = [channel.missing() for channel in channels if hasattr(channel, "missing")]
@@ -115,7 +114,7 @@ def channel_warnings(session: Session, address: str) -> list[str]:
 
 
 def is_for_everybody(session: Session, address: str, *, owner: str) -> bool:
-    """Return whether messages may go there: otherwise users could have the service write to any address."""
+    """Otherwise users could have the service write to any address."""
     # Without the characters that end the host of an address, or begin a second address.
     allowed = (re.escape(one).replace(r"\*", r"[^/@?#\\%:,;\s]*") for one in session.settings.notify_allow)
     return address in ("", session.settings.addresses.get(owner)) or any(re.fullmatch(one, address) for one in allowed)
@@ -205,7 +204,7 @@ def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
 
 
 def _concerning(session: Session, rule: NotifyRule) -> tuple[int, Sequence[Notice], int]:
-    """Return the rule's position, the notices after it that concern the rule, and the new position."""
+    """Return the rule's position, the notices after it, and the new position."""
     notices = session.store.notices
     since = notices.begin(_reader(rule))
     read = notices.after(since, most=_READ_AT_ONCE)

@@ -1,4 +1,4 @@
-"""State of the service, of which all surfaces show parts."""
+"""State of the service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from worker_service.store.errors import read_only_error
 
 _JOBS_MOST = 500
 _BEATS_MOST = 3
-"""Missed heartbeats after which no worker counts as healthy."""
 
 
 class CheckedWorker(WorkerState, frozen=True):
@@ -46,7 +45,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """Each part is queried when it is first used."""
+    """Queries each part when it is first used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -63,7 +62,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """All rows, and workers without a row that jobs name as theirs."""
+        """Include workers without a row that jobs name as theirs."""
         overview = self._session.overview
         found = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():
@@ -103,7 +102,7 @@ class Overview:
 
     @cached_property
     def standstill(self) -> Sequence[Gate]:
-        """The gates that keep every pending job from starting."""
+        """What keeps every pending job from starting."""
         return self._session.gates.standstill(dead=self.dead_ids)
 
     @cached_property
@@ -170,7 +169,6 @@ class Statistics(Struct, frozen=True):
     pending_by_platform: Sequence[PlatformCount]
     by_owner: Sequence[OwnerSize]
     files: int
-    """A file shared by two owners counts once."""
     size: int
 
 

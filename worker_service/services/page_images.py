@@ -1,7 +1,6 @@
-"""Page images for viewing documents: rendered on demand and cached for a while.
+"""Images of pages, drawn on demand and cached in the workspace.
 
-Only a sandboxed child process opens untrusted files. A fork server runs a handler, one page at a time, and exits after
-a minute without requests. The images are cached in the workspace by document, file, page and width, up to a size limit.
+Only a sandboxed child process opens untrusted files. Its fork server exits after a minute without requests.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class PlacedWord(Struct, frozen=True):
 class PageImage(Struct, frozen=True):
     path: Path
     words: Sequence[PlacedWord]
-    """Text layer in points; empty for a scan."""
+    """In points; empty for a scan."""
     size: tuple[float, float]
 
 
@@ -116,7 +115,7 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 
 
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
-    """Raise `PageLocked` if the stored password does not open the file, as far as it can be tried."""
+    """Raise `PageLocked` if the password does not open the file, as far as it can be tried."""
     delete_images(session.settings.workspace, [document.id])
     try:
         page_image(session, renderer, document.id, 1)
@@ -136,7 +135,7 @@ def delete_images(workspace: Path, document_ids: Sequence[int]) -> None:
 
 
 def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
-    """Delete the images of removed documents, then the least recently viewed ones."""
+    """Delete images of removed documents, then the least recently viewed ones."""
     place = _cache_directory(session.settings.workspace)
     ids = [int(folder.name) for folder in place.iterdir() if folder.name.isdigit()] if place.is_dir() else []
     there = {one.id for one in session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else ()
@@ -160,7 +159,7 @@ def _cache_directory(workspace: Path) -> Path:
 
 
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """Return the original, or the PDF made when it was read if the original is newer."""
+    """Prefer the original, unless it is newer than what was read."""
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
     if not document.has_pages_to_see:
@@ -175,7 +174,7 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _refuse_locked(workspace: Path, document: Document) -> None:
-    """Raise `NoPageImage` if the password is a credential, which this process has not."""
+    """Refuse without the credential of the document, which belongs to one service."""
     if passwords.is_stored(workspace, document):
         return
     name = _password_credential(document.settings)
@@ -189,7 +188,6 @@ def _refuse_locked(workspace: Path, document: Document) -> None:
 
 
 def _password_credential(settings: str) -> str | None:
-    """Return the name of the credential that opens a document with these reading settings."""
     try:
         name = json.loads(settings or "{}").get("password_file")
     except (ValueError, AttributeError):

@@ -25,7 +25,7 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 
 def whole_tables(found: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
-    """Yield each table with its rows; those of a worksheet from all of its pages."""
+    """Join the rows of a worksheet from all of its pages."""
     for _, parts in groupby(found, lambda one: (one.page, one.number) if one.sheet is None else one.sheet):
         pages = iter(parts)
         first = next(pages)
@@ -63,12 +63,12 @@ def _typed(text: str) -> str | int | float:
 
 class PageReaders(Struct, frozen=True):
     written_in: list[str] = []
-    """Detected languages, if the user chose none."""
+    """Detected, if the user chose none."""
     readers: list[str] = []
-    """OCR engine of the first pass, and of the second pass if it contributed words."""
+    """Of the first pass, and of the second if it contributed words."""
     lines: list[list[msgspec.Raw]] = []
     second: list[int] = []
-    """Indexes of the lines with words from the second pass."""
+    """Lines with words from the second pass."""
 
     @property
     def written_lines(self) -> int:

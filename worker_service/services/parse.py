@@ -66,7 +66,7 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """`ids` are such as 42, batch:7 or document:3; `chosen` has the fields of `CHOSEN_BY`, as written."""
+    """`ids` are such as 42, batch:7 or document:3; `chosen` has other fields, as written."""
     named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
     for field, number in map(read_job_reference, ids):
         named[field][number] = None
@@ -88,7 +88,7 @@ def read_statuses(kind: type[S], words: Sequence[str], what: str = "status") -> 
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
-    """Parse 42, #42, batch:7 or document:3 into a field of `Selector` and a number."""
+    """Parse 42, #42, batch:7 or document:3."""
     what, _, number = str(word).rpartition(":")
     number = number if what else number.removeprefix("#")
     if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):
@@ -159,7 +159,7 @@ def read_past(text: str, *, now: datetime) -> datetime:
 
 
 def check_text(label: str, word: str) -> str:
-    """Raise `BadInput` if the word is not UTF-8 or has a NUL byte, which cannot be stored."""
+    """Refuse what is not UTF-8 or has a NUL byte: it cannot be stored."""
     try:
         word.encode()
     except UnicodeEncodeError as error:
@@ -186,7 +186,7 @@ def _split(words: Sequence[str]) -> list[str]:
 
 
 def read_pages(text: str | None) -> tuple[int, int | None]:
-    """Return the first and last page of 3-5, 3-, -5 or 3; None as last page means no limit."""
+    """Parse 3-5, 3-, -5 or 3; None as last page means no limit."""
     if text is None:
         return 1, None
     found = _PAGES.fullmatch(text.strip())

@@ -30,7 +30,7 @@ _LARGEST = 2**31 - 1
 
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """`words` has values as written, by column name; `assignments` change the payload."""
+    """`words`: values as written, by column name; `assignments` change the payload."""
     given = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", given["job_type"]))
     # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
@@ -106,7 +106,7 @@ def _dump_json(value: object) -> str:
 
 
 def _assign(value: dict[str, object], assignment: str) -> None:
-    """Set `key=value`; a dot descends into an object. A value that is not JSON is text."""
+    """Descend into an object at a dot. Take as text what is not JSON."""
     path, equals, word = check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):

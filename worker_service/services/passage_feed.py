@@ -1,7 +1,7 @@
-"""The passages of all documents, as changes that another program follows: a search engine, or a store of vectors.
+"""Changes of passages, for a program that keeps them elsewhere.
 
-A change replaces all passages of its document, and a document is in the feed once, at its last change. So a program
-that applies a change and stores the cursor in one transaction misses nothing and has nothing twice.
+A change replaces all passages of its document, which is in the feed once, at its last change. So a program that stores
+passages and cursor in one transaction misses nothing and has nothing twice.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ class PassageChange(Struct, frozen=True):
     name: str = ""
     owner: str = ""
     passages: Sequence[Passage] = ()
-    """All passages of the document; they replace what was known of it."""
     note: str = ""
 
 
 class PassageChanges(Struct, frozen=True):
     items: Sequence[PassageChange]
     next: str
-    """Cursor for the next request, also if there was nothing new."""
+    """For the next request, also if there was nothing new."""
     is_complete: bool
 
 

@@ -1,8 +1,7 @@
-"""Passwords of locked PDFs that users type: a file for each document, which only its own child processes may read.
+"""Typed passwords of PDFs: a file for each document, which only its own child processes may read.
 
-They are not rows, so that no backup of the database, list, log or report contains one. The name of a file is a digest
-of the document's key, because a password may be typed before its document exists. Unless the user wants it kept, a
-password is deleted when nothing reads its document any more: retries and a restarted daemon still find it until then.
+They are not rows, so that no backup, list, log or report contains one. The name is a digest of the document's key,
+because the document may not exist yet. Unless it is to be kept, a password is deleted when no job needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _BYTES_MAX = 1000
 _GRACE_SECONDS = 60.0
-"""A password is written before its job. Within this time, the job is inserted."""
+"""From writing a password to inserting its job."""
 
 
 class DocumentPassword(Struct, frozen=True):
@@ -46,7 +45,6 @@ def path_for(workspace: Path, document: Document) -> Path:
 
 
 def check(password: str) -> str:
-    """Return the password without the line break that a file ends with."""
     plain = password.rstrip("\r\n")
     if not plain or len(plain.encode("utf-8", "replace")) > _BYTES_MAX or "\n" in plain or "\0" in plain:
         raise BadInput(f"a password is one line of 1 to {_BYTES_MAX} bytes")

@@ -1,4 +1,4 @@
-"""Check that the published files are in the workspace as they were published (P5)."""
+"""Check that published files are in the workspace as published (P5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FileFault(NamedTuple):
 
 
 def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Compare existence, size and, with `with_digests`, all bytes with the rows."""
+    """Compare existence, size and, with `with_digests`, all bytes."""
     last = 0
     while rows := store.removal.published_files(after=last, most=_ROWS_AT_ONCE):
         for row in rows:

@@ -44,7 +44,7 @@ def _document_progress(document: Document, read: int, lately: int, seconds: floa
 
 
 def batch_progress(found: BatchDetails) -> ReadingProgress:
-    """Return the progress in files, of a single file in pages, and in jobs if there are no files."""
+    """In files, of a single file in pages, without files in jobs."""
     now, batch = found.progress, found.batch
     done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
     unit = "file" if now.files else "job"

@@ -1,8 +1,7 @@
-"""Replace the database with a backup: check that it is allowed, plan it, do it.
+"""Replace the database with a backup.
 
-Jobs that ended after the backup run again; jobs that were enqueued after it are gone. Late results of earlier attempts
-match no row, because every attempt after the restore has a higher fence. Published files never change, so the files
-that the backup names are in the workspace unless they were removed; missing files are reported.
+Jobs that ended after the backup run again; jobs that were enqueued after it are gone. Every later attempt has a higher
+fence, so late results match no row. Published files never change; missing ones are reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""List, make and run schedules of the settings file and of the database. Several ticks may run at once."""
+"""List, make and run schedules. Several ticks may run at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
 class KnownSchedule(Struct, frozen=True):
     schedule: Schedule
     stored: StoredSchedule | None = None
-    """None if the settings file defines it."""
+    """None: of the settings file."""
     fault: str = ""
 
 
@@ -73,18 +73,18 @@ class ScheduleState(Struct, frozen=True):
     next_at: str | None
     last_at: str | None
     last_slot: str | None
-    """None if a user started it, or if it never ran."""
+    """None: started by a user, or never."""
     job_id: int | None
     job: Job | None
-    """None if there was no run, it was a batch, or the job has been removed."""
+    """None: no run, a batch, or a removed job."""
     batch_id: int | None
     batch: Batch | None
     is_waiting: bool
-    """No tick has run for minutes, or ever."""
+    """No tick has run for minutes."""
     trouble: str | None
     paused_at: str | None
     definition: Mapping[str, Any] | None
-    """None if the settings file defines it, where alone it can be changed."""
+    """None: of the settings file, where alone it can be changed."""
 
 
 class StartedSchedule(Struct, frozen=True):
@@ -131,12 +131,12 @@ def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence
 
 
 def overdue_schedules(session: Session) -> list[str]:
-    """Return the names of schedules with an overdue slot or without a first tick."""
+    """Include those without a first tick."""
     return [one.schedule.name for one in known_schedules(session) if _is_waiting(session, one)]
 
 
 def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
-    """Enqueue what is due. The next tick retries a schedule that fails."""
+    """Leave what fails to the next tick."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
@@ -157,7 +157,6 @@ def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
 
 
 def start_schedule_now(session: Session, name: str, *, owner: str | None = None) -> StartedSchedule:
-    """Run a schedule now, without affecting its slots."""
     schedule = _find_schedule(session, name, owner).schedule
     work = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if work is None:
@@ -302,7 +301,6 @@ def pause_schedule(session: Session, name: str, *, owner: str | None = None) -> 
 
 
 def resume_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
-    """Run it again, without making up for what was missed."""
     stored = _changeable(session, name, owner)
     if stored.paused_at is not None:
         schedule = _parse(session, stored).schedule
@@ -323,7 +321,7 @@ def watch_folder(
     every: str | None = None,
     name: str | None = None,
 ) -> tuple[ScheduleState, StartedSchedule]:
-    """Crawl a folder now and every few minutes. A second request for it changes the first one's schedule."""
+    """Change the schedule of the folder, or add one."""
     table = {"folder": folder, **(options or {})}
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
     every = every or (WATCH_DIRECTORY if is_directory else WATCH_ADDRESS)
@@ -343,7 +341,6 @@ def _watches(known: KnownSchedule, folder: str, owner: str) -> bool:
 
 
 def _name_of_watch(session: Session, folder: str) -> str:
-    """Return the last part of the folder's path, with a number if another schedule has that name."""
     base = _NOT_OF_A_NAME.sub("-", folder.rstrip("/").rpartition("/")[2]).lstrip(" .-")[:80] or "folder"
     taken = {one.schedule.name for one in known_schedules(session)}
     names = (base if number == 1 else f"{base} {number}" for number in count(1))
@@ -368,7 +365,7 @@ def _change(session: Session, before: StoredSchedule | None, after: StoredSchedu
 
 
 def begin_schedules(session: Session) -> None:
-    """Count the slots of schedules that an undo has restored from now on."""
+    """Begin those that an undo has restored."""
     for stored in session.store.schedules.stored():
         plan = _read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:
@@ -380,7 +377,7 @@ def definition_as_json(definition: Mapping[str, Any]) -> str:
 
 
 def _read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
-    """Return a schedule that starts nothing for a row that was changed by hand and cannot be read."""
+    """Return a schedule that starts nothing for a row that cannot be read."""
     try:
         return _parse(session, stored)
     except BadInput as error:

@@ -26,7 +26,7 @@ def find_documents(session: Session, request: SearchRequest) -> SearchResult:
 
 
 def read_added(text: str | None) -> str | None:
-    """Parse the time of a filter, such as 3d (ago) or 2026-11-18."""
+    """Parse such as 3d (ago) or 2026-11-18."""
     return as_text(read_past(text, now=wall_clock())) if text else None
 
 
@@ -46,7 +46,7 @@ def _embedder(setting: str, model: str, passages: str = "") -> Embedder:
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
-    """Return the model that searches use. It may be the one before the model that is set."""
+    """Return the model of the vectors, which may be the one before the set one."""
     from worker_service.base.embedding import BUNDLED
 
     model = name.rsplit("/", 2)[0]
@@ -57,7 +57,7 @@ def _embedder_named(name: str, settings: Settings) -> Embedder | None:
 
 
 def _meaning(session: Session, text: str) -> Meaning | None:
-    """Return None if no model has vectors of all documents, or it does not answer."""
+    """Return None while a model lacks vectors or does not answer."""
     name = None if session.settings.embeddings == "off" else session.store.embeddings.model()
     embedder = name and _embedder_named(name, session.settings)
     if not name or not embedder:

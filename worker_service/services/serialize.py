@@ -18,11 +18,7 @@ HELD = ("payload", "result", "asked", "actions")
 
 
 def as_object(value: Any) -> Any:
-    """Convert a value and everything in it to JSON values.
-
-    Structs become objects, times ISO 8601, and payloads and results their parsed content. Fields that are UNSET are
-    left out. A job also gets its `state`.
-    """
+    """Convert everything in the value, leaving out UNSET fields; a job also gets its `state`."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
         return value
     if isinstance(value, IntEnum):
@@ -63,7 +59,7 @@ def _of_a_name(name: str, value: object) -> Any:
 
 
 def _finite(digits: str) -> float | str:
-    """Keep 1e999 as its digits: it is valid JSON, but infinite as a float."""
+    """Keep the digits of 1e999, which is infinite as a float."""
     number = float(digits)
     return number if math.isfinite(number) else digits
 

@@ -1,7 +1,6 @@
-"""Address of the running `pagemill serve`, published in a file beside the database.
+"""The address of the running server, in a file beside the database.
 
-The server keeps the file locked, so a leftover file means nothing. Other users may be able to write to the directory,
-so symbolic links are not followed and text that is no address is ignored.
+The server locks the file, so a leftover means nothing. Others may write there: links and odd text are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ _ADDRESS = re.compile(r"https?://[!-~]{1,300}")
 
 @contextmanager
 def published_address(settings: Settings) -> Iterator[None]:
-    """If several servers run, the first one's is published."""
     path = _beside(settings.database)
     with ExitStack() as held:
         # If this fails, the address from the settings is used.

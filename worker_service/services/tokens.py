@@ -1,4 +1,4 @@
-"""Tokens, one-time links and browser sessions. Only the digest of a secret is stored."""
+"""Tokens, links and browser sessions. Only digests of secrets are stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CreatedToken(Struct, frozen=True):
     id: int
     name: str
     word: str
-    """The secret, which is not stored."""
+    """Not stored."""
     until: str | None
 
 
@@ -47,7 +47,7 @@ def create_token(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Create a token that ends after a length such as 90d, at a time, or when it is removed (None)."""
+    """`until` is a length such as 90d or a time; None: until it is removed."""
     last = None if until is None else read_end(until, now=session.clock())
     made = _make(session, TokenKind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
     if made is None:
@@ -73,7 +73,7 @@ def create_link(
 
 
 def begin_session(session: Session, word: str) -> CreatedToken | None:
-    """Sign in by a token or a link, and use the link up. A wrong word costs no write: guessing holds up nobody."""
+    """Use a link up. A wrong word costs no write: guessing holds up nobody."""
     by = _find(session, word, TokenKind.TOKEN, TokenKind.LINK)
     if by is None:
         return None
@@ -107,7 +107,7 @@ def list_tokens(session: Session) -> Sequence[Token]:
 
 
 def remove_tokens(session: Session, words: Sequence[str]) -> int:
-    """Remove by name or id, with the sessions that they began."""
+    """Include the sessions that they began."""
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}
@@ -128,7 +128,7 @@ def note_use(session: Session, used: Mapping[int, str]) -> None:
 
 
 def read_end(text: str, *, now: datetime) -> datetime:
-    """Parse 90d (from now) or a time, which must be in the future."""
+    """Parse 90d (from now) or a time in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
     last = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
     if last <= now:

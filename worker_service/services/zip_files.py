@@ -1,4 +1,4 @@
-"""A zip archive made while it is sent, so that it is never whole in memory or on disk."""
+"""A zip archive made while it is sent, never whole in memory or on disk."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import zipfile
 from collections.abc import Iterable, Iterator
 
 _COMPRESSIBLE = (".txt", ".csv", ".html", ".htm", ".md", ".json", ".jsonl", ".xml", ".hocr", ".eml")
-"""Other formats of documents are compressed already."""
 
 
 class _Pieces:
-    """A file that keeps what is written until it is taken. It cannot seek, so the size of an entry follows it."""
+    """Keeps what is written until it is taken. It cannot seek, so the size of an entry follows it."""
 
     def __init__(self) -> None:
         self._written = bytearray()
