@@ -155,7 +155,7 @@ def _jobs_of_source(
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
-        if isinstance(options, CrawlOptions) and options.files_wanted() and path.is_dir():
+        if isinstance(options, CrawlOptions) and (options.files_wanted() or options.reconcile) and path.is_dir():
             job = for_batch(crawl_job(str(path), options, owner=owner))
             return [(job.name or "", job)]
         files = find_files(path, left_out, entries_max=entries_max)

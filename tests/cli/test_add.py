@@ -11,7 +11,6 @@ import pytest
 from tests.cli.conftest import Run, items
 from tests.cli.stored_documents import Shelf
 from tests.cli.test_submit import jobs, papers, payloads
-from tests.cli.test_wait import begin
 from worker_service.cli import INDEX
 
 
@@ -66,17 +65,6 @@ def test_a_mail_at_the_end_that_cannot_be_sent_is_told_at_once(
     assert "no mail server" not in run(*words).stderr
 
 
-def test_waiting_says_at_once_that_no_daemon_runs_and_at_the_end_which_files_failed(shelf: Shelf) -> None:
-    papers("a.pdf")
-    waiting = begin("add", "a.pdf", "--wait", "--timeout", "60s")
-    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
-
-    out, err = waiting.communicate(timeout=60)
-
-    assert (out, waiting.returncode) == ("batch 1 (a.pdf): finished, 1 failed · 1 file · 0 pages\n", 1)
-    assert "a.pdf: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
-
-
 def test_a_folder_is_watched_by_a_schedule_and_without_a_batch(run: Run, shelf: Shelf) -> None:
     Path("scans").mkdir()
 
@@ -95,7 +83,7 @@ def test_a_folder_is_watched_by_a_schedule_and_without_a_batch(run: Run, shelf: 
     Path("in\udce9").mkdir()
     assert "every 5 minutes" in run("add", "in\udce9", "--watch", "--owner", "ann").stderr
     assert f"file://{Path.cwd()}/in%E9" in [crawl["folder"] for crawl in payloads(shelf, "crawl")]
-    for words in (("--watch", "--name", "x"), ("--every", "1h"), ("--watch", "--wait")):
+    for words in (("--watch", "--name", "x"), ("--watch", "--wait")):
         assert "a watched folder is no batch" in run("add", "scans", *words, fails=2).stderr
     assert items(run("batch", "ls", "--json")) == []
 
@@ -119,7 +107,11 @@ def test_the_earlier_names_work_and_are_not_listed(run: Run, shelf: Shelf) -> No
     papers("a.pdf")
 
     assert run("batch", "add", "a.pdf").stdout == "batch:1\n"
+    assert run("ingest", "a.pdf", "--batch", "mine", "--force").stdout == "batch:2\n"
+    assert [one["batch"]["name"] for one in items(run("batch", "ls", "--json"))] == ["mine", "a.pdf"]
+    assert run("ingest", "a.pdf", "--batch", 2, "--force").stdout == "batch:2\n"
     assert "add" not in json.loads(run("help", "batch", "--json").stdout)["help"].partition("Commands:")[2]
     Path("ls").mkdir()
-    assert run("crawl", "ls", "--owner", "ann").stdout == "2\n"
+    run("crawl", "ls", "--name", "*r*", "--newer-than", "2026-01-31")
+    assert payloads(shelf, "crawl")[0]["wanted"] == {"name": "*r*", "newer_than": "2026-01-31"}
     assert "every hour; to stop: pagemill schedules rm ls" in run("crawl", "ls", "--watch", "1h").stderr

@@ -308,44 +308,11 @@ def test_a_dry_run_of_an_address_counts_no_document_that_is_there(run: Run, shel
     assert (found["files"], found["known"], found["unsized"]) == (1, 0, 1)
 
 
-def test_ingest_and_crawl_begin_a_batch_by_a_name_and_add_to_one_by_its_number(run: Run, shelf: Shelf) -> None:
-    papers("in/a.csv", "in/b.csv", "c.csv")
-
-    told = run("ingest", "in/a.csv", "in", "--batch", "reports", "--owner", "ann", "--priority", 2)
-    added = json.loads(run("ingest", "c.csv", "--batch", 1, "--json").stdout)
-    crawled = json.loads(run("crawl", "in", "--batch", "batch:1", "--owner", "ann", "--json").stdout)
-
-    assert "batch 1 (reports): pagemill wait batch:1 --progress" in told.stderr
-    assert len(told.stdout.splitlines()) == 3
-    assert (added["batch"], len(added["items"])) == (1, 1)
-    assert crawled == {"id": 4, "existing": False, "batch": 1}
-    jobs = shelf.store.reading.list(Selector(batch_id=1))
-    assert [(job.owner, job.priority) for job in jobs] == [("ann", 2)] * 4
-    assert json.loads(run("crawl", "in", "--batch", "new", "--owner", "ann", "--json").stdout)["batch"] == 2
-    again = run("ingest", "c.csv", "--batch", 1)
-    assert "batch 1 (reports) resumes when batch 2 ends; now: pagemill batch resume 1" in again.stderr
-
-
-def test_an_ingest_of_several_files_is_a_batch_and_one_of_one_file_is_a_job(run: Run, shelf: Shelf) -> None:
-    papers("a.csv", "b.csv", "in/c.csv")
-
-    run("ingest", "a.csv", "--owner", "ann")
-    run("ingest", "b.csv", "--owner", "ann")
-    alone = shelf.store.reading.list(Selector())
-    batch_ids = [
-        json.loads(run("ingest", *paths, "--owner", owner, "--json").stdout)["batch"]
-        for paths, owner in ((["a.csv", "b.csv"], "bob"), (["in"], "eve"))
-    ]
-
-    assert [(job.batch_id, job.status) for job in alone] == [(None, Status.PENDING)] * 2
-    assert [shelf.store.batches.get(one).name for one in batch_ids] == ["a.csv and 1 more", "in"]
-
-
 def test_an_ingest_says_which_batch_it_replaces_before_it_does(run: Run, shelf: Shelf) -> None:
     papers("first/a.csv", "second/b.csv")
-    run("ingest", "first", "--owner", "ann")
+    run("add", "first", "--owner", "ann")
 
-    second = run("ingest", "second", "--owner", "ann")
+    second = run("add", "second", "--owner", "ann")
 
     assert second.stderr.splitlines() == [
         "replaces batch 1 (first): 0 of 1 file · still counting pages; it resumes when the new batch ends",
@@ -355,48 +322,12 @@ def test_an_ingest_says_which_batch_it_replaces_before_it_does(run: Run, shelf: 
     assert run("status").stdout.rstrip().endswith("replaced_batches=1")
 
 
-def test_a_repeated_ingest_of_a_directory_starts_only_what_is_new(run: Run, shelf: Shelf) -> None:
-    papers("in/a.csv", "in/b.csv")
-    run("ingest", "in", "--owner", "ann")
-
-    repeated = json.loads(run("ingest", "in", "--owner", "ann", "--json").stdout)
-    papers("in/c.csv")
-    extended = json.loads(run("ingest", "in", "--owner", "ann", "--json").stdout)
-    again = run("ingest", "in", "--owner", "ann")
-
-    assert "batch" not in repeated
-    assert [(one["job_id"], one["decision"]) for one in repeated["items"]] == [(1, "under way"), (2, "under way")]
-    assert [one["job_id"] for one in extended["items"]] == [1, 2, 3]
-    assert [job.batch_id for job in shelf.store.reading.list(Selector())] == [2, 1, 1]
-    assert again.stderr == "batch 1 (in) already includes some of this; to start it now: pagemill batch resume 1\n"
-    assert len(shelf.store.batches.list()) == 2
-
-
-def test_a_crawl_is_a_batch_and_one_of_another_folder_replaces_it(run: Run, shelf: Shelf) -> None:
-    papers("first/a.csv", "second/b.csv")
-
-    first = json.loads(run("crawl", "first", "--owner", "ann", "--json").stdout)
-    same = run("crawl", "first", "--owner", "ann")
-    second = run("crawl", "second", "--owner", "ann")
-
-    assert first == {"id": 1, "existing": False, "batch": 1}
-    assert same.stdout == "1\n"
-    assert "job 1 already crawls this folder" in same.stderr
-    assert "replaces batch 1 (first)" in second.stderr
-    assert (state_of(shelf, 1), state_of(shelf, 2)) == (BatchState.WAITING, BatchState.ACTIVE)
-    jobs = shelf.store.reading.list(Selector(ids=(1, 2)))
-    assert ["afresh" in json.loads(job.payload or "") for job in jobs] == [False, False]
-    assert all(job.concurrency_key for job in jobs)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["ingest", "a.csv", "--batch", "9"], 66, "there is no batch 9"),
-        (["ingest", "a.csv", "--batch", " "], 2, "--batch is empty"),
-        (["ingest", "a.csv", "--batch", "1", "--owner", "bob"], 2, "belongs to ann: leave --owner out"),
-        (["ingest", "a.csv", "--batch", "2"], 1, "batch 2 (reports) is done, and takes nothing more: begin a new one"),
-        (["crawl", "in", "--batch", "x", "--watch", "1h"], 2, "a watched folder is no batch"),
+        (["add", "a.csv", "--batch", "9"], 66, "there is no batch 9"),
+        (["add", "a.csv", "--batch", "1", "--owner", "bob"], 2, "belongs to ann: leave --owner out"),
+        (["add", "a.csv", "--batch", "2"], 1, "batch 2 (reports) is done, and takes nothing more: begin a new one"),
     ],
 )
 def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(
@@ -415,16 +346,15 @@ def test_a_person_s_wishes_are_more_urgent_than_what_nobody_waits_for(run: Run, 
     papers("a.csv", "in/b.csv")
     shelf.read("d.pdf", "one", roles=("original", "text"))
 
-    run("ingest", "a.csv")
-    run("crawl", "in")
+    run("add", "a.csv")
     run("reindex", 1, "--force")
     run("add", "in", "--watch", "--owner", "ann")
     run("enqueue", "ocr_pages")
-    run("ingest", "in", "--priority", 1)
+    run("add", "in", "--priority", 1)
 
     found = [(job.job_type, job.priority) for job in shelf.store.reading.list(Selector())]
-    assert found[:6] == [
-        ("download", 1), ("ocr_pages", 5), ("crawl", 7), ("ingest", 3), ("crawl", 3), ("download", 3),
+    assert found[:5] == [
+        ("download", 1), ("ocr_pages", 5), ("crawl", 7), ("ingest", 3), ("download", 3),
     ]  # fmt: skip
 
 

@@ -64,8 +64,7 @@ def test_bash_completes_paths_verbs_types_states_and_error_codes(press: Press, s
     (tmp_path / "photograph.txt").touch()
     shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
 
-    assert press("pagemill ingest rep") == "pagemill ingest report of May.pdf"
-    assert press("pagemill crawl pho") == "pagemill crawl photos/"
+    assert press("pagemill add rep") == "pagemill add report of May.pdf"
     assert press("pagemill documents adopt pho") == "pagemill documents adopt photos/"
     assert press("pagemill handlers show ocr") == "pagemill handlers show ocr_pages"
     assert press("pagemill ls --error PDF_") == "pagemill ls --error PDF_BROKEN"
@@ -98,7 +97,7 @@ def test_each_place_completes_what_it_takes(shelf: Shelf, monkeypatch: pytest.Mo
     for line in ("enqueue ", "handlers show ", "run-one --type ", "pause ", "ls --type "):
         assert {"download", "ocr_pages", "webhook"} <= plain(line), line
     assert plain("documents --status f") == {"failed"}
-    for line, kind in (("ingest ", "file"), ("crawl ", "dir"), ("export -o ", "dir"), ("keywords ", "file"),
+    for line, kind in (("add ", "file"), ("export -o ", "dir"), ("keywords ", "file"),
                        ("db backup ", "file"), ("documents adopt ", "dir"), ("ls --database ", "file")):  # fmt: skip
         assert [one.partition(",")[0] for one in completed(monkeypatch, f"pagemill {line}")] == [kind], line
 

@@ -497,7 +497,7 @@ def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fai
 def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(run: Run, shelf: Shelf) -> None:
     shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
     Path("slides from the annual meeting.pdf").write_text("no slides")
-    run("ingest", "slides from the annual meeting.pdf", "--owner", "ann")
+    run("add", "slides from the annual meeting.pdf", "--owner", "ann")
     shelf.fail_next("NOT_WHAT_IT_SAYS", "it is HTML and no PDF", "have its owner put the file there once more")
 
     told = run("documents", "--status", "failed")

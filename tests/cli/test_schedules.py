@@ -99,8 +99,7 @@ def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, m
 
     run("schedules", "run-now", "n")
     run("cancel", "1")
-    options = "--owner ann --lang deu --mime application/pdf --max-size 5 --force-ocr".split()
-    run("crawl", folder, *options)
+    run("add", folder, "--owner", "ann", "--lang", "deu", "--mime", "application/pdf", "--max-size", "5", "--force-ocr")
 
     scheduled, typed = (
         row | {"id": 0, "priority": 0, "created_at": ""}
@@ -109,8 +108,12 @@ def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, m
             " created_at FROM worker_job_queue ORDER BY id"
         )
     )
-    # The verb's crawl belongs to a batch; the schedule's is a job that repeats, as that of a watched folder.
-    assert typed == scheduled | {"unique_key": f"{scheduled['unique_key']}:batch:1"}
+    # The crawl of a batch lists the whole folder, even beside another one.
+    payload = json.loads(str(typed["payload"]))
+    assert payload.pop("afresh")
+    assert payload == json.loads(str(scheduled["payload"]))
+    differing = {"payload", "unique_key", "concurrency_key"}
+    assert {key for key in typed if typed[key] != scheduled[key]} == differing
 
 
 @pytest.mark.parametrize(

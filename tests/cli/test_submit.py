@@ -1,4 +1,4 @@
-"""`ingest`, `crawl`, `reindex`, `documents adopt`, `wait document:N`: wishes that things be read, and waiting."""
+"""`add`, `reindex`, `documents adopt`, `wait document:N`: wishes that things be read, and waiting."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.store.kit import claim, ranges, save
 from worker_service.base.errors import WaitTimedOut
 from worker_service.base.path_text import path_of
 from worker_service.cli.progress import Display, reading_in_words, watch_reading
-from worker_service.cli.waiting import AwaitedDocument, DocumentsProgress, wait_for_documents
+from worker_service.cli.waiting import DocumentsProgress, wait_for_documents
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
-from worker_service.jobs.job import Job, NewJob
+from worker_service.jobs.job import Job
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
@@ -49,7 +49,7 @@ def papers(*names: str) -> list[Path]:
     return made
 
 
-# ── ingest ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── add ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
@@ -59,8 +59,8 @@ def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
     papers("in/a.pdf")
 
-    run("ingest", "in/a.pdf")
-    run("crawl", "in")
+    run("add", "in/a.pdf")
+    run("add", "in", "--pattern", "*")
 
     assert [job.max_retries for job in jobs(shelf, "download")] == [9]
     assert [job.max_retries for job in jobs(shelf, "crawl")] == [7]
@@ -69,67 +69,41 @@ def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
 def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf) -> None:
     first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.log")
 
-    told = run(
-        "ingest", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--force-ocr", "--then", "webhook"
-    )
+    run("add", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--force-ocr", "--then", "webhook")
 
-    assert [line.split() for line in told.stdout.splitlines()] == [
-        ["JOB", "ACTION", "NAME"],
-        ["1", "read", str(first)],
-        ["2", "read", str(second)],
-    ]
     assert [(job.platform, job.owner) for job in jobs(shelf, "download")] == [("local", "ann")] * 2
     assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
         (path.name, read_reference(str(path))[1].key) for path in (first, second)
     ]
     read = {"languages": ["eng", "deu"], "quality": "best", "force_ocr": True}
-    then = [{"job_type": "webhook"}]
+    then = [{"job_type": "webhook", "standing": True}]
     assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False, "then": then}
-
-
-def test_the_same_wish_twice_is_one_job_until_the_file_or_the_wish_is_another(run: Run, shelf: Shelf) -> None:
-    [report] = papers("report.pdf")
-    ingest = ("ingest", "report.pdf", "--json")
-    first = items(run(*ingest))
-
-    again, others = items(run(*ingest)), [items(run(*ingest, *more)) for more in (("--lang", "deu"), ("--owner", "b"))]
-    report.write_text("another content")
-    changed = items(run(*ingest))
-
-    assert [(one[0]["job_id"], one[0]["decision"]) for one in (first, again, *others, changed)] == [
-        (1, None), (1, "under way"), (2, None), (3, None), (4, None),
-    ]  # fmt: skip
 
 
 def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_force(run: Run, shelf: Shelf) -> None:
     [report] = papers("report.pdf")
     # As a download leaves it behind that found the file untouched for a minute.
     shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
-    ingest = ("ingest", "report.pdf", "--json")
+    ingest = ("add", "report.pdf", "--json")
 
     [known] = items(run(*ingest))
-    told = run("ingest", "report.pdf", "--wait")
-    batch = run("ingest", "report.pdf", "--batch", "again", "--wait")
+    told = run("add", "report.pdf", "--wait")
     forced, other = items(run(*ingest, "--force")), items(run(*ingest, "--lang", "deu"))
 
     assert (known["job_id"], known["document_id"], known["decision"]) == (None, 1, "unchanged")
-    assert told.stdout == "0 read, 0 failed, 1 unchanged, 1 page\n"
-    assert "batch 1" in batch.stdout
+    assert told.stdout == "batch 2 (report.pdf): done · 1 file · 1 page\n"
     assert [one[0]["decision"] for one in (forced, other)] == [None, None]
     assert len(jobs(shelf, "download")) == 2
 
 
-@pytest.mark.parametrize("words", [("ingest",), ("ingest", "--batch", "again"), ("batch", "add")])
-def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again_whatever_asks_for_it(
-    run: Run, shelf: Shelf, words: tuple[str, ...]
-) -> None:
+def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again(run: Run, shelf: Shelf) -> None:
     report, kept = papers("report.pdf", "kept.pdf")
     for path in (report, kept):
         shelf.read(path.name, "words", key=str(path), roles=("original",), revision=revision_of(path.stat()))
     [original] = shelf.store.library.files(1)
     (shelf.workspace / original.path).unlink()
 
-    found = items(run(*words, "report.pdf", "kept.pdf", "--json"))
+    found = items(run("add", "report.pdf", "kept.pdf", "--json"))
 
     assert [(one["job_id"] is None, one["decision"]) for one in found] == [(False, None), (True, "unchanged")]
     assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), False)]
@@ -140,7 +114,7 @@ def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, she
     # Spaces, and what was missing behind the name, are the download's to mend.
     shelf.read("annual report.pdf", "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
 
-    [known] = items(run("ingest", "annual  report", "--json"))
+    [known] = items(run("add", "annual  report", "--json"))
 
     assert known["decision"] == "unchanged"
     [document] = items(run("documents", "--json"))
@@ -152,7 +126,7 @@ def test_who_waits_is_told_what_holds_the_others_when_the_first_file_is_known(ru
     shelf.read("a.pdf", "words", key=str(known), roles=("original",), revision=revision_of(known.stat()))
     run("pause", "download")
 
-    told = run("ingest", "a.pdf", "b.pdf", "--wait", "--timeout", "0", fails=124)
+    told = run("add", "a.pdf", "b.pdf", "--wait", "--timeout", "0", fails=124)
 
     assert "job 2 waits: type download is paused" in told.stderr
 
@@ -161,12 +135,10 @@ def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: She
     [notes] = papers("notes.md")
     action = ("--then", 'webhook={"url": "https://example.com"}')
 
-    [item] = items(
-        run("ingest", "notes.md", "--force", "--force-ocr", "--password-file", "password-a", *action, "--json")
-    )
+    [item] = items(run("add", "notes.md", "--force", "--force-ocr", "--password-file", "password-a", *action, "--json"))
 
-    assert (item["job_id"], item["name"], item["decision"]) == (1, str(notes), None)
-    then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}}]
+    assert (item["job_id"], item["decision"]) == (1, None)
+    then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}, "standing": True}]
     read = {"force_ocr": True, "password_file": "password-a"}
     assert payloads(shelf, "download") == [{"source": str(notes), "read": read, "force": True, "then": then}]
 
@@ -174,7 +146,7 @@ def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: She
 def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
     [path] = papers("a.pdf ")
 
-    run("ingest", "a.pdf ")
+    run("add", "a.pdf ")
 
     assert [path_of(read_reference(one["source"])[1].key) for one in payloads(shelf, "download")] == [path]
 
@@ -182,7 +154,7 @@ def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("none.pdf",), "there is no file /"),
+        (("none.pdf",), "there is no file or directory 'none.pdf'"),
         (("empty",), "there is nothing to read below /"),
         ((), "missing argument"),
         (("a.pdf", "--quality", "good"), "'good' is not one of 'fast', 'auto', 'best'"),
@@ -199,11 +171,11 @@ def test_what_cannot_be_brought_in_is_refused_and_nothing_is_enqueued(
     papers("a.pdf")
     Path("empty").mkdir()
 
-    assert sentence in run("ingest", *words, fails=2).stderr
+    assert sentence in run("add", *words, fails=2).stderr
     assert jobs(shelf, "download") == []
 
 
-@pytest.mark.parametrize("verb", [("ingest", "a.pdf"), ("crawl", "."), ("reindex", "--status", "failed", "--yes")])
+@pytest.mark.parametrize("verb", [("add", "a.pdf"), ("reindex", "--status", "failed", "--yes")])
 def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_read(
     run: Run, shelf: Shelf, verb: tuple[str, ...]
 ) -> None:
@@ -228,7 +200,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("verb", [("ingest", "a.pdf"), ("crawl", "."), ("reindex", "1")])
+@pytest.mark.parametrize("verb", [("add", "a.pdf"), ("reindex", "1")])
 def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refused(
     run: Run, shelf: Shelf, verb: tuple[str, ...]
 ) -> None:
@@ -257,7 +229,7 @@ def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
     papers("a.pdf")
     shelf.store.workers.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
 
-    run("ingest", "a.pdf", "--lang", "eng")
+    run("add", "a.pdf", "--lang", "eng")
 
     assert len(shelf.store.reading.list(Selector())) == 1
 
@@ -268,7 +240,7 @@ def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf
     # Root may look into everything, until it gives that up.
     may_not = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
-    told = subprocess.run([*may_not, *COMMAND, "ingest", "in"], capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run([*may_not, *COMMAND, "add", "in"], capture_output=True, text=True, timeout=60, check=False)
     hidden.parent.chmod(0o700)
 
     assert (told.returncode, jobs(shelf, "download")) == (77, [])
@@ -280,11 +252,11 @@ def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: 
     Path("in/link.pdf").symlink_to("a.pdf")
     Path("in/folder").symlink_to("deep")
 
-    told = run("ingest", "in")
+    told = run("add", "in")
 
     assert [Path(payload["source"]).name for payload in payloads(shelf, "download")] == ["a.pdf", "e.TIFF"]
     assert "skipped: 2 .doc, 2 hidden, 2 symbolic links, 1 other" in told.stderr.splitlines()
-    said = json.loads(run("ingest", "in", "in/.hidden.pdf", "--json").stdout)
+    said = json.loads(run("add", "in", "in/.hidden.pdf", "--json").stdout)
     assert said["left_out"] == {".doc": 2, "hidden": 2, "symbolic_links": 2, "others": 1}
     named = {Path(one["path"]).name: one["why"] for one in said["left_out_files"]}
     assert named == {
@@ -295,7 +267,7 @@ def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: 
     # What somebody names is meant.
     assert len(said["items"]) == 3
     papers("other/b.doc")
-    nothing = run("ingest", "other", fails=2).stderr
+    nothing = run("add", "other", fails=2).stderr
     assert "there is nothing to read below" in nothing
     assert "(skipped: 1 .doc)" in nothing
 
@@ -303,8 +275,8 @@ def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: 
 def test_a_name_that_is_not_utf_8_stops_nothing_and_leads_back_to_its_file(run: Run, shelf: Shelf) -> None:
     papers("in/a.pdf", "in/latin\udce9.pdf", "in\udce9/b.pdf")
 
-    table = run("ingest", "in", "in\udce9").stdout
-    run("crawl", "in\udce9")
+    run("add", "in", "in\udce9")
+    run("add", "in\udce9", "--pattern", "*")
     papers("in\udce9/b.txt")
     run("documents", "adopt", "in\udce9", "--yes")
 
@@ -314,30 +286,15 @@ def test_a_name_that_is_not_utf_8_stops_nothing_and_leads_back_to_its_file(run: 
     assert [path_of(read_reference(source)[1].key).is_file() for source in sources] == [True] * 3
     assert [read_reference(source)[1].key for source in sources] == [job.source_key for job in jobs(shelf, "download")]
     assert [job.name for job in jobs(shelf, "download")] == ["a.pdf", "latin\u00e9.pdf", "b.pdf"]
-    assert f"{here}/in/latin\u00e9.pdf" in table
     [crawl] = jobs(shelf, "crawl")
     assert (crawl.name, path_of(json.loads(crawl.payload or "")["folder"]).is_dir()) == (f"{here}/in\u00e9", True)
     [adopt] = payloads(shelf, "adopt")
     assert path_of(adopt["text"]).is_file()
 
 
-def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_reading(run: Run, shelf: Shelf) -> None:
-    [path] = papers("a.pdf")
-    shelf.read("a.pdf", "one", key=str(path))
-
-    assert "after 0s, 1 of 1 were not read" in run("ingest", path, "--wait", "--timeout", "0s", fails=124).stderr
-    shelf.brought_in()
-    waiting = begin("ingest", path, "--wait", "--timeout", "60s", "--json")
-    shelf.brought_in()
-
-    out, _ = waiting.communicate(timeout=60)
-    read = {"name": str(path), "document_id": 1, "state": "success"}
-    assert (json.loads(out), waiting.returncode) == ({"documents": 1, "pages": 1, "failed": [], "items": [read]}, 0)
-
-
 def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(run: Run, shelf: Shelf) -> None:
     first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
-    waiting = begin("ingest", "in", "--wait", "--timeout", "60s")
+    waiting = begin("add", "in", "--wait", "--timeout", "60s")
 
     # One is refused when it is brought in, one when it is read.
     shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
@@ -348,7 +305,7 @@ def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(ru
     shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
 
     out, err = waiting.communicate(timeout=60)
-    assert (out, waiting.returncode) == ("1 read, 2 failed, 1 page\n", 1)
+    assert (out, waiting.returncode) == ("batch 1 (in): finished, 2 failed · 3 files · 1 page\n", 1)
     assert f"{first}: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
     assert f"{second}: PDF_BROKEN: it cannot be opened\n" in err
 
@@ -369,46 +326,6 @@ def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_j
 # ── crawl ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -> None:
-    Path("reports").mkdir()
-    wanted = ("--mime", "application/pdf", "--name", "*r*", "--max-size", 9, "--newer-than", "2026-01-31", "--depth", 0)
-
-    assert run("crawl", "reports", "--owner", "ann", *wanted, "--lang", "deu").stdout == "1\n"
-    again = run("crawl", "./reports", "--owner", "ann")
-    assert again.stdout == "1\n"
-    assert "to use the ones given now: pagemill cancel 1," in again.stderr
-    assert json.loads(run("crawl", "reports", "--json").stdout) == {"id": 2, "existing": False, "batch": 2}
-    assert run("crawl", "https://drive.google.com/drive/folders/1a2B3c4d5E", "--credential", "drive-b").stdout == "3\n"
-
-    first, _, third = jobs(shelf, "crawl")
-    assert payloads(shelf, "crawl")[0] == {
-        "folder": str(Path("reports").absolute()),
-        "wanted": {"mime": ["application/pdf"], "name": "*r*", "size_max": 9, "newer_than": "2026-01-31", "depth": 0},
-        "credential": "",
-        "dry_run": False,
-        "reconcile": False,
-        "download": {"read": {"languages": ["deu"]}},
-    }
-    assert (first.platform, first.owner, first.source) == ("local", "ann", "")
-    assert (third.platform, third.source) == ("gdrive", "gdrive:drive-b")
-
-
-def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) -> None:
-    Path("reports").mkdir()
-
-    assert "'soon' is not a length of time" in run("crawl", "reports", "--watch", "soon", fails=2).stderr
-    assert "'may' is not a date" in run("crawl", "reports", "--newer-than", "may", fails=2).stderr
-    papers("a.pdf")
-    assert "is not a directory: pagemill add reads a file" in run("crawl", "a.pdf", fails=2).stderr
-    assert "there is no directory" in run("crawl", "./nowhere", fails=2).stderr
-    assert (
-        "'nowhere'; a folder is an id or URL of Google Drive, or the full path"
-        in run("crawl", "nowhere", fails=2).stderr
-    )
-    assert "a folder is" in run("crawl", "https://example.com/reports", fails=2).stderr
-    assert jobs(shelf, "crawl") == []
-
-
 def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
     Path("reports").mkdir()
     for result, shown in (
@@ -418,7 +335,7 @@ def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
         ),
         (None, ("", "job 2: the credential is refused", 2)),
     ):
-        asking = begin("crawl", "reports", "--dry-run")
+        asking = begin("add", "reports", "--pattern", "*", "--dry-run")
         job = shelf.next_job()
         if result is None:
             shelf.store.leases.fail(job.lease, Failure("X", "the credential is refused"), retry_at=None)
@@ -433,12 +350,12 @@ def test_what_is_to_follow_a_failure_follows_a_file_that_never_became_a_document
     papers("a.pdf")
     told = '{"document": "{document_id}", "job": "{job_id}", "batch": "{batch_id}", "code": "{error_code}"}'
 
-    for words in (["ingest", "a.pdf"], ["batch", "add", "a.pdf"], ["ingest", "a.pdf", "--batch", "mine"]):
+    for words in (["add", "a.pdf"], ["batch", "add", "a.pdf"]):
         run(*words, "--then", "call_ann", "--on-failure", f"call_bob={told}")
         shelf.fail_next("NOT_FOUND", "it is gone")
 
     facts = [(one["job"], one["batch"], one["code"], one["document"]) for one in payloads(shelf, "call_bob")]
-    assert facts == [(1, None, "NOT_FOUND", None), (3, 1, "NOT_FOUND", None), (5, 2, "NOT_FOUND", None)]
+    assert facts == [(1, 1, "NOT_FOUND", None), (3, 2, "NOT_FOUND", None)]
     assert jobs(shelf, "call_ann") == []
 
 
@@ -449,12 +366,12 @@ def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run
     first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
     for number, path in enumerate((first, second, third)):
         path.write_bytes(b"x" * 1000 + bytes([number]))
-    told = run("ingest", "in", "--dry-run").stdout.splitlines()
+    told = run("add", "in", "--dry-run").stdout.splitlines()
     assert told == [
         "3 files, 3.0 kB: 0 read already and unchanged, 3 to read, 3.0 kB",
         "no estimate of the time: no document has been read yet",
     ]
-    assert json.loads(run("ingest", "in", "--dry-run", "--json").stdout)["seconds"] is None
+    assert json.loads(run("add", "in", "--dry-run", "--json").stdout)["seconds"] is None
     assert jobs(shelf, "download") == []
 
     for path in (first, second):
@@ -462,19 +379,19 @@ def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run
         shelf.read(path.name, "one", key=str(path), content=content, roles=("original", "text"))
     second.write_bytes(b"y" * 1001)
 
-    found = json.loads(run("ingest", "in", "--dry-run", "--json").stdout)
+    found = json.loads(run("add", "in", "--dry-run", "--json").stdout)
     assert {name: found[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read")} == {
         "files": 3, "bytes": 3003, "known": 1, "to_read": 2, "bytes_to_read": 2002,
     }  # fmt: skip
     pace = found["pace"]
     assert (pace["documents"], pace["pages"], pace["size"], pace["seconds"] > 0) == (2, 2, 6, True)
     assert found["seconds"] == round(2002 * pace["seconds"] / 6)
-    said = run("ingest", "in", "--dry-run").stdout
+    said = run("add", "in", "--dry-run").stdout
     assert "1 read already and unchanged, 2 to read, 2.0 kB\nabout " in said
     assert said.endswith(" a minute (the speed of the last 2 documents)\n")
-    assert json.loads(run("ingest", "in", "--dry-run", "--force", "--json").stdout)["to_read"] == 3
-    assert json.loads(run("ingest", "in", "--dry-run", "--owner", "ann", "--json").stdout)["known"] == 0
-    assert "nothing to wait for" in run("ingest", "in", "--dry-run", "--wait", fails=2).stderr
+    assert json.loads(run("add", "in", "--dry-run", "--force", "--json").stdout)["to_read"] == 3
+    assert json.loads(run("add", "in", "--dry-run", "--owner", "ann", "--json").stdout)["known"] == 0
+    assert "nothing to wait for" in run("add", "in", "--dry-run", "--wait", fails=2).stderr
 
 
 # ── reindex ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -673,7 +590,7 @@ def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shel
         readings: list[DocumentsProgress] = []
         session = Session(shelf.store, load_settings(), "somebody")
         ids = {one.name: one.id for one in shelf.store.library.documents(DocumentSelector())}
-        awaited = [AwaitedDocument(name, document_id=ids[name]) for name in names]
+        awaited = [shelf.store.library.document(ids[name]) for name in names]
         with pytest.raises(WaitTimedOut):
             wait_for_documents(session, awaited, timeout="0s", watch=readings.append)
         return readings[0].pages, readings[0].pages_left
@@ -690,27 +607,11 @@ def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shel
     assert look("a.pdf") == (10, 6)
 
 
-def test_nobody_waits_for_what_an_archive_held_once_it_has_been_removed(shelf: Shelf) -> None:
-    archive = shelf.wish("a.zip")
-    inner = NewJob("ingest", name="b.pdf", document=DocumentRequest("/a.zip!/b.pdf", "b.pdf", content="c2"))
-    facts = DocumentFacts("zip", 0)
-    shelf.store.leases.complete_many([Completion(archive.lease, document=facts, publishes=True, follow_ups=[inner])])
-    found = shelf.next_job()
-    shelf.publish(found, "b.pdf", "words")
-    shelf.store.removal.remove_documents([found.document_id or 0], actor="somebody")
-    session = Session(shelf.store, load_settings(), "somebody")
-    awaited = [AwaitedDocument("a.zip", archive.id, archive.document_id)]
-
-    reading = wait_for_documents(session, awaited, timeout="10s")
-
-    assert [(one.name, one.code) for one in reading.failed] == [("b.pdf", "GONE")]
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ("ingest", "a.pdf", "--then", "webhok"),
-        ("ingest", "a.pdf", "--on-failure", "webhok"),
+        ("add", "a.pdf", "--then", "webhok"),
+        ("add", "a.pdf", "--on-failure", "webhok"),
         ("batch", "add", "a.pdf", "--then-batch", "webhok"),
         ("actions", "add", "invoice", "webhok"),
         ("enqueue", "webhook", "--on-failure", "webhok"),

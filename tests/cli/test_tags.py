@@ -29,14 +29,14 @@ def test_documents_are_tagged_found_and_untagged(run: Run, shelf: Shelf) -> None
 def test_a_tag_given_at_submission_travels_with_the_job(run: Run, shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(b"%PDF-1.4")
 
-    run("ingest", tmp_path / "a.pdf", "--tag", "Invoice")
+    run("add", tmp_path / "a.pdf", "--tag", "Invoice")
     run("batch", "add", tmp_path, "--tag", "invoice,2026")
     run("crawl", tmp_path, "--tag", "invoice")
 
     payloads = [json.loads(job.payload or "") for job in shelf.store.reading.list(Selector())]
     tags = [(one.get("download") or one).get("tags") for one in payloads]
     assert tags == [["invoice"], ["invoice", "2026"], ["invoice"]]
-    assert "is not a tag" in run("ingest", tmp_path / "a.pdf", "--tag", "!", fails=2).stderr
+    assert "is not a tag" in run("add", tmp_path / "a.pdf", "--tag", "!", fails=2).stderr
 
 
 def test_actions_of_tags_are_added_listed_and_removed(run: Run) -> None:

@@ -39,7 +39,7 @@ SELECT p.number, r.digest, r.text, r.method, hex(r.layout)
 def read(system: System, paper: Path, **settings: object) -> str:
     """Bring in a file, wait until it is read, and return all that was stored of its pages."""
     done = subprocess.run(
-        [sys.executable, "-m", "worker_service.cli", "ingest", str(paper), "--wait", "--timeout", "200s"],
+        [sys.executable, "-m", "worker_service.cli", "add", str(paper), "--wait", "--timeout", "200s"],
         env=system.environment(**settings),
         cwd=system.place,
         capture_output=True,

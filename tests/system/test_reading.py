@@ -68,7 +68,7 @@ class Desk:
 
     def reads(self, path: Path, *options: object, owner: str = "", fails: int = 0) -> Document:
         """Bring it in and wait for its end."""
-        self.run("ingest", path, "--owner", owner, *options, "--wait", "--timeout", "60s", fails=fails)
+        self.run("add", path, "--owner", owner, *options, "--wait", "--timeout", "60s", fails=fails)
         document = self.document(path, owner)
         assert document is not None
         return document
@@ -168,7 +168,7 @@ def mixed(path: Path) -> Path:
 def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: Desk) -> None:
     chance = random.Random(5)
     paper = slips(desk.papers / "long.pdf", PAGES)
-    desk.run("ingest", paper)
+    desk.run("add", paper)
     daemon = desk.start(concurrency=2)
     pages = (1, 1)
     victims = ["fork-server", "child", "daemon"] * ROUNDS
@@ -226,7 +226,7 @@ def test_a_document_has_its_names_in_the_workspace_until_it_is_removed(reading: 
 def test_a_page_that_is_being_read_when_its_range_is_cancelled_is_kept_and_not_read_again(reading: Desk) -> None:
     before = reading.recognised()
     paper = slips(reading.papers / "slow.pdf", 4, "tide")
-    reading.run("ingest", paper)
+    reading.run("add", paper)
     wait_until(lambda: (reading.recognised() - before).keys() == {1, 3}, "each range reads its first page")
     document = reading.document(paper)
     assert document is not None
@@ -297,12 +297,12 @@ def test_a_failed_range_names_its_pages_and_a_retry_reads_no_other_page(reading:
     before = reading.recognised()
     paper = slips(reading.papers / "breaks.pdf", 14, "hidden")
 
-    told = reading.run("ingest", paper, "--wait", fails=1)
+    told = reading.run("add", paper, "--wait", fails=1)
 
     document = reading.document(paper)
     assert document is not None
     assert (document.status, document.error_code) == (IndexStatus.FAILED, "PAGE_BROKEN")
-    assert "0 read, 1 failed" in told.stdout
+    assert "finished, 1 failed" in told.stdout
     assert "PAGE_BROKEN: pages 1-7: the saboteur has torn the page" in told.stderr
     for words in (("documents", "--status", "failed"), ("show", f"document:{document.id}")):
         assert "pages 1-7: the saboteur has torn the page" in reading.run(*words).stdout
@@ -328,7 +328,7 @@ def test_an_archive_becomes_documents_that_are_found_like_any_other(reading: Des
         archive.writestr("letter.eml", letter)
     aged(paper)
 
-    reading.run("ingest", paper, "--owner", "ann", "--wait", "--timeout", "60s")
+    reading.run("add", paper, "--owner", "ann", "--wait", "--timeout", "60s")
 
     found = {one["name"]: one for one in reading.answer("documents", "--owner", "ann")["items"]}
     assert {name: found[name]["state"] for name in ("delivery.zip", "Ice.pdf", "letter.eml")} == {
@@ -346,7 +346,7 @@ def test_an_archive_becomes_documents_that_are_found_like_any_other(reading: Des
         archive.writestr("letter.eml", letter + b"No, says the crevasse.\n")
         archive.writestr("note.txt", "new\n")
     aged(paper)
-    reading.run("ingest", paper, "--owner", "ann", "--wait", "--timeout", "60s")
+    reading.run("add", paper, "--owner", "ann", "--wait", "--timeout", "60s")
 
     again = {one["name"]: one["id"] for one in reading.answer("documents", "--owner", "ann")["items"]}
     assert {name: again[name] for name in found} == {name: one["id"] for name, one in found.items()}
@@ -365,7 +365,7 @@ def test_what_two_want_at_the_same_time_is_recognised_once(reading: Desk) -> Non
     aged(folder / "other.pdf")
     before = reading.recognised()
 
-    reading.run("ingest", folder, "--wait", "--timeout", "60s")
+    reading.run("add", folder, "--wait", "--timeout", "60s")
 
     assert reading.recognised() - before == Counter(range(1, 5))
     [both] = reading.answer("search", "twin")["items"]
@@ -445,9 +445,14 @@ def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Des
     for file in folder.iterdir():
         aged(file)
 
-    told = reading.answer("ingest", folder, "--owner", "odd", "--wait", "--timeout", "90s", fails=1)
+    told = reading.answer("add", folder, "--owner", "odd", "--wait", "--timeout", "90s", fails=1)
 
-    codes = {Path(one["name"]).name: one["code"] for one in told["failed"]}
+    assert told["items"][0]["progress"]["files_failed"] == 5
+    failed = reading.answer("documents", "--owner", "odd", "--status", "failed")
+    unread = {
+        one["name"]: (one["error_code"], one["error_message"]) for one in failed["items"] + failed["not_brought_in"]
+    }
+    codes = {name: code for name, (code, _) in unread.items()}
     assert codes == {
         "locked.pdf": "PDF_ENCRYPTED",
         "empty.pdf": "EMPTY",
@@ -455,7 +460,7 @@ def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Des
         "words.pdf": "NOT_WHAT_IT_SAYS",
         "old.xls": "KIND_UNSUPPORTED",
     }
-    assert all(len(one["message"].split()) >= 4 for one in told["failed"])
+    assert all(len(text.split()) >= 4 for _, text in unread.values())
     read = {one.name: one for one in reading.system.store.library.documents(DocumentSelector(owners=("odd",)))}
     good = {name for name, one in read.items() if one.status is IndexStatus.SUCCESS}
     assert good == {"good.pdf", "bomb.pdf"}
@@ -618,8 +623,8 @@ def test_names_that_are_no_utf_8_are_read_like_any_other(reading: Desk) -> None:
     made = digital(reading.papers / "yak.pdf", ["Their yak text."])
     file = aged(made.rename(folder / os.fsdecode(b"caf\xe9.pdf")))
 
-    reading.run("ingest", folder, "--owner", "fred", "--wait", "--timeout", "60s")
-    reading.run("wait", reading.answer("crawl", folder, "--owner", "fred")["id"], "--follow", "--timeout", "60s")
+    reading.run("add", folder, "--owner", "fred", "--wait", "--timeout", "60s")
+    reading.run("add", folder, "--depth", 0, "--owner", "fred", "--wait", "--timeout", "60s")
 
     [document] = reading.answer("documents", "--owner", "fred")["items"]
     assert (document["name"], document["status"], document["source_key"]) == ("caf\u00e9.pdf", "success", file.as_uri())

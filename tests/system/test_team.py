@@ -118,8 +118,8 @@ def test_a_batch_of_files_that_is_stopped_at_a_third_and_resumed_reads_exactly_t
     wait_for_rest(desk)
     done = {job.id: job for job in jobs_of(desk, batch_id) if job.status is Status.COMPLETED}
     there = read(desk, batch_id)
-    other = desk.run("ingest", desk.papers / "t" / "t001.csv", "--owner", "bob", "--wait", "--timeout", "60s")
-    assert "1 read, 0 failed" in other.stdout
+    other = desk.run("add", desk.papers / "t" / "t001.csv", "--owner", "bob", "--wait", "--timeout", "60s")
+    assert "done · 1 file" in other.stdout
     assert (read(desk, batch_id), there < FILES) == (there, True)
 
     desk.run("batch", "resume", batch_id)
@@ -182,12 +182,11 @@ def test_a_file_that_was_mended_comes_in_by_a_retry_of_its_batch_and_nothing_els
 
 def test_a_batch_has_the_whole_folder_though_crawls_know_it_and_nothing_known_is_read_again(standing: Desk) -> None:
     desk, folder = standing, tables(standing, 3, "whole")
-    job_id = int(desk.run("crawl", folder, "--owner", "ann").stdout)
-    desk.run("wait", job_id, "--follow", "--timeout", "60s")
+    desk.run("add", folder, "--owner", "ann", "--wait", "--timeout", "60s")
     pages = int(desk.system.sqlite3("SELECT count(*) FROM page_result").stdout)
     (folder / "new.csv").write_text("a,b\nnew,1\n")
 
-    batch_id = desk.answer("crawl", folder, "--owner", "ann", "--batch", "whole")["batch"]
+    batch_id = desk.answer("add", folder, "--depth", 9, "--owner", "ann", "--name", "whole")["batch"]["id"]
     waited = desk.run("wait", f"batch:{batch_id}", "--timeout", "60s")
 
     assert waited.stdout == f"batch {batch_id} (whole): done · 4 files · 4 pages\n"
@@ -211,8 +210,7 @@ def test_a_folder_of_drive_is_in_a_batch_as_a_whole_and_what_is_known_of_it_is_n
         desk = Desk(tmp_path)
         desk.start(drive_endpoint=drive.url)
         address = f"https://drive.google.com/drive/folders/{folder.id}"
-        known = int(desk.run("crawl", address, "--owner", "ann").stdout)
-        desk.run("wait", known, "--follow", "--timeout", "60s")
+        desk.run("add", address, "--owner", "ann", "--wait", "--timeout", "60s")
         drive.store.add("air.pdf", digital(tmp_path / "b.pdf", [prose(2, 30)]).read_bytes(), parents=[folder.id])
 
         desk.run("add", address, f"{address}?usp=sharing", "--owner", "ann", "--wait", "--timeout", "60s")
@@ -233,7 +231,7 @@ def test_what_follows_a_failure_follows_a_crawled_file_that_never_became_a_docum
     folder.mkdir()
     (folder / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
 
-    batch_id = desk.answer("crawl", folder, "--batch", "mine", "--on-failure", "noop")["batch"]
+    batch_id = desk.answer("add", folder, "--depth", 0, "--on-failure", "noop")["batch"]["id"]
     desk.run("wait", f"batch:{batch_id}", "--timeout", "60s", fails=1)
 
     jobs = jobs_of(desk, batch_id)
@@ -266,7 +264,7 @@ def test_who_waits_for_a_new_batch_is_told_of_all_of_it(desk: Desk) -> None:
     folder = tables(desk, 3)
     told: list[str] = []
     waiting = threading.Thread(
-        target=lambda: told.append(desk.run("ingest", folder, "--batch", "mine", "--wait", "--timeout", "60s").stdout)
+        target=lambda: told.append(desk.run("add", folder, "--name", "mine", "--wait", "--timeout", "60s").stdout)
     )
     waiting.start()
     desk.start()

@@ -181,7 +181,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
 
     def ingest(path: str) -> int:
         """By somebody who is in the group and has no more to do with the service."""
-        words = [PYTHON, "-m", "worker_service.cli", "ingest", path, "--owner", "eve", "--json"]
+        words = [PYTHON, "-m", "worker_service.cli", "add", path, "--owner", "eve", "--json"]
         return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
 
     def failure(job_id: int) -> tuple[str, str, str]:

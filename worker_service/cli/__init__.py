@@ -90,7 +90,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Verbs that `pagemill help` lists, but `pagemill --help` does not."""
 _MODULES = {verb: module for group in (INDEX, MORE) for verbs in group.values() for verb, (module, _) in verbs.items()}
-_FORMER_VERBS = {"ingest": "reading", "crawl": "crawl", "then": "actions"}
+_FORMER_VERBS = {"ingest": "add", "crawl": "add", "then": "actions"}
 """Former verbs, which still work for a release and are not shown."""
 
 EXIT_BUG = 70
@@ -343,7 +343,9 @@ def _usage_sentence(error: click.UsageError) -> str:
         options = (option for one in (error.ctx.command.params if error.ctx else ()) for option in one.opts)
         return f"there is no option {error.option_name}{_suggestion(error.option_name, options)}"
     message = error.format_message().strip()
-    return (message[:1].lower() + message[1:]).rstrip(".")
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    return message.rstrip(".")
 
 
 # Commands of other queues that have another name here.

@@ -61,8 +61,8 @@ def add(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -
     is_new = operations.add_tag_action(call.session, tag, action, owner=owner, on_failure=on_failure)
     for sentence in enqueue.unknown_type_warnings(call.session, [read_action(action)]):
         output.say(sentence)
-    if not call.printed_json({"tag": tag, "is_new": is_new}) and not is_new:
-        output.say("nothing was added: the tag has this action already")
+    if not call.printed_json({"tag": tag, "is_new": is_new}):
+        output.say(f"added an action to {tag}" if is_new else "nothing was added: the tag has this action already")
 
 
 @verb

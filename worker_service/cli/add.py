@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from job_handlers.crawl.requests import CrawlOptions, crawl_job, jobs_of_sources
@@ -17,33 +19,31 @@ from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of, written
 from worker_service.cli import output
-from worker_service.cli.context import Invocation, completes_directory, read_stdin, verb
-from worker_service.cli.estimate import ToRead, estimate_files, estimate_folder, show_estimate
-from worker_service.cli.progress import await_batches, reporting_interruption
-from worker_service.cli.submit import (
-    Submission,
-    credential_option,
-    extend_batch,
-    folder_options,
-    force_option,
-    read_options,
+from worker_service.cli.batches import report_batch, report_replaced
+from worker_service.cli.context import BatchId, Function, Invocation, Verb, completes_file, read_stdin, verb
+from worker_service.cli.estimate import (
+    ToRead,
+    estimate_files,
+    estimate_folder,
     report_waiting,
     say_what_is_left_out,
-    shorten_name,
-    start_batch,
-    submission_options,
-    tag_option,
+    show_estimate,
 )
+from worker_service.cli.progress import await_batches, reporting_interruption
+from worker_service.cli.read_options import force_option, priority_option, read_options
 from worker_service.cli.typed_password import TypedPassword, password_options
-from worker_service.jobs.batches import BatchAdded
+from worker_service.jobs.batches import BatchAdded, BatchState
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
-from worker_service.services import enqueue
+from worker_service.services import batches, enqueue
+from worker_service.services.batches import PRIORITY
+from worker_service.services.notifications import channel_warnings, read_address
 from worker_service.services.schedules import watch_folder
 
 _LIST_BYTES_MAX = 16_000_000
 _SOURCES_KEPT_MAX = 100
+_NAME_CHARACTERS_MAX = 60
 _WATCHED_ALONE = (
     "a watched folder is no batch, because it never ends",
     "use --watch with --every, --owner and reading options only",
@@ -51,24 +51,94 @@ _WATCHED_ALONE = (
 _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
 
 
+class Submission(Struct, frozen=True, kw_only=True):
+    """Options of the batch as a whole."""
+
+    owner: str
+    title: str
+    batch_id: int | None
+    priority: int | None
+    notify: str
+    then_batch: tuple[str, ...]
+    is_waiting: bool
+    timeout: str | None
+    dry_run: bool
+    watch: bool
+    every: str | None
+
+    def check(self) -> None:
+        of_batch = (self.title, self.batch_id, self.priority, self.notify, self.then_batch, self.timeout)
+        if self.every is not None and not self.watch:
+            raise BadInput("--every works only with --watch", "add --watch")
+        if self.watch and (self.is_waiting or self.dry_run or any(of_batch)):
+            raise BadInput(*_WATCHED_ALONE)
+        if self.batch_id is not None and (self.then_batch or self.title or self.notify):
+            raise BadInput("--name, --notify and --then-batch are for a new batch", "leave them or --batch out")
+        if self.timeout is not None and not self.is_waiting:
+            raise BadInput("--timeout works only with --wait", "add --wait")
+        if self.is_waiting and self.dry_run:
+            raise BadInput(
+                "--dry-run submits nothing, so there is nothing to wait for", "leave out --wait or --dry-run"
+            )
+
+
+def _submission_options(function: Function) -> Function:
+    @functools.wraps(function)
+    def run(call: Invocation, *arguments: Any, **values: Any) -> Any:
+        submission = Submission(**{name: values.pop(name) for name in Submission.__struct_fields__})
+        submission.check()
+        return function(call, *arguments, submission=submission, **values)
+
+    for option in reversed((
+        click.option("--owner", default="", metavar="NAME", help="Owner of the documents."),
+        click.option("--name", "title", default="", metavar="NAME",
+                     help="Name of the batch. Default: that of the first source."),
+        click.option("--notify", default="", metavar="ADDRESS",
+                     help="Send a message at the end: me, ann@example.com, https://…"),
+        click.option("--wait", "is_waiting", is_flag=True, help="Show the progress, and wait until all is read."),
+        click.option("--timeout", metavar="LENGTH", help="With --wait: give up after this time, such as 10m."),
+        click.option("--dry-run", is_flag=True, help="Only estimate how much there is to read, and how long it takes."),
+        priority_option,
+        click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="Add to this unfinished batch."),
+        click.option("--then-batch", multiple=True, metavar="TYPE[=JSON]",
+                     help="Enqueue this job when the batch has ended."),
+        click.option("--watch", is_flag=True, help="Keep looking for new and changed files in the folders."),
+        click.option("--every", metavar="LENGTH",
+                     help="With --watch: how often. Default: 5m for a directory, else 15m."),
+    )):  # fmt: skip
+        option(run)
+    return run
+
+
+def _folder_options(function: Function) -> Function:
+    for option in reversed((
+        click.option("--mime", multiple=True, metavar="TYPE",
+                     help="In folders, only files of this type: application/pdf, image/*. Default: all."),
+        click.option("--pattern", "name", metavar="PATTERN",
+                     help="In folders, only files with such names: '*report*.pdf'."),
+        click.option("--max-size", "size_max", type=click.IntRange(1), metavar="BYTES",
+                     help="In folders, only files up to this size."),
+        click.option("--since", "newer_than", metavar="TIME",
+                     help="In folders, only files changed since 2h or 3d (ago), or since 2026-01-31."),
+        click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of subfolders. Default: all."),
+        click.option("--reconcile", is_flag=True, help="Rescan folders as a whole, and notice deleted files."),
+        click.option("--credential", default="", metavar="NAME", help="Credential for Google Drive. Default: drive."),
+    )):  # fmt: skip
+        option(function)
+    return function
+
+
 @verb
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=completes_directory)
-@submission_options(
-    "owner", "title", "notify", "is_waiting", "timeout", "dry_run", "priority", "batch_id", "then_batch"
-)
-@click.option("--watch", is_flag=True, help="Keep looking into the folders for new and changed files until stopped.")
-@click.option("--every", metavar="LENGTH", help="With --watch: how often. Default: 5m for a directory, else 15m.")
-@tag_option
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=completes_file)
+@_submission_options
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the documents with this word, such as invoice.")
 @password_options
 @read_options(CrawlOptions)
 @force_option
-@folder_options("--pattern")
-@credential_option
+@_folder_options
 def add(
     call: Invocation,
     sources: Sequence[str],
-    watch: bool,
-    every: str | None,
     *,
     submission: Submission,
     options: CrawlOptions,
@@ -100,10 +170,10 @@ def add(
     after the timeout.
     """
     words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
-    if watch or every is not None:
-        if not watch or typed is not None:
+    if submission.watch:
+        if typed is not None:
             raise BadInput(*_WATCHED_ALONE)
-        return watch_folders(call, words, every, submission, options)
+        return _watch(call, words, submission, options)
     left_out = LeftOut()
     jobs = jobs_of_sources(words, options, owner=submission.owner, left_out=left_out)
     if submission.dry_run:
@@ -126,10 +196,12 @@ def add(
 def _submit(
     call: Invocation, words: Sequence[str], jobs: Sequence[NewJob], submission: Submission, options: CrawlOptions
 ) -> BatchAdded:
+    owner = submission.owner
     if submission.batch_id is not None:
-        if submission.then_batch or submission.title or submission.notify:
-            raise BadInput("--name, --notify and --then-batch are for a new batch", "leave them or --batch out")
-        return extend_batch(call, submission.batch_id, jobs, submission)
+        urgent = [replace(one, priority=submission.priority) for one in jobs]
+        added = batches.extend_batch(call.session, submission.batch_id, urgent, owner=owner)
+        report_batch(call, added)
+        return added
     actions = [_action_of_batch(call, word) for word in submission.then_batch]
     asked = {
         "sources": _first_sources(words),
@@ -137,20 +209,33 @@ def _submit(
         **options.force_in_payload(),
         **options.actions_and_tags(standing=True),
     }
-    submission = replace(submission, title=submission.title or _default_name(words))
-    return start_batch(call, jobs, submission, asked=asked, actions=actions)
+    notify = read_address(call.session, submission.notify, owner=owner)
+    for sentence in channel_warnings(call.session, notify):
+        output.say(sentence)
+    report_replaced(call, owner)
+    added = batches.add_batch(
+        call.session,
+        jobs,
+        owner=owner,
+        name=submission.title or _default_name(words),
+        priority=submission.priority or PRIORITY,
+        asked=asked,
+        actions=actions,
+        notify=notify,
+    )
+    if not submission.is_waiting or added.batch.state is not BatchState.ACTIVE:
+        report_batch(call, added)
+    return added
 
 
-def watch_folders(
-    call: Invocation, folders: Sequence[str], every: str | None, submission: Submission, options: CrawlOptions
-) -> int:
-    if submission != Submission(owner=submission.owner):
-        raise BadInput(*_WATCHED_ALONE)
+def _watch(call: Invocation, folders: Sequence[str], submission: Submission, options: CrawlOptions) -> int:
     defaults = to_builtins(CrawlOptions())
     given = {name: value for name, value in to_builtins(options).items() if value != defaults[name]}
     # The daemon, which runs the schedule, has another working directory.
     paths = [folder if "://" in folder else written(absolute(folder)) for folder in folders]
-    watched = [watch_folder(call.session, path, given, owner=submission.owner, every=every)[0] for path in paths]
+    watched = [
+        watch_folder(call.session, path, given, owner=submission.owner, every=submission.every)[0] for path in paths
+    ]
     if not call.printed_json({"items": watched}):
         for one in watched:
             output.show(one.name)
@@ -160,7 +245,8 @@ def watch_folders(
 
 def _default_name(words: Sequence[str]) -> str:
     first = words[0] if "://" in words[0] else legible(absolute(words[0]).name)
-    return shorten_name(first if len(words) == 1 else f"{first} and {len(words) - 1} more")
+    name = first if len(words) == 1 else f"{first} and {len(words) - 1} more"
+    return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
 
 
 def _listed_sources() -> list[str]:
@@ -199,3 +285,25 @@ def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, o
     for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):
         found += estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
     return found
+
+
+# ── Former names ──
+
+
+class _FormerAdd(Verb):
+    """`--batch NAME` began a batch of this name."""
+
+    def __init__(self, name: str, renamed: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(name, params=add.params, callback=add.callback, help=add.help)
+        self._renamed = renamed
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [new for word in args for new in self._renamed.get(word, [word])]
+        for at, (word, value) in enumerate(pairwise(words)):
+            if word == "--batch" and not value.removeprefix("batch:").isdigit():
+                words[at] = "--name"
+        return super().parse_args(ctx, words)
+
+
+ingest = _FormerAdd("ingest", {})
+crawl = _FormerAdd("crawl", {"--name": ["--pattern"], "--newer-than": ["--since"], "--watch": ["--watch", "--every"]})

@@ -124,11 +124,11 @@ def completes_type(ctx: click.Context, param: click.Parameter, begun: str) -> li
     return sorted({*known, *completes_names(_installed_types)(ctx, param, begun)})
 
 
-def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
+def completes_file(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
     # The shell itself completes an item of this type.
-    return [CompletionItem(begun, type="dir")]
+    return [CompletionItem(begun, type="file")]
 
 
 def completes_names(names: Callable[[Invocation], Iterable[str]]) -> Complete:

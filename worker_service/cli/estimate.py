@@ -10,21 +10,23 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from job_handlers.reading.find_files import LeftOut
+from job_handlers.reading.find_files import LeftOut, in_words
 from worker_service.base.errors import BadInput
 from worker_service.base.files import sha256_of
 from worker_service.base.humanize import counted
 from worker_service.base.path_text import written
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
-from worker_service.cli.submit import report_waiting, say_what_is_left_out
 from worker_service.cli.waiting import wait_for_jobs
+from worker_service.jobs.batches import InBatch
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.job import NewJob
+from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import documents, enqueue
 from worker_service.services.batches import PRIORITY
+
+_LEFT_OUT_SHOWN_MAX = 10
 
 
 class ToRead(Struct, frozen=True):
@@ -103,3 +105,23 @@ def describe_duration(call: Invocation, size: int) -> str:
         f"{counted(round(pace.pages / minutes), 'page')} a minute (the speed of the last "
         f"{counted(pace.documents, 'document')})"
     )
+
+
+def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
+    if not left_out.counts or call.as_json:
+        return
+    output.say(f"skipped: {in_words(left_out.counts)}")
+    for one in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
+        output.say(f"  {one['path']}")
+    if (more := left_out.counts.total() - _LEFT_OUT_SHOWN_MAX) > 0:
+        output.say(f"  … and {more:,} more; --json lists up to 1,000")
+
+
+def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
+    """Say why the first job does not start at once."""
+    job_id = next((one.job_id for one in jobs if one.job_id), None)
+    for gate in () if job_id is None else call.session.gates.explain(job_id):
+        if gate.code == "WORKER_DOWN":
+            output.say(f"no daemon is running, so nothing is read yet; to start one: {call.settings.start_command}")
+        else:
+            output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")

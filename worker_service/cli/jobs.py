@@ -178,9 +178,13 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     if call.as_json and not follow:
         output.show_json({"items": read_log(call.session, job_id), "next": None})
         return
+    is_empty = True
     for line in follow_log(call.session, job_id) if follow else read_log(call.session, job_id):
+        is_empty = False
         if not call.printed_json(line):
             output.show(f"{output.to_the_second(line.at)}  {line.line}")
+    if is_empty and not call.as_json:
+        output.say(f"job {job_id} has no log; what happened: pagemill why {job_id}")
 
 
 # ── One job ────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,6 @@ from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
 from worker_service.cli.waiting import (
-    AwaitedDocument,
     DocumentsProgress,
     JobsProgress,
     UnreadDocument,
@@ -177,28 +176,13 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
 
 
 def await_reading(
-    call: Invocation,
-    awaited: Sequence[AwaitedDocument],
-    *,
-    timeout: str | None,
-    is_watched: bool = True,
-    counts_unchanged: bool = True,
+    call: Invocation, awaited: Sequence[Document], *, timeout: str | None, is_watched: bool = True
 ) -> int:
-    watch = watch_reading() if is_watched else None
-    done = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch)
-    items = [
-        {"name": one.name, "document_id": found and found.id, "state": found and found.state}
-        for one, found in zip(awaited, done.found, strict=True)
-    ]
+    done = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch_reading() if is_watched else None)
+    items = [{"name": one.name, "document_id": one.id, "state": one.state} for one in done.found]
     if not call.printed_json({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
-        found = zip(awaited, done.found, strict=True)
-        unchanged = sum(
-            counts_unchanged and one.job_id is None and document is not None and document.current_generation is not None
-            for one, document in found
-        )
-        parts = [f"{done.ended - len(done.failed) - unchanged} read", f"{len(done.failed)} failed"]
-        parts += [f"{unchanged} unchanged"] if unchanged else []
-        output.show(", ".join([*parts, counted(done.pages, "page")]))
+        read = done.ended - len(done.failed)
+        output.show(f"{read} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
     _say_failures(done.failed, "pagemill documents --status failed")
     return 1 if done.failed else 0
 

@@ -1,4 +1,4 @@
-"""`pagemill ingest`, `reindex` and `documents adopt`."""
+"""`pagemill reindex` and `documents adopt`."""
 
 from __future__ import annotations
 
@@ -7,98 +7,29 @@ from pathlib import Path
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
-from job_handlers.reading.find_files import AdoptedFile, LeftOut, absolute, files_to_adopt, find_files
-from job_handlers.reading.requests import ReadOptions, adopt_job, download_job, reindex_job
+from job_handlers.reading.find_files import AdoptedFile, files_to_adopt
+from job_handlers.reading.requests import ReadOptions, adopt_job, reindex_job
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
-from worker_service.base.path_text import legible, path_of, written
+from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, confirm, confirming, verb
 from worker_service.cli.documents import choosing, show_documents
-from worker_service.cli.estimate import estimate_files, show_estimate
-from worker_service.cli.progress import await_batches, await_reading, reporting_interruption
-from worker_service.cli.submit import (
-    Submission,
-    force_option,
-    read_options,
-    report_waiting,
-    say_what_is_left_out,
-    submission_options,
-    submit,
-    tag_option,
-)
+from worker_service.cli.read_options import force_option, priority_option, read_options
 from worker_service.cli.typed_password import TypedPassword, password_options
-from worker_service.cli.waiting import AwaitedDocument
-from worker_service.jobs.batches import InBatch
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
-from worker_service.jobs.job import Enqueued
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, enqueue, exports
+from worker_service.services.batches import PRIORITY
 
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 
 
 @verb
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
-@submission_options("owner", "batch", "priority", "is_waiting", "timeout", "dry_run")
-@tag_option
-@password_options
-@read_options(ReadOptions)
-@force_option
-def ingest(
-    call: Invocation,
-    paths: Sequence[str],
-    force: bool,
-    *,
-    submission: Submission,
-    options: ReadOptions,
-    typed: TypedPassword | None,
-) -> int:
-    """\b
-    pagemill add report.pdf
-
-    The earlier form of `pagemill add`, for scripts: a single file becomes a job without a batch, and several files
-    become a batch only if one of them is new. Prints one job per file.
-    """
-    left_out = LeftOut()
-    files = [file for path in paths for file in find_files(Path(path), left_out)]
-    owner = submission.owner
-    if submission.dry_run:
-        found = estimate_files(call, files, owner=owner, is_read_again=force or bool(options.reading_settings()))
-        show_estimate(call, found, left_out)
-        return 0
-    # A file may be named twice: by itself and by its directory.
-    files = [*dict.fromkeys(files)]
-    if typed is not None:
-        typed.save(call, [("local", owner, written(file)) for file in files])
-    enqueued, added = submit(
-        call,
-        [download_job(file, options, owner=owner, is_forced=force) for file in files],
-        submission,
-        name=_name_of_batch(paths, files),
-        asked={
-            "sources": [legible(path) for path in paths],
-            **options.reading_settings(),
-            **options.actions_and_tags(),
-        },
-    )
-    results = _ingest_results(files, enqueued)
-    say_what_is_left_out(call, left_out)
-    if not submission.is_waiting:
-        _show_results(call, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
-        return 0
-    with reporting_interruption():
-        if added is not None and submission.batch is not None:
-            return await_batches(call, [added.batch.id], timeout=submission.timeout)
-        awaited = [AwaitedDocument(one.name, one.job_id, one.document_id, owner, one.source_key) for one in results]
-        report_waiting(call, enqueued)
-        return await_reading(call, awaited, timeout=submission.timeout)
-
-
-@verb
 @choosing
-@submission_options("priority")
+@priority_option
 @password_options
 @read_options(ReadOptions)
 @force_option
@@ -109,8 +40,8 @@ def reindex(
     force: bool,
     dry_run: bool,
     yes: bool,
+    priority: int | None,
     *,
-    submission: Submission,
     options: ReadOptions,
     typed: TypedPassword | None,
 ) -> int:
@@ -141,7 +72,7 @@ def reindex(
         documents.forget_passwords(call.session, again)
     if typed is not None:
         typed.save(call, [(one.platform, one.owner, one.source_key) for one in again])
-    results = [_reindex_document(call, document, options, submission, is_forced=force) for document in again]
+    results = [_reindex_document(call, document, options, priority, is_forced=force) for document in again]
     _show_results(call, results)
     if (options.quality or options.languages) and not options.force_ocr:
         own = [one for one in results if one.job_id and documents.has_only_own_text(call.session, one.document_id or 0)]
@@ -153,9 +84,9 @@ def reindex(
 
 @verb
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@submission_options("owner")
+@click.option("--owner", default="", metavar="NAME", help="Owner of the documents.")
 @confirming
-def adopt(call: Invocation, directory: Path, dry_run: bool, yes: bool, *, submission: Submission) -> None:
+def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill documents adopt /srv/read --dry-run
     pagemill documents adopt /srv/read --owner alice --yes
@@ -172,7 +103,7 @@ def adopt(call: Invocation, directory: Path, dry_run: bool, yes: bool, *, submis
             output.say(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    _show_results(call, [_adopt_file(call, one, submission.owner) for one in found])
+    _show_results(call, [_adopt_file(call, one, owner) for one in found])
 
 
 # ── Results ──
@@ -183,36 +114,14 @@ class ReadResult(Struct, frozen=True):
     job_id: int | None
     decision: Decision | None
     document_id: int | None = None
-    source_key: str = ""
-
-
-def _name_of_batch(paths: Sequence[str], files: Sequence[Path]) -> str | None:
-    """Return None for a single file, so that a loop over files does not replace its own batches."""
-    if len(paths) == 1 and files == [absolute(paths[0])]:
-        return None
-    first = legible(absolute(paths[0]).name)
-    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
-
-
-def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -> list[ReadResult]:
-    return [
-        ReadResult(
-            legible(file),
-            one.job_id or None,
-            one.decision or (Decision.UNDER_WAY if one.existing else None),
-            one.document_id,
-            source_key=written(file),
-        )
-        for file, one in zip(files, enqueued, strict=True)
-    ]
 
 
 def _reindex_document(
-    call: Invocation, document: Document, options: ReadOptions, submission: Submission, *, is_forced: bool
+    call: Invocation, document: Document, options: ReadOptions, priority: int | None, *, is_forced: bool
 ) -> ReadResult:
     has_original = exports.has_original(call.session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
-    [enqueued], _ = submit(call, [job], submission, name=None, asked={})
+    enqueued = enqueue.enqueue_job(call.session, replace(job, priority=priority or PRIORITY))
     return ReadResult(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
@@ -240,9 +149,8 @@ _ACTIONS: dict[Decision | None, str] = {
 }
 
 
-def _show_results(call: Invocation, results: Sequence[ReadResult], **more: object) -> None:
-    if not call.printed_json({"items": results, **more}):
-        output.show_table(("JOB", "ACTION", "NAME"), [(one.job_id, _action_of(one), one.name) for one in results])
+def _show_results(call: Invocation, results: Sequence[ReadResult]) -> None:
+    call.show_items(results, ("JOB", "ACTION", "NAME"), lambda one: (one.job_id, _action_of(one), one.name))
 
 
 def _action_of(result: ReadResult) -> str:

@@ -222,7 +222,7 @@ def _row(one: operations.ScheduleState) -> tuple[object, ...]:
         state, found, error = state_of(one.job), one.job.progress_message, one.job.error_code
     elif one.batch is not None:
         state = one.batch.state
-    last, coming = output.to_the_second(one.last_slot or one.last_at), output.to_the_second(one.next_at) or "never"
+    last, coming = (one.last_slot or one.last_at or "")[:16], (one.next_at or "never")[:16]
     began = _title_of_run(one) if has_begun else None
     made_in = "settings" if one.definition is None else "database"
     if one.paused_at:

@@ -9,7 +9,7 @@ from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, selecting, verb
 from worker_service.cli.progress import await_batches, await_reading, watch_jobs
-from worker_service.cli.waiting import AwaitedDocument, wait_for_jobs
+from worker_service.cli.waiting import wait_for_jobs
 from worker_service.jobs.selector import Selector
 
 
@@ -53,6 +53,5 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
 def _wait_for_documents(call: Invocation, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
     if selector != Selector(document_ids=selector.document_ids):
         raise BadInput("documents and jobs cannot be awaited together", "pagemill wait document:7 document:8")
-    documents = [call.session.library.document(document_id) for document_id in selector.document_ids]
-    awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
-    return await_reading(call, awaited, timeout=timeout, is_watched=is_watched, counts_unchanged=False)
+    awaited = [call.session.library.document(document_id) for document_id in selector.document_ids]
+    return await_reading(call, awaited, timeout=timeout, is_watched=is_watched)

@@ -127,15 +127,6 @@ def _by_id(job: Job) -> int:
 # ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class AwaitedDocument(Struct, frozen=True):
-    name: str
-    job_id: int | None = None
-    document_id: int | None = None
-    owner: str = ""
-    source_key: str = ""
-    """Source of a file whose document is unknown."""
-
-
 class UnreadDocument(Struct, frozen=True):
     name: str
     code: str
@@ -150,8 +141,7 @@ class DocumentsProgress(Struct, frozen=True):
     pages_left: int | None
     """None while an unfinished document is not counted."""
     failed: Sequence[UnreadDocument] = ()
-    found: Sequence[Document | None] = ()
-    """One for each awaited document, if known."""
+    found: Sequence[Document] = ()
 
 
 WatchDocuments = Callable[[DocumentsProgress], None]
@@ -159,103 +149,42 @@ WatchDocuments = Callable[[DocumentsProgress], None]
 
 def wait_for_documents(
     session: Session,
-    awaited: Sequence[AwaitedDocument],
+    awaited: Sequence[Document],
     *,
     timeout: str | None = None,
     watch: WatchDocuments | None = None,
 ) -> DocumentsProgress:
-    """Wait for the documents and those found inside them."""
-    deadline, asked = deadline_after(timeout), len(awaited)
-    while True:
-        progress = _await_known(session, awaited, deadline, watch)
-        ended, total = progress.ended, len(awaited)
-        if ended < total:
-            raise WaitTimedOut(f"after {timeout}, {total - ended} of {total} were not read")
-        if not (inside := _found_inside(session, awaited, progress)):
-            return replace(progress, found=progress.found[:asked])
-        awaited = [*awaited, *inside]
-
-
-def _await_known(
-    session: Session, awaited: Sequence[AwaitedDocument], deadline: float, watch: WatchDocuments | None
-) -> DocumentsProgress:
-    for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline):
+    """Wait until each document has been read or has failed."""
+    for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline_after(timeout)):
         if watch is not None:
             watch(progress)
         if progress.ended >= len(awaited):
-            break
-    return progress
+            return progress
+    raise WaitTimedOut(f"after {timeout}, {len(awaited) - progress.ended} of {len(awaited)} were not read")
 
 
-def _found_inside(
-    session: Session, awaited: Sequence[AwaitedDocument], progress: DocumentsProgress
-) -> list[AwaitedDocument]:
-    """Return the documents of archives and mails that are not awaited yet."""
-    # A document that was removed meanwhile is known although it is not found.
-    known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
-    if not any(one is not None and one.may_hold_others for one in progress.found):
-        return []
-    family = session.reading.family([one.job_id for one in awaited if one.job_id])
-    found = {job.document_id: job.name or "" for job in jobs.each_job(session, family) if job.document_id}
-    return [AwaitedDocument(name, document_id=key) for key, name in found.items() if key not in known]
-
-
-def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> DocumentsProgress:
-    working = {job.id: job for job in jobs.each_job(session, [one.job_id for one in awaited if one.job_id])}
-    # Query after the jobs, so that a completion's effect on its document is seen as well.
-    by_id = (
-        {one.id: one for one in each_document(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
-    )
-    by_source = {(one.owner, one.source_key): one for one in each_document(session, _sources(awaited))}
-    failed, found = list[UnreadDocument](), list[Document | None]()
-    left: list[int | None] = []  # pages to read of each unfinished document; None if they are not counted yet
-    for one in awaited:
-        job = working.get(one.job_id or 0)
-        if job is not None and not job.status.is_ended:
-            left.append(None)
-            found.append(None)
-            continue
-        document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.source_key))
-        found.append(document)
-        if (unread := _unread(one, job, document)) is not None:
-            failed.append(unread)
-        elif document is not None and document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING):
-            left.append(None if document.pages is None else document.pages - _pages_done(document))
-    documents = {one.id: one for one in found if one is not None}.values()
+def _documents_progress(session: Session, awaited: Sequence[Document]) -> DocumentsProgress:
+    found = list(each_document(session, DocumentSelector(ids=[one.id for one in awaited])))
+    there = {one.id for one in found}
+    failed = [UnreadDocument(one.name, "GONE", "it has been removed") for one in awaited if one.id not in there]
+    failed += [
+        UnreadDocument(one.name, one.error_code or "FAILED", one.error_text)
+        for one in found
+        if one.status is IndexStatus.FAILED
+    ]
+    live = [one for one in found if one.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
+    left = [None if one.pages is None else one.pages - _pages_done(one) for one in live]
     return DocumentsProgress(
         len(awaited),
-        len(awaited) - len(left),
-        sum(map(_pages_done, documents)),
-        sum(one.pages or 0 for one in documents),
+        len(awaited) - len(live),
+        sum(map(_pages_done, found)),
+        sum(one.pages or 0 for one in found),
         None if None in left else sum(number or 0 for number in left),
         failed,
         found,
     )
 
 
-def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) -> UnreadDocument | None:
-    if job is not None and job.status is not Status.COMPLETED:
-        code = job.error_code or job.status.upper()
-        return UnreadDocument(one.name, code, job.error_text or f"job {job.id} is {job.status}")
-    if document is None:
-        return UnreadDocument(one.name, "GONE", "its job and its document have been removed")
-    if document.status is IndexStatus.FAILED:
-        return UnreadDocument(one.name, document.error_code or "FAILED", document.error_text)
-    return None
-
-
 def _pages_done(document: Document) -> int:
     # The pages readable meanwhile belong to an earlier reading.
     return 0 if document.has_failed_anew else document.percent * (document.pages or 0) // 100
-
-
-def _ids(awaited: Sequence[AwaitedDocument]) -> Sequence[int]:
-    return [one.document_id for one in awaited if one.document_id]
-
-
-def _sources(awaited: Sequence[AwaitedDocument]) -> DocumentSelector:
-    unknown = [one for one in awaited if not one.document_id]
-    owners = dict.fromkeys(one.owner for one in unknown)
-    return DocumentSelector(
-        owners=list(owners) or ("",), platforms=("local",), source_keys=[one.source_key for one in unknown] or ("",)
-    )

@@ -94,7 +94,7 @@ def one_of(statuses: type[S], word: str, what: str = "status") -> S:
     except ValueError:
         from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
-        hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}.")
+        hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}")
         raise BadInput(f"there is no {what} {word!r}", hint) from None
 
 
