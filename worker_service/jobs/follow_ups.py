@@ -53,6 +53,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def filled(payload: str, facts: Mapping[str, object]) -> str:
     # A placeholder alone becomes the fact itself, such as a number.
+    texts = {name: "" if fact is None else str(fact) for name, fact in facts.items()}
 
     def fill(value: object) -> object:
         if isinstance(value, dict):
@@ -61,9 +62,7 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
             return [fill(one) for one in value]
         if not isinstance(value, str):
             return value
-        text = _WORD.sub(
-            lambda word: str("" if facts[word[1]] is None else facts[word[1]]) if word[1] in facts else word[0], value
-        )
+        text = _WORD.sub(lambda word: texts.get(word[1], word[0]), value)
         if "/" in text and names_file(text) and not names_file(value):
             # Whoever wrote the action may not be allowed to name files, and anybody may have chosen the fact.
             return value
