@@ -25,7 +25,7 @@ def wall_clock() -> datetime:
 
 
 def boot_clock() -> float:
-    """They go on while the machine sleeps."""
+    """Return seconds since boot, also those of sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

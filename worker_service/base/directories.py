@@ -51,7 +51,7 @@ def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False
 
 
 def open_beneath(directory: int, path: PurePath, flags: int) -> int:
-    """With `O_PATH` the last part may be a link, to which the descriptor then refers."""
+    """Follow no link. With `O_PATH` the last part may be one, to which the descriptor then refers."""
     if path.is_absolute() or ".." in path.parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC

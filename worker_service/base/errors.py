@@ -117,7 +117,7 @@ class LeaseLost(PagemillError, code="lease_lost"):
 
 
 class CancelRequested(LeaseLost, code="cancel_requested"):
-    """Only the end of its cancellation is accepted (P7)."""
+    """The job accepts only the end of its cancellation (P7)."""
 
 
 class WorkerUnknown(PagemillError, code="worker_unknown"): ...

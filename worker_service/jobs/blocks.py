@@ -66,7 +66,7 @@ class Block(Struct, array_like=True, frozen=True):
     """Range in the page's text."""
     role: Role = Role.PARAGRAPH
     level: int = 0
-    """From 1. 0: not known."""
+    """1 is the highest; 0: not known."""
     size: float = 0.0
     """Height of the font in points. 0: not known."""
     style: int = 0
@@ -274,7 +274,7 @@ def _is_beside(other: Block, own: Block) -> bool:
 
 
 def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
-    """By the file's own levels, otherwise by numbers, otherwise by letters."""
+    """Take the file's own levels, otherwise numbers, otherwise letters."""
     found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
     ranks = _style_ranks(found)
     depths = {depth: _usual(ranks[_heading_style(page, one)] for page, one in found if _depth(page, one) == depth)

@@ -54,7 +54,7 @@ class HourOfWork(Struct, frozen=True):
     seconds: float
     longest_seconds: float
     waited_seconds: float
-    """From the earliest possible start to that attempt."""
+    """Sum of the times from the earliest possible start to that attempt."""
     longest_wait_seconds: float
 
     @property

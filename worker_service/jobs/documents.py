@@ -214,7 +214,7 @@ class Files(QuestionAnswer, frozen=True):
 
 
 class SameContent(Question[Files], Struct, frozen=True):
-    """By SHA-256 of all owners, by MD5 and size of the job's owner."""
+    """Find files by SHA-256 of all owners, by MD5 and size of the job's owner."""
 
     sha256: str = ""
     md5: str = ""
@@ -235,7 +235,7 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """By ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
+    """Find items by ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
 
     crawl: str
     ids: Sequence[str] = ()

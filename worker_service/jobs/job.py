@@ -46,9 +46,9 @@ class NewJob(Struct, frozen=True):
     source_key: str | None = None
     after: Sequence[int] = ()
     after_any: bool = False
-    """Until the jobs in `after` have ended in any way."""
+    """Wait until the jobs in `after` have ended in any way."""
     after_earlier: bool = False
-    """Also for the preceding follow-ups in the same list."""
+    """Wait also for the preceding follow-ups in the same list."""
     on_failure: Sequence[DeferredAction] = ()
     document: DocumentRequest | None = None
     """The job is inserted only if this document has to be read."""
@@ -60,7 +60,7 @@ class Enqueued(NamedTuple):
     job_id: int
     """0: its document needs no job."""
     existing: bool = False
-    """Of a live job with the same unique_key or document."""
+    """`job_id` is a live job with the same unique_key or document."""
     document_id: int | None = None
     decision: Decision | None = None
 

@@ -17,7 +17,7 @@ class DocumentSelector(Struct, frozen=True):
     name: str = ""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
-    """With a published generation."""
+    """Leave out documents without a published generation."""
     batch_ids: Sequence[int] = ()
     """Requested by these batches, even if another has read them."""
     tags: Sequence[str] = ()
@@ -71,7 +71,7 @@ class Document(Struct, frozen=True):
     state: str
     """The status, after "readable, " if an older generation is published."""
     percent: int
-    """Of the newest generation, or of the current one if the newest has failed."""
+    """Pages read of the newest generation, or of the current one if that has failed."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -83,7 +83,7 @@ class Document(Struct, frozen=True):
     updated_at: str
     gone_at: str | None
     size: int
-    """Of its newest original; 0: there is none."""
+    """Bytes of its newest original; 0: there is none."""
     is_locked: bool
     """Its file opens with a password only."""
     tags: Sequence[str] = ()

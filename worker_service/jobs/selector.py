@@ -19,7 +19,7 @@ class Column(Struct, frozen=True):
     metavar: str = "NAME"
     is_number: bool = False
     heading: str = ""
-    """In lists of jobs. Empty: not listed."""
+    """Heading in lists of jobs. Empty: not listed."""
     written: str = ""
     """Help of the flag. Empty: not set by users."""
     is_filled: bool = False

@@ -1,4 +1,4 @@
-"""Only the SHA-256 of a secret is stored: the secret is long and random."""
+"""The database stores a plain SHA-256 of each secret, because secrets are long and random."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """It gets no new attempts."""
+    """A node that gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):

@@ -45,7 +45,7 @@ class Library(StorePart):
         before_id: int | None = None,
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
-        """In the default order the document `before_id` may have been removed."""
+        """List documents. In the default order `before_id` may have been removed."""
         rows, condition, values = _chosen(selector, order)
         way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]

@@ -1,4 +1,4 @@
-"""What follows when a job has ended: jobs that wait for it, documents, batches, and their actions."""
+"""Effects of ended jobs on jobs that wait for them, documents and batches, and the actions of all three."""
 
 from __future__ import annotations
 
