@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, context_in
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ask_for, ids, save, start_reading, work_as
-from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
+from worker_service.daemon.chores import KEEP_AGE, remove_gone_files, sweep_kept, sweep_objects
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import NewFile, RepublishedFile
 from worker_service.store.store import Store
@@ -63,11 +63,11 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     store.leases.complete_many([Completion(second.lease, files=[RepublishedFile(shared.id)], publishes=True)])
 
     store.removal.remove_documents([1], actor="ann")
-    forget(context_in(tmp_path, store, log, workspace=tmp_path))
+    remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
     store.removal.remove_documents([2], actor="ann")
-    forget(context_in(tmp_path, store, log, workspace=tmp_path))
+    remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))
     assert not folder.exists()
 
 
@@ -87,7 +87,7 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     store.removal.remove_documents([1], actor="ann")
     context = context_in(tmp_path, store, log, workspace=tmp_path)
 
-    again = [forget(context) for _ in range(4)]
+    again = [remove_gone_files(context) for _ in range(4)]
 
     assert again == [0.1, 0.1, 5.0, 5.0]
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
@@ -118,7 +118,7 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
     ask_for(store, "a.pdf")
     by_hand("INSERT INTO document_gone (document_id) VALUES (1), (77)")
 
-    forget(context_in(tmp_path, store, log, workspace=tmp_path))
+    remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]

@@ -44,8 +44,8 @@ def chores(
         "begin_scheduled": BeginScheduled(context).run,
         "disk_space": DiskSpace(context, set_disk_low).run,
         "adopt_slots": partial(adopt_slots, context),
-        "tidy": partial(tidy, context),
-        "forget": partial(forget, context),
+        "tidy": partial(tidy_database, context),
+        "gone_files": partial(remove_gone_files, context),
         "forget_passwords": partial(forget_passwords, context),
         "sweep_objects": partial(sweep_objects, context),
         "sweep_kept": partial(sweep_kept, context),
@@ -126,7 +126,7 @@ def embed_pages(context: DaemonContext) -> float:
     return _EMBED_SECONDS
 
 
-def tidy(context: DaemonContext) -> float:
+def tidy_database(context: DaemonContext) -> float:
     context.store.integrity.tidy()
     return 300.0
 
@@ -252,7 +252,7 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
     return outcomes not in ([], [None], ["completed"])
 
 
-def forget(context: DaemonContext) -> float:
+def remove_gone_files(context: DaemonContext) -> float:
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     if left := sweep_gone(context.store, workspace):
