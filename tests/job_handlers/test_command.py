@@ -124,42 +124,29 @@ PROPOSED: dict[str, tuple[str, list[object], str | None, list[str]]] = {
     "scrape_account": (
         '{"username": "user123", "scrape_type": "full"}',
         ["--user", "{payload.username}", "--type={payload.scrape_type}", ["--as", "{account?}"]],
-        None,
-        ["--user", "user123", "--type=full"],
+        None, ["--user", "user123", "--type=full"],
     ),
     "download_media": (
-        '{"media_ids": [1, 2, 3], "source": "instagram"}',
-        ["--source", "{payload.source}", "{payload.media_ids+}"],
-        None,
-        ["--source", "instagram", "1", "2", "3"],
+        '{"media_ids": [1, 2, 3], "source": "instagram"}', ["--source", "{payload.source}", "{payload.media_ids+}"],
+        None, ["--source", "instagram", "1", "2", "3"],
     ),
     "paid_content_sync": (
-        '{"creator_ids": null}',
-        ["sync", ["--creators", "{payload.creator_ids*}"]],
-        "{payload}",
-        ["sync", '< {"creator_ids":null}'],
+        '{"creator_ids": null}', ["sync", ["--creators", "{payload.creator_ids*}"]],
+        "{payload}", ["sync", '< {"creator_ids":null}'],
     ),
     "paid_content_creator": (
-        '{"creator_id": 123}',
-        ["sync", "--creator={payload.creator_id}"],
-        None,
-        ["sync", "--creator=123"],
+        '{"creator_id": 123}', ["sync", "--creator={payload.creator_id}"], None, ["sync", "--creator=123"],
     ),
     "forum_scrape": (
-        '{"thread_ids": [456, 789]}',
-        ["--thread={payload.thread_ids+}"],
-        None,
-        ["--thread=456", "--thread=789"],
+        '{"thread_ids": [456, 789]}', ["--thread={payload.thread_ids+}"], None, ["--thread=456", "--thread=789"],
     ),
     "youtube_monitor": ("{}", [["--channel", "{payload.channel?}"]], None, []),
     "easynews_monitor": (
-        '{"search_queries": ["ubuntu iso", "q; rm -rf /"]}',
-        ["--queries", "{payload.search_queries:json}"],
-        "{payload.search_queries*}",
-        ["--queries", '["ubuntu iso","q; rm -rf /"]', "< ubuntu iso", "< q; rm -rf /"],
+        '{"search_queries": ["ubuntu iso", "q; rm -rf /"]}', ["--queries", "{payload.search_queries:json}"],
+        "{payload.search_queries*}", ["--queries", '["ubuntu iso","q; rm -rf /"]', "< ubuntu iso", "< q; rm -rf /"],
     ),
     "appearances_sync": ("{}", ["{payload}"], "{payload}", ["{}", "< {}"]),
-}
+}  # fmt: skip
 
 
 def test_all_job_types_of_the_proposal_run_with_their_own_payloads(bench: Bench) -> None:
@@ -175,23 +162,19 @@ def test_all_job_types_of_the_proposal_run_with_their_own_payloads(bench: Bench)
         assert bench.lines == given, name
 
 
-def test_a_job_that_has_not_what_its_program_takes_is_refused_in_words(bench: Bench) -> None:
-    bench.allow(SHOW, "{account}")
+def test_arguments_that_the_program_or_the_system_would_misread_are_refused_in_words(bench: Bench) -> None:
+    bench.allow(SHOW, "{account}", "{payload.text}")
+    for account, text, words in (
+        ("--help", "x", "would become the option '--help'"),
+        ("ann", "x" * 200_000, "arguments are longer than the system allows"),
+    ):
+        bench.heard.clear()
 
-    ended = bench.run(account="--help")
+        ended = bench.run({"text": text}, account=account)
 
-    assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
-    assert "would become the option '--help'" in ended.message
-    assert bench.lines == []
-
-
-def test_arguments_that_no_program_could_take_are_a_fault_of_the_payload(bench: Bench) -> None:
-    bench.allow(SHOW, "{payload.text}")
-
-    ended = bench.run({"text": "x" * 200_000})
-
-    assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
-    assert "stdin" in ended.remedy
+        assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+        assert words in ended.message
+        assert bench.lines == []
 
 
 def test_its_memory_is_bounded_where_its_table_says_so(bench: Bench) -> None:
@@ -343,19 +326,11 @@ def test_it_is_free_unless_its_table_asks_for_a_sandbox(bench: Bench, tmp_path: 
     assert "outside" not in bench.lines
 
 
-def test_one_wrong_table_hurts_only_its_own_jobs(bench: Bench) -> None:
+def test_a_wrong_table_and_an_absent_program_hurt_only_their_own_jobs(bench: Bench) -> None:
     bench.allow("echo fine", name="good")
-    bench.commands["bad"] = {"argv": ["ls"]}
+    bench.commands |= {"bad": {"argv": ["ls"]}, "ghost": {"argv": ["/opt/ghost"]}}
 
     assert bench.run(name="good").how is How.DONE
 
     assert "[commands.bad]" in (bench.described["bad"].set_aside or "")
-
-
-def test_a_program_that_is_not_there_is_missed(bench: Bench) -> None:
-    bench.commands["ghost"] = {"argv": ["/opt/ghost"]}
-    bench.allow("echo fine")
-
-    bench.run()
-
     assert "/opt/ghost" in (bench.described["ghost"].facts.missing or "")

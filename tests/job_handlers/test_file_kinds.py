@@ -8,30 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.file_kinds import (
-    CSV,
-    DOCX,
-    EPUB,
-    FORMATS,
-    HTML,
-    JPEG,
-    MAIL,
-    MARKDOWN,
-    ODS,
-    PDF,
-    PNG,
-    PPTX,
-    TEXT,
-    XLS,
-    XLSX,
-    ZIP,
-    FileKind,
-    Format,
-    format_named,
-    kind_of,
-    markup_in,
-    verify_format,
-)
+from job_handlers import file_kinds as kinds
+from job_handlers.file_kinds import FileKind, Format, format_named, kind_of, markup_in, verify_format
 from tests.job_handlers.reading import documents
 from worker_service.handlers import Permanent
 
@@ -45,7 +23,7 @@ def _zipped(name: str, content: str) -> bytes:
 
 
 OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
-ODS_HEAD = _zipped("mimetype", ODS.mimes[0])
+ODS_HEAD = _zipped("mimetype", kinds.ODS.mimes[0])
 ERROR_PAGES = {
     "a page": b"<!DOCTYPE html><html><body>Sorry, not now.</body></html>",
     "a fragment": b"<h1>503, try later</h1>\n",
@@ -74,44 +52,44 @@ ERROR_PAGES = {
 @pytest.mark.parametrize(
     ("head", "mime", "name", "found"),
     [
-        (b"%PDF-1.4", "application/pdf", "a", PDF),
-        (b"%PDF-1.4", "application/octet-stream", "a.pdf", PDF),
-        (b"%PDF-1.4", "application/json", "a.pdf", PDF),
-        (b"%PDF-1.4", "", "", PDF),
-        (b" %PDF-1.4", "application/pdf", "a.pdf", PDF),
-        (b"\x89PNG\r\n\x1a\n", "image/png", "a.png", PNG),
-        (b"\xff\xd8\xff\xe0", "image/png", "a.png", JPEG),
-        (b"PK\3\4", XLSX.mimes[0], "a", XLSX),
-        (b"PK\3\4", "application/octet-stream", "a.xlsx", XLSX),
-        (OLD_OFFICE, "application/vnd.ms-excel", "a", XLS),
-        (OLD_OFFICE, "application/octet-stream", "a.xls", XLS),
-        (ODS_HEAD, ODS.mimes[0], "a", ODS),
-        (ODS_HEAD, "application/octet-stream", "a.ods", ODS),
-        (ODS_HEAD, "", "", ODS),
-        (b"PK\3\4", "", "a.ods", ODS),
-        (b"PK\3\4", "application/vnd.ms-excel", "a.xlsx", XLSX),
-        (b"PK\3\4", "", "a.docx", DOCX),
-        (b"PK\3\4", "application/zip", "a.pptx", PPTX),
-        (b"PK\3\4", "application/zip", "reports", ZIP),
-        (_zipped("a.pdf", "%PDF-1.4"), "", "reports.zip", ZIP),
-        (_zipped("mimetype", EPUB.mimes[0]), "", "a", EPUB),
-        (_zipped("mimetype", EPUB.mimes[0]), "application/zip", "book.zip", EPUB),
-        ("Größe\n".encode("utf-16-le"), "", "a.txt", TEXT),
-        ("Größe\n".encode("utf-16-be"), "text/plain", "a.txt", TEXT),
-        (b"Dear all,\n", "text/plain", "a.txt", TEXT),
-        (b"Subject: x\n\nDear all,\n", "", "a.eml", MAIL),
-        (b"<p>Dear all", "text/html", "a.html", HTML),
-        (b"<h1 align=center>Dear all</h1>", "text/plain", "README.md", MARKDOWN),
-        (b"a;b\n1;2\n", "application/vnd.ms-excel", "a.csv", CSV),
-        (b"a;b\n1;2\n", "text/csv", "a.csv", CSV),
-        (b"a;b\n1;2\n", "text/csv; charset=utf-8", "table", CSV),
-        (b"a;b\n1;2\n", "text/plain; charset=utf-8", "a.csv", CSV),
-        (b"a\tb\n1\t2\n", "application/octet-stream", "a.tsv", CSV),
-        (b"x\n1\n", "text/csv", "a.csv", CSV),
-        (b"[id],[name]\n1,2\n", "text/csv", "a.csv", CSV),
-        (b"<5;>5\n1;2\n", "text/csv", "a.csv", CSV),
-        ("a;b\nü;ß\n".encode("cp1252"), "text/csv", "a.csv", CSV),
-        ("a,b\n1,2\n".encode("utf-16"), "text/csv", "a.csv", CSV),
+        (b"%PDF-1.4", "application/pdf", "a", kinds.PDF),
+        (b"%PDF-1.4", "application/octet-stream", "a.pdf", kinds.PDF),
+        (b"%PDF-1.4", "application/json", "a.pdf", kinds.PDF),
+        (b"%PDF-1.4", "", "", kinds.PDF),
+        (b" %PDF-1.4", "application/pdf", "a.pdf", kinds.PDF),
+        (b"\x89PNG\r\n\x1a\n", "image/png", "a.png", kinds.PNG),
+        (b"\xff\xd8\xff\xe0", "image/png", "a.png", kinds.JPEG),
+        (b"PK\3\4", kinds.XLSX.mimes[0], "a", kinds.XLSX),
+        (b"PK\3\4", "application/octet-stream", "a.xlsx", kinds.XLSX),
+        (OLD_OFFICE, "application/vnd.ms-excel", "a", kinds.XLS),
+        (OLD_OFFICE, "application/octet-stream", "a.xls", kinds.XLS),
+        (ODS_HEAD, kinds.ODS.mimes[0], "a", kinds.ODS),
+        (ODS_HEAD, "application/octet-stream", "a.ods", kinds.ODS),
+        (ODS_HEAD, "", "", kinds.ODS),
+        (b"PK\3\4", "", "a.ods", kinds.ODS),
+        (b"PK\3\4", "application/vnd.ms-excel", "a.xlsx", kinds.XLSX),
+        (b"PK\3\4", "", "a.docx", kinds.DOCX),
+        (b"PK\3\4", "application/zip", "a.pptx", kinds.PPTX),
+        (b"PK\3\4", "application/zip", "reports", kinds.ZIP),
+        (_zipped("a.pdf", "%PDF-1.4"), "", "reports.zip", kinds.ZIP),
+        (_zipped("mimetype", kinds.EPUB.mimes[0]), "", "a", kinds.EPUB),
+        (_zipped("mimetype", kinds.EPUB.mimes[0]), "application/zip", "book.zip", kinds.EPUB),
+        ("Größe\n".encode("utf-16-le"), "", "a.txt", kinds.TEXT),
+        ("Größe\n".encode("utf-16-be"), "text/plain", "a.txt", kinds.TEXT),
+        (b"Dear all,\n", "text/plain", "a.txt", kinds.TEXT),
+        (b"Subject: x\n\nDear all,\n", "", "a.eml", kinds.MAIL),
+        (b"<p>Dear all", "text/html", "a.html", kinds.HTML),
+        (b"<h1 align=center>Dear all</h1>", "text/plain", "README.md", kinds.MARKDOWN),
+        (b"a;b\n1;2\n", "application/vnd.ms-excel", "a.csv", kinds.CSV),
+        (b"a;b\n1;2\n", "text/csv", "a.csv", kinds.CSV),
+        (b"a;b\n1;2\n", "text/csv; charset=utf-8", "table", kinds.CSV),
+        (b"a;b\n1;2\n", "text/plain; charset=utf-8", "a.csv", kinds.CSV),
+        (b"a\tb\n1\t2\n", "application/octet-stream", "a.tsv", kinds.CSV),
+        (b"x\n1\n", "text/csv", "a.csv", kinds.CSV),
+        (b"[id],[name]\n1,2\n", "text/csv", "a.csv", kinds.CSV),
+        (b"<5;>5\n1;2\n", "text/csv", "a.csv", kinds.CSV),
+        ("a;b\nü;ß\n".encode("cp1252"), "text/csv", "a.csv", kinds.CSV),
+        ("a,b\n1,2\n".encode("utf-16"), "text/csv", "a.csv", kinds.CSV),
     ],
 )
 def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: str, found: Format) -> None:
@@ -174,7 +152,7 @@ def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name
 @pytest.mark.parametrize("page", ERROR_PAGES)
 @pytest.mark.parametrize(
     "said",
-    [(one.mimes[0], f"a{one.suffix}") for one in FORMATS if one not in (HTML, MARKDOWN)],
+    [(one.mimes[0], f"a{one.suffix}") for one in kinds.FORMATS if one not in (kinds.HTML, kinds.MARKDOWN)],
     ids=lambda said: said[1],
 )
 def test_an_error_page_is_no_file_whatever_it_is_said_to_be(page: str, said: tuple[str, str], tmp_path: Path) -> None:
