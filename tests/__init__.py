@@ -1,1 +1,1 @@
-"""What pagemill promises, as sentences. The folders mirror the rooms of `worker_service`."""
+"""The tests of pagemill; the folders mirror the packages of `worker_service`."""

@@ -1,7 +1,6 @@
-"""What `./run demo` shows pagemill at work on: a Google Drive on this machine, with reports in it and faults armed.
+"""The Google Drive of `./run demo`: `python -m tests.demo DIRECTORY`
 
-`python -m tests.demo DIRECTORY` writes the settings and a credential there, says where the Drive is by the file
-`ready`, and serves until its input ends. Then it says what was asked of it.
+Writes settings and a credential there, serves reports with faults armed, and prints at its end what was asked of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Distributions for a path of the tests' own. What stands there first hides what is installed under the same name.
+"""Distributions on a path of the tests. They hide installed ones of the same name.
 
-The shipped handlers are hidden wherever a test has no use for them: each fork server would import the libraries of all.
+Shipped handlers are hidden where a test does not use them: each fork server would import their libraries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ GROUP = "worker_service.handlers"
 
 
 def install(place: Path, name: str, points: Mapping[str, str], others: Mapping[str, Mapping[str, str]] = {}) -> None:
-    """A distribution with these entry points: handlers come in by the same door as anybody's. `others`: by group."""
+    """Write a distribution with these entry points. `others`: by group."""
     about = place / f"{name.replace('-', '_')}-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -24,16 +24,15 @@ def install(place: Path, name: str, points: Mapping[str, str], others: Mapping[s
 
 
 def shipped(group: str = GROUP) -> dict[str, str]:
-    """The handlers of this checkout, or what else it brings."""
+    """Return entry points of this checkout."""
     return {point.name: point.value for point in distribution("pagemill").entry_points.select(group=group)}
 
 
 def keep_of_the_shipped(place: Path, *names: str) -> None:
-    """Only these handlers are found. What else is shipped costs nothing where nobody asks for it."""
+    """Hide the shipped handlers but these."""
     install(place, "pagemill", {name: spec for name, spec in shipped().items() if name in names}, beside_handlers())
 
 
 def beside_handlers() -> dict[str, dict[str, str]]:
-    """What this checkout brings by other doors."""
     groups = {point.group for point in distribution("pagemill").entry_points} - {GROUP, "console_scripts"}
     return {group: shipped(group) for group in sorted(groups)}

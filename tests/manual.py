@@ -1,7 +1,6 @@
-"""The pages of docs/ that come from the code: `./run docs` writes them, and tests/test_docs.py compares.
+"""The generated pages of docs/: `./run docs` writes them, and tests/test_docs.py compares.
 
-Each begins with what a person wrote, up to the mark; the rest is made here. A command tells its help, a job type what
-its handler declares, and each key of its payload the text that stands below it in the source.
+Each begins with hand-written text, up to the mark.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def pages() -> Mapping[str, Callable[[], str]]:
 
 
 def written(name: str) -> str:
-    """The whole page, as it should be."""
     begun = (DOCS / name).read_text("utf-8").partition(MARK)[0]
     return f"{begun}{MARK}\n{pages()[name]().strip()}\n"
 
@@ -61,7 +59,7 @@ def written(name: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Each verb as it is typed, groups and what is in them included."""
+    """Yield each command as it is typed, and each group."""
     yield from _below(pagemill, "pagemill", click.Context(pagemill))
 
 
@@ -182,7 +180,6 @@ def _told_of_keys(payload: type[Any], prefix: str = "") -> Iterator[str]:
 
 
 def _kind(hint: Any) -> str:
-    """In words of JSON."""
     kinds = [one for one in typing.get_args(hint) if one is not type(None)] if _is_union(hint) else [hint]
     if typing.get_origin(kinds[0]) is typing.Literal:
         return " or ".join(f"`{word}`" for word in typing.get_args(kinds[0]))
@@ -198,7 +195,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _notes(payload: type[Any]) -> dict[str, str]:
-    """What stands below each attribute in the source, those of the classes above included."""
+    """Return the attribute docstrings of a class and its bases."""
     found: dict[str, str] = {}
     for one in reversed(payload.__mro__[: payload.__mro__.index(msgspec.Struct)]):
         [body] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
@@ -233,7 +230,6 @@ def _said(one: Endpoint) -> str:
 
 
 def openapi_file() -> str:
-    """What `worker_service/web/api/openapi.json` is to hold."""
     return json.dumps(openapi.document(), ensure_ascii=False, indent=1) + "\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """One that the kernel gives to nobody who asks for any: it is still free when somebody listens there."""
+    """Return a port that the kernel gives to nobody else who asks for any."""
     given_out_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(given_out_from // 2, given_out_from)

@@ -1,4 +1,4 @@
-"""The real scans that the benchmark reads: as they came, each with its truth, and never twice the same file."""
+"""The real scans of the benchmark, and how well pages like them are read."""
 
 from __future__ import annotations
 

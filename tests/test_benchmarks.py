@@ -1,4 +1,4 @@
-"""The benchmarks run, and measure every row of their table. How fast is theirs to say, never a test's."""
+"""The benchmarks run, and measure every published row."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 RULE_SINCE = "dee6e8a"
-"""The rule holds for later commits."""
 CHARACTERS_MAX = 72
 SUBJECT = re.compile(r"(?P<area>[a-z][a-z0-9_.]*(?:, [a-z0-9_.]+)*): (?P<verb>[a-z][a-z-]*),? \S.*[^.]")
 # Words such as "added", "adding" and "adds" tell what somebody did; "add" tells what the commit does.

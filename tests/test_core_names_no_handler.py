@@ -35,7 +35,7 @@ OWN = set("local name source path pages tags text note hocr export dry_run stand
 # A line that a person is shown, to be typed at a prompt.
 SHOWN_LINE = re.compile(r"\bpagemill \w+")
 DOCUMENTATION = re.compile(r"\]\(\w+\.md\)")
-"""A sentence of the generated documentation: it links to another page."""
+"""Marks a sentence of the generated documentation."""
 
 
 def names() -> set[str]:

@@ -1,4 +1,4 @@
-"""What people read: help begins with an example, what comes from the code is the code's, and links lead somewhere."""
+"""Help begins with an example, generated pages are up to date, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def written() -> list[Path]:
 
 
 def outside_of_blocks(page: Path) -> list[str]:
-    """What a person has written, but for what stands between fences."""
+    """Return the lines that are outside of code blocks and hand-written."""
     text = page.read_text("utf-8").partition(manual.MARK)[0]
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
 
@@ -59,7 +59,7 @@ def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
 
 
 def rows_of(page: Path) -> dict[str, list[str]]:
-    """Of the tables that compare; where a name comes twice, its first row."""
+    """Return the rows of the tables that compare; of equal names the first."""
     lines = re.findall(r"^\| (.*) \|$", page.read_text("utf-8"), re.MULTILINE)
     cells = [line.split(" | ") for line in lines if not line.startswith("what ")]
     return {row[0]: row[1:] for row in reversed(cells)}
@@ -113,7 +113,6 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """As GitHub names them."""
     found = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 

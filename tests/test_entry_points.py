@@ -1,4 +1,4 @@
-"""What distributions bring by the door, read off their files."""
+"""Entry points of installed distributions, read from their files."""
 
 from __future__ import annotations
 

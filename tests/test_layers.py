@@ -1,8 +1,7 @@
-"""The imports of the repository, and the rules that they obey.
+"""The imports of the repository obey the rules of the layers.
 
-An arrow is an import, on whichever line it stands: at the top, inside a function, under ``TYPE_CHECKING``, or
-written as ``import_module("…")``. Each rule is also tested on a small repository that breaks
-it, so that a rule which finds nothing cannot pass unnoticed.
+An arrow is an import anywhere: inside a function, under ``TYPE_CHECKING``, or by ``import_module("…")``. Each rule is
+also tested on a small repository that breaks it, so that a rule which finds nothing cannot pass unnoticed.
 """
 
 from __future__ import annotations
@@ -456,14 +455,14 @@ def called(node: ast.Call) -> str:
 
 
 def beginning(node: ast.expr) -> str:
-    """What is known of a text before the program runs: all of it, or the part before its first gap."""
+    """Return the text, or the part before its first placeholder."""
     if isinstance(node, ast.JoinedStr):
         return beginning(node.values[0]) if node.values else ""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every text in a module but its prose: docstrings, and texts that nobody uses."""
+    """Yield every string but docstrings."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):

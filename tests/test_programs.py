@@ -1,4 +1,4 @@
-"""What may stand in a table [commands.X], and what its arguments become. No child: those are in job_handlers."""
+"""What may be in a table [commands.X], and what its arguments become."""
 
 from __future__ import annotations
 

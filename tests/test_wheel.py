@@ -1,6 +1,6 @@
-"""What a person gets who installs pagemill: the wheel, in an environment of its own, outside the checkout.
+"""The wheel, installed in an environment of its own outside the checkout.
 
-PAGEMILL_FULL=1 downloads and installs there what is pinned; else that is linked from here, where setup has put it.
+PAGEMILL_FULL=1 downloads what is pinned; otherwise it is linked from here.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ print(json.dumps({"code": code or 0, "modules": modules}), file=sys.stderr)
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment with the wheel in it, and a directory elsewhere to use it from."""
-
     environment: Path
     directory: Path
 
@@ -94,7 +92,7 @@ def installed(wheel: Path, place: Path) -> Installed:
 
 
 def link_pinned(site: Path) -> None:
-    """What is pinned to run, and nothing else, as it was installed here."""
+    """Link what is pinned to run, and nothing else."""
     for name, version in pinned("run"):
         distribution = metadata.distribution(name)
         assert distribution.version == version, f"{name} {distribution.version} is here: ./run setup"

@@ -1,4 +1,4 @@
-"""A verb, and a term of the glossary, has one spelling in SQL, code, commands and docs. Nouns agree in number."""
+"""A verb and a term of the glossary have one spelling everywhere. Nouns agree in number."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ NOUNS = re.compile(
 
 
 def uncounted(tree: ast.Module) -> Iterator[str]:
-    """Numbers put before a noun as if there were always several. A constant is known, and `counted` knows."""
+    """Yield numbers before a plural noun without `counted`."""
     for node in ast.walk(tree):
         parts = node.values if isinstance(node, ast.JoinedStr) else []
         for value, after in itertools.pairwise(parts):

@@ -50,7 +50,7 @@ def is_running(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the kernel's letter for the state of the process; X if it is gone."""
+    """Return the state of the process in /proc; X if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -59,7 +59,7 @@ def _state(pid: int) -> str:
 
 @contextmanager
 def locked(database: Path) -> Iterator[int]:
-    """Keep the write lock by a transaction at the sqlite3 prompt; yield the pid of sqlite3."""
+    """Hold the write lock at the sqlite3 prompt; yield the pid of sqlite3."""
     person = subprocess.Popen(
         ["sqlite3", "-cmd", ".timeout 5000", str(database)],
         stdin=subprocess.PIPE,
@@ -209,7 +209,7 @@ class System:
         return subprocess.Popen(command, cwd=self.place, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `pagemill` with these arguments, in this process, which is five times as cheap."""
+        """Run `pagemill` in this process, which is five times as cheap."""
         with chdir(self.place):
             done = CliRunner(env=self.environment()).invoke(pagemill, words)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)

@@ -366,19 +366,6 @@ def floods_log(context: Context[Nothing]) -> Done:
 
 
 @saboteur()
-def talks_nonsense(context: Context[Nothing]) -> None:
-    context.progress(1, "sane")
-    os.write(_pipe_of(context), b"HTTP/1.1 200 OK\r\n\r\n")
-    time.sleep(3600)
-
-
-@saboteur()
-def claims_a_huge_message(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), bytes([*b"P", VERSION]) + b"\xff\xff\xff\xff" + b"z" * 1000)
-    time.sleep(3600)
-
-
-@saboteur()
 def says_what_only_we_say(context: Context[Nothing]) -> None:
     os.write(_pipe_of(context), encode_frame(Ended(*_key(context), How.STOPPED)))
     os._exit(0)
@@ -397,44 +384,6 @@ def asks_for_ever(context: Context[Nothing]) -> None:
 @saboteur()
 def asks_what_is_no_question(context: Context[Nothing]) -> None:
     context.ask(NewJob("x"))  # type: ignore[arg-type]
-
-
-@saboteur()
-def asks_nonsense(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "Everything", "{}")))
-    time.sleep(3600)
-
-
-@saboteur()
-def asks_for_too_much(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1000000}')))
-    time.sleep(3600)
-
-
-@saboteur()
-def asks_after_its_end(context: Context[Nothing]) -> None:
-    os.write(
-        _pipe_of(context),
-        encode_frame(Ended(*_key(context), How.DONE)) + encode_frame(Asked(*_key(context), 1, "IsCurrent", "{}")),
-    )
-    time.sleep(3600)
-
-
-@saboteur()
-def asks_twice_at_once(context: Context[Nothing]) -> None:
-    os.write(
-        _pipe_of(context),
-        encode_frame(Asked(*_key(context), 1, "IsCurrent", "{}"))
-        + encode_frame(Asked(*_key(context), 2, "IsCurrent", "{}")),
-    )
-    time.sleep(3600)
-
-
-@saboteur()
-def never_reads_its_answer(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
-    context.progress(1, "not listening")
-    time.sleep(3600)
 
 
 @saboteur()
@@ -461,12 +410,6 @@ def saves_what_does_not_fit(context: Context[Nothing]) -> None:
 
 
 @saboteur()
-def saves_a_page_of_nothing(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), encode_frame(PagesRead(*_key(context), [PageResult(0, "d", "text")])))
-    time.sleep(3600)
-
-
-@saboteur()
 def floods_pages(context: Context[Nothing]) -> Done:
     for number in range(1, 2001):
         context.save_page(PageResult(number, f"flood{number}", "y" * 20_000, "ocr"))
@@ -478,6 +421,27 @@ def saves_more_at_once_than_fits(context: Context[Nothing]) -> Done:
     context.save_pages([PageResult(number, f"d{number}", "y" * 3 * MIB) for number in range(1, 4)])
     context.save_pages([PageResult(number, f"d{number}", "y") for number in range(4, 304)])
     return Done(303)
+
+
+def _writes(name: str, frames: Callable[[Any], bytes]) -> None:
+    """A handler that writes this to the daemon's pipe, and waits."""
+
+    def run(context: Context[Nothing]) -> None:
+        context.progress(1, "writing")
+        os.write(_pipe_of(context), frames(lambda kind, *rest: encode_frame(kind(*_key(context), *rest))))
+        time.sleep(3600)
+
+    handlers.append(Handler(name, run, Nothing))
+
+
+_writes("talks_nonsense", lambda frame: b"HTTP/1.1 200 OK\r\n\r\n")
+_writes("claims_a_huge_message", lambda frame: bytes([*b"P", VERSION]) + b"\xff\xff\xff\xff" + b"z" * 1000)
+_writes("asks_nonsense", lambda frame: frame(Asked, 1, "Everything", "{}"))
+_writes("asks_for_too_much", lambda frame: frame(Asked, 1, "DocumentPages", '{"first":1,"last":1000000}'))
+_writes("asks_after_its_end", lambda frame: frame(Ended, How.DONE) + frame(Asked, 1, "IsCurrent", "{}"))
+_writes("asks_twice_at_once", lambda frame: frame(Asked, 1, "IsCurrent", "{}") + frame(Asked, 2, "IsCurrent", "{}"))
+_writes("never_reads_its_answer", lambda frame: frame(Asked, 1, "DocumentPages", '{"first":1,"last":1}'))
+_writes("saves_a_page_of_nothing", lambda frame: frame(PagesRead, [PageResult(0, "d", "text")]))
 
 
 def _key(context: Any) -> tuple[int, int]:
@@ -493,49 +457,24 @@ def _pipe_of(context: Any) -> int:
 # --- those that leave somebody behind --------------------------------------------------------------
 
 
-@saboteur(At, sandbox="off")
-def leaves_a_daemon(context: Context[At]) -> Done:
-    """Twice forked, in a session of its own, every descriptor closed, its signals ignored."""
-    _become_a_daemon(context.payload.path, [])
-    return Done("gone home")
+def _starts(kind: str, start: Callable[[str], None]) -> None:
+    """Two handlers that start such a process: one ends before it, one runs beside it."""
 
+    def leaves(context: Context[At]) -> Done:
+        start(context.payload.path)
+        return Done("gone home")
 
-@saboteur(At, sandbox="off")
-def leaves_a_nameless_daemon(context: Context[At]) -> Done:
-    """The same, and it runs another program with an empty environment."""
-    _become_a_daemon(context.payload.path, ["/bin/sleep", "3600"])
-    return Done("gone home")
+    def runs_beside(context: Context[At]) -> None:
+        start(context.payload.path)
+        context.progress(1, "beside it")
+        time.sleep(3600)
 
-
-@saboteur(At, sandbox="off")
-def runs_beside_a_daemon(context: Context[At]) -> None:
-    _become_a_daemon(context.payload.path, [])
-    context.progress(1, "beside it")
-    time.sleep(3600)
-
-
-@saboteur(At, sandbox="off")
-def runs_beside_a_nameless_daemon(context: Context[At]) -> None:
-    _become_a_daemon(context.payload.path, ["/bin/sleep", "3600"])
-    context.progress(1, "beside it")
-    time.sleep(3600)
-
-
-@saboteur(At, sandbox="off")
-def leaves_a_runaway(context: Context[At]) -> Done:
-    """A process that is never the same: it forks, and its parent ends, for ever. Each holds a lock on the file."""
-    _run_away(context.payload.path)
-    return Done("catch me")
-
-
-@saboteur(At, sandbox="off")
-def runs_beside_a_runaway(context: Context[At]) -> None:
-    _run_away(context.payload.path)
-    context.progress(1, "beside it")
-    time.sleep(3600)
+    handlers.append(Handler(f"leaves_a_{kind}", leaves, At, sandbox="off"))
+    handlers.append(Handler(f"runs_beside_a_{kind}", runs_beside, At, sandbox="off"))
 
 
 def _run_away(locked: str) -> None:
+    """A process that forks and ends, for ever. Each holds a lock on the file."""
     descriptor = os.open(locked or "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     if os.fork() == 0:
@@ -547,6 +486,7 @@ def _run_away(locked: str) -> None:
 
 
 def _become_a_daemon(pid_file: str, program: list[str]) -> None:
+    """Fork twice, in a session of its own; ignore signals, close every descriptor, and run `program` if any."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -562,6 +502,11 @@ def _become_a_daemon(pid_file: str, program: list[str]) -> None:
         os._exit(0)
     os.wait()
     os.read(reading, 1)
+
+
+_starts("daemon", lambda pid_file: _become_a_daemon(pid_file, []))
+_starts("nameless_daemon", lambda pid_file: _become_a_daemon(pid_file, ["/bin/sleep", "3600"]))
+_starts("runaway", _run_away)
 
 
 # --- those that look over the wall -----------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The shipped handlers, but for `ocr_pages`: this one notes, where it stands in the child, each page that the engine is
-given; and it can be told by a file's name to break, to wait, or to recognise nothing.
+"""The shipped handlers with another `ocr_pages`, installed under the same name.
 
-Installed under pagemill's own name and before it, so that they come in by the same door and instead of the others.
+It notes each page that the engine is given, in the directory that it keeps, and breaks, waits or recognises noise as
+the name of the file says.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def _noted_page(reader: Reader, picture: shipped.PagePicture) -> shipped.ReadPag
 
 
 def noise(number: int) -> str:
-    """What is read on a page that nobody recognises."""
     return f"noise {number}"
 
 
@@ -75,11 +74,11 @@ def install(place: Path) -> None:
 
 
 def go_on(workspace: Path) -> None:
-    """Pages that are being read of a file that is slow may come to their end."""
+    """Let pages of a slow file come to their end."""
     for notes in (workspace / "keep").rglob(_NOTES):
         (notes.parent / _GO_ON).touch()
 
 
 def given_to_the_engine(workspace: Path) -> Counter[int]:
-    """How often each page was recognised, or was about to be."""
+    """Count how often each page was given to the engine."""
     return Counter(int(line) for notes in (workspace / "keep").rglob(_NOTES) for line in notes.read_text().split())

@@ -1,4 +1,4 @@
-"""Handlers that the system tests run in a real daemon. Installed as a distribution of their own, see conftest."""
+"""Handlers that the system tests run in a real daemon."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def talk(context: Context[Payload]) -> Done:
 
 
 def flood(context: Context[Payload]) -> Done:
-    """So many lines at once, or for ever."""
     lines, number = context.payload.get("lines"), 0
     while lines is None or number < lines:
         number += 1
@@ -47,14 +46,13 @@ def flood(context: Context[Payload]) -> Done:
 
 
 def lacks(context: Context[Payload]) -> Done:
-    """What it needs is a file."""
     if not Path(context.payload["needs"]).exists():
         raise MissingDependency("there is no engine: touch it", after=0.3)
     return Done()
 
 
 def chaos(context: Context[Payload]) -> Done:
-    """One file and one follow-up; a moment of work, so that kills find it at every stage."""
+    """Publish a file and ask for a follow-up, after a moment in which kills find it."""
     context.progress(10, "begun")
     time.sleep(float(context.payload.get("seconds", 0)))
     context.log("half")
@@ -63,7 +61,7 @@ def chaos(context: Context[Payload]) -> Done:
 
 
 def read(context: Context[Payload]) -> Done:
-    """Reads the pages of a document that are not known yet, one after another; stands still before `stop_before`."""
+    """Read the pages that are not known yet; wait before `stop_before`."""
     numbers = range(1, context.payload["pages"] + 1)
     known = set(context.ask(KnownPages([f"d{number}" for number in numbers])).digests)
     begun_with = context.state or []
@@ -80,7 +78,6 @@ def read(context: Context[Payload]) -> Done:
 
 
 def sleep(context: Context[Payload]) -> Done:
-    """Says that it runs by a line in the log, then sleeps; `ignore` wants to be stopped by force."""
     context.log(f"pid {os.getpid()}")
     if context.payload.get("grandchild"):
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)

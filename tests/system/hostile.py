@@ -1,6 +1,6 @@
-"""Rows that anybody who can write the file may leave in it: each column of each table × what nobody meant to write.
+"""Hostile rows, as statements for the sqlite3 program: each column of each table with each odd value.
 
-As statements for the sqlite3 program. The table refuses most of them, which is one way to stop them.
+The table refuses most of them, which is one way to stop them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def columns(database: Path) -> dict[str, list[str]]:
 
 
 def inserts(database: Path, **ids: int) -> Iterator[tuple[str, str]]:
-    """Each with what is wrong in it."""
+    """Yield what is wrong, and the statement."""
     number = 1_000_000
     for table, names in columns(database).items():
         base = INSERTS[table]
@@ -109,7 +109,7 @@ def inserts(database: Path, **ids: int) -> Iterator[tuple[str, str]]:
 
 
 def updates(database: Path, *, running: int, waiting: int) -> Iterator[tuple[str, str]]:
-    """Of a job that runs, of its attempt, and of one that waits. A request to stop it is none of them."""
+    """Yield updates of a running job, of its attempt, and of a waiting job."""
     of_attempt = ("error_code", "error_message", "pid", "pid_started", "sandbox", "cpu_seconds", "heard_at")
     of_job = [column for column in columns(database)["worker_job_queue"] if column != "cancel_requested_at"]
     rows = {f"id = {running}": of_job, f"id = {waiting}": of_job, f"job_id = {running}": of_attempt}

@@ -1,8 +1,6 @@
-"""A daemon whose wall clock is moved: `python -m tests.system.moved_clock`, in the place of `worker_service`.
+"""A daemon whose wall clock is wrong by the seconds in the file that PAGEMILL_CLOCK names.
 
-The clock goes wrong by as many seconds as stand in the file that PAGEMILL_CLOCK names; it is read at each look at the
-clock, so that a test can step it while the daemon runs. Monotonic time is the kernel's own. The database's own clock,
-which triggers write into rows that people changed, stays right.
+The file is read each time, so that a test can step the clock. Monotonic time and the clock of triggers stay right.
 """
 
 from __future__ import annotations

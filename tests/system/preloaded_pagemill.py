@@ -1,7 +1,6 @@
-"""A `pagemill` for those who type it a hundred times: `python -m tests.system.preloaded_pagemill DIRECTORY`
+"""A server that runs `pagemill` commands in forks of itself, a tenth of a second cheaper each.
 
-It puts a program of that name into the directory, which hands its words, its surroundings and its three streams to this
-process. That has imported every verb it was asked for, and forks for each call: a tenth of a second less each time.
+It writes a program named `pagemill` into a directory, which hands its words, environment and streams to the server.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ posix._exit(code[0] if code else 70)
 
 @contextmanager
 def typed(directory: Path) -> Iterator[None]:
-    """For as long as this lasts."""
     directory.mkdir()
     with subprocess.Popen([sys.executable, "-m", __name__, directory], cwd=ROOT, stdout=subprocess.PIPE) as server:
         try:

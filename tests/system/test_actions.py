@@ -15,7 +15,6 @@ DOCUMENTS = 10
 
 
 def followed(system: System) -> Counter[int]:
-    """How often each document has been followed."""
     jobs = system.store.reading.list(Selector(job_types=("noop",)), most=1000)
     return Counter(json.loads(job.payload or "")["n"] for job in jobs)
 

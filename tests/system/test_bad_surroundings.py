@@ -1,7 +1,4 @@
-"""Bad surroundings: each is said in the log, waited for, and survived; nothing that was acknowledged is lost.
-
-PAGEMILL_FULL=1 gives the long forms: a lock of 20 s, and a thousand handlers that crash one after the other.
-"""
+"""Locks, full and read-only disks, wrong clocks: logged, waited for and survived."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def test_a_long_write_lock_is_waited_for_and_what_ran_meanwhile_is_written(syste
 
 @contextmanager
 def unwritable(*places: Path) -> Iterator[None]:
-    """Not even by root, and not by a descriptor that is open already."""
+    """Make files immutable, for root and for open descriptors too."""
     done = subprocess.run(["chattr", "+i", *places], check=False, capture_output=True)
     if done.returncode:
         subprocess.run(["chattr", "-i", *places], check=False, capture_output=True)
@@ -120,7 +117,7 @@ def told(daemon: Daemon) -> str:
 
 
 class WrongClock:
-    """A daemon that lives by a clock of its own, which can be stepped while it runs."""
+    """A daemon with a clock of its own, which a test can step."""
 
     def __init__(self, system: System) -> None:
         self._said = system.place / "clock"
@@ -198,7 +195,7 @@ def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
     staging = system.workspace / "staging"
 
     def is_left() -> bool:
-        """But for the empty homes that the next children will have."""
+        """Ignore the empty homes of the next children."""
         homes = {*staging.glob("*/child-*"), *staging.glob("*/child-*/staging")}
         return {*staging.glob("*/*-*"), *staging.glob("*/*-*/**/*")} > homes
 

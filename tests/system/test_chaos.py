@@ -11,7 +11,7 @@ from tests.system.chaos import KINDS, Storm
 SECONDS = short(1.5, full=10.0)
 AT_LEAST = short(1, full=3)
 SECONDS_MOST = 90.0
-"""On a machine that has much else to do, it goes on until each kind has landed."""
+"""The limit on a busy machine; it ends when each kind has landed."""
 
 
 def test_whatever_is_killed_each_acknowledged_job_takes_effect_once(system: System) -> None:

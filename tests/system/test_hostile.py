@@ -1,4 +1,4 @@
-"""A row that anybody can insert stops nothing but itself: a real daemon, the sqlite3 program, and every command."""
+"""A hostile row stops nothing but its own job: neither the daemon nor any command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _by_hand(system: System, statements: Iterable[tuple[str, str]]) -> list[str]
 
 
 def _exit_codes(words: Iterable[str]) -> dict[str, str]:
-    """Of the commands that ended as if it were our fault."""
+    """Return the commands that ended as after a bug of ours."""
     bad = {}
     for line in words:
         result = CliRunner().invoke(pagemill, line.split())

@@ -1,4 +1,4 @@
-"""What jobs log and print, in the table of a real daemon: the newest lines, whole, at the cost of their author."""
+"""What jobs log and print, in the table of a real daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many modules a job passes, from its INSERT to `completed`: the fewer, the sooner somebody has read its way."""
+"""How many modules a job passes, from its INSERT to `completed`."""
 
 from __future__ import annotations
 

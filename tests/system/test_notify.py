@@ -1,4 +1,4 @@
-"""People are told by a real daemon, whatever is killed meanwhile."""
+"""Notifications of a real daemon, whatever is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 
 def settings(system: System, server: Server, **more: object) -> dict[str, object]:
-    """A rule that tells the server."""
     (system.place / "webhook").write_text("whsec_" + base64.b64encode(b"k" * 32).decode())
     lines = [
         f"[[notify]]\nname = 'ops'\nto = '{server.url}'\nwhen = ['job.failed']",
@@ -36,7 +35,7 @@ def settings(system: System, server: Server, **more: object) -> dict[str, object
 
 
 def heard(server: Server) -> Counter[int]:
-    """How often it was told of each job; the same message again, which its id tells, counts once."""
+    """Count the messages about each job; a repeated id counts once."""
     events = {headers["webhook-id"]: json.loads(body) for _, headers, body in server.heard}
     return Counter(notice["job_id"] for event in events.values() for notice in event["data"]["notices"])
 

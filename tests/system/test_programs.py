@@ -1,4 +1,4 @@
-"""The owner's programs under a real daemon: what they leave, how many run at once."""
+"""Programs of the settings under a real daemon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ pathlib.Path("media/logo.png").write_bytes(b"png")
 
 
 def allow(system: System, **commands: dict[str, Any]) -> Path:
-    """Tables [commands.X], written as TOML: of JSON's values only null is none of its own."""
     file = system.place / "pagemill.toml"
     tables = [
         "\n".join([f"[commands.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])

@@ -1,7 +1,6 @@
-"""What a newcomer types: the commands, rows and settings of README and docs/, as they stand there, with a daemon up.
+"""The commands, rows and settings of README and docs/, run as written beside a daemon.
 
-Each block is run here, or named below with what shows it elsewhere. Only places are changed: paths of the system become
-paths of the test, numbers and ids those of its own jobs and documents.
+Each block is run here, or listed below with what shows it elsewhere. Paths, numbers and ids are replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ DATABASE = "/var/lib/pagemill/pagemill.db"
 FOLDER_ID = "folder-of-reports"
 
 Block = tuple[str, str, str]
-"""The page, the heading that it stands below, and the language."""
+"""Page, heading above, language."""
 
 TUTORIAL = (
     "1. Read the folder",
@@ -137,19 +136,19 @@ def blocks() -> Iterator[tuple[Block, str]]:
 
 
 def written(page: str, heading: str, language: str) -> str:
-    """All blocks of that language below that heading."""
+    """Return all blocks of that language below that heading."""
     assert (page, heading, language) in RUN_HERE
     return "".join(text for block, text in blocks() if block == (page, heading, language))
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A newcomer's directory, in which a daemon runs and reports have been read."""
+    """A directory in which a daemon runs and reports have been read."""
 
     directory: Path
     environment: Mapping[str, str]
     told: str
-    """What the commands for documents have printed."""
+    """Output of the commands for documents."""
 
     def types(self, script: str, *, code: int | None = 0) -> str:
         done = subprocess.run(
@@ -165,11 +164,9 @@ class Walk:
         return done.stdout + done.stderr
 
     def rows(self, statement: str) -> str:
-        """By the sqlite3 program."""
         return self.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {shlex.quote(statement)}").strip()
 
     def cron(self, line: str) -> str:
-        """As cron hands it to the shell, a few minutes early."""
         assert DATABASE in line
         command = line.strip().split(None, 5)[5].replace("\\%", "%")
         return self.types(command.replace(DATABASE, str(self.directory / "pagemill.db")))
@@ -282,7 +279,7 @@ def begun(walk: Walk, line: str) -> str:
 
 
 def of(number: str, script: str) -> str:
-    """The same for another batch than the first."""
+    """Replace the number of the first batch."""
     return re.sub(r"\b(batch[: ](?:[a-z]+ )?)1\b", rf"\g<1>{number}", script)
 
 

@@ -1,4 +1,4 @@
-"""A head that is lost, and brought up elsewhere from a backup and a copy of the workspace."""
+"""A daemon that is lost, and restored elsewhere from a backup and a copy of the workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon whose children are kept for several jobs: what it claims ahead, it answers for."""
+"""A daemon whose children run several jobs each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def test_many_small_jobs_share_children_and_each_has_an_attempt_of_its_own(syste
 
 
 def test_what_was_claimed_ahead_of_a_long_job_is_run_elsewhere(system: System) -> None:
-    """The first ones teach the daemon that such jobs are quick; then one is not."""
     system.start(concurrency=2)
     many(system, "kept_sleep", 40, payload='{"seconds": 0}')
     system.wait_for_all(Status.COMPLETED, 40)

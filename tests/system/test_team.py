@@ -1,6 +1,4 @@
-"""Several people with real files: batches that are stopped, gone on with and mended, by what people type, under a real
-daemon that is killed meanwhile. Each file is fetched once, and each page of it read once.
-"""
+"""Batches of several people with real files, under a real daemon that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """One daemon for those who kill nobody, and look at their own batch only."""
+    """One daemon for tests that kill nothing and look at their own batch only."""
     made = Desk(tmp_path_factory.mktemp("standing"))
     made.start()
     yield made
@@ -51,7 +49,6 @@ def newest_batch(desk: Desk) -> int:
 
 
 def tables(desk: Desk, number: int, mark: str = "t") -> Path:
-    """A directory of small files, all different."""
     folder = desk.papers / mark
     folder.mkdir()
     for n in range(number):
@@ -85,7 +82,7 @@ def jobs_of(desk: Desk, batch_id: int) -> list[Job]:
 
 
 def times(desk: Desk, batch_id: int) -> dict[tuple[str, str, str | None], int]:
-    """How often each step of each file was done to its end, and how often otherwise."""
+    """Count the attempts by (job type, file, outcome)."""
     told = desk.system.sqlite3(
         "SELECT json_group_array(json_array(q.job_type, ifnull(d.source_key, q.source_key), a.outcome)) "
         "FROM worker_job_queue q JOIN worker_job_attempt a ON a.job_id = q.id "

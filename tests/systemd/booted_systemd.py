@@ -1,7 +1,7 @@
-"""A box: a real systemd in namespaces of its own, on a view of this machine's root that forgets what is written.
+"""A box: a real systemd in namespaces of its own, over an overlay of this machine's root.
 
-It boots in a quarter of a second and downloads nothing. In it stand this checkout, the Python that runs the tests and
-its packages, each at a path that the unit's hardening does not hide.
+It boots in a quarter of a second and downloads nothing. This checkout, the Python of the tests and its packages are at
+paths that the hardening of the units does not hide.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NoBox(Exception):
 
 
 def reason_against() -> str | None:
-    """Why this machine cannot boot a box, as far as that is known without trying."""
+    """Return why this machine cannot boot a box, as far as is known without trying."""
     if sys.platform != "linux":
         return "needs Linux"
     if not _SYSTEMD.exists():
@@ -76,18 +76,18 @@ class Box:
 
     @property
     def init(self) -> int:
-        """Its process 1, as numbered outside."""
+        """Pid of its process 1, outside."""
         assert self._init is not None
         return self._init
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """A command in the box, as root."""
+        """Run a command in the box, as root."""
         return subprocess.run(
             [*self._entering(), *words], input=stdin, capture_output=True, text=True, timeout=60, check=False
         )
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        """The same, of one that stays, until its input ends."""
+        """Start a command that runs until its input ends."""
         pipe = subprocess.PIPE
         self._begun.append(subprocess.Popen([*self._entering(), *words], stdin=pipe, stdout=pipe, text=True))
         return self._begun[-1]
@@ -103,11 +103,11 @@ class Box:
         file.write_text(text)
 
     def seen(self, path: str) -> Path:
-        """The same file, as seen from outside."""
+        """Return the path outside."""
         return Path(f"/proc/{self._init}/root{path}")
 
     def cgroup(self, unit: str) -> Path:
-        """Of a service, as seen from outside, where its processes have other numbers."""
+        """Return the group of a service, as seen from outside."""
         return self._group / "system.slice" / unit
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Box:
             time.sleep(0.02)
 
     def _show_libpython(self) -> None:
-        """Where it lies at home a unit does not look, and would take the distribution's, of another version."""
+        """Let units find libpython, which is in a place where the loader does not look."""
         if any(Path(sys.base_prefix, "lib").glob("libpython*.so*")):
             self.write("/etc/ld.so.conf.d/00-python.conf", "/opt/python/lib\n")
             self.must("ldconfig")
@@ -159,7 +159,7 @@ class Box:
 
 
 def _cgroup_here() -> Path:
-    """Our own group in the tree of cgroup 2."""
+    """Return our own group in the tree of cgroup 2."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
     if root is None:

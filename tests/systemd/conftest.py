@@ -1,4 +1,4 @@
-"""`service`: pagemill.service as it is shipped, in a box, with jobs that are commands of a TOML file."""
+"""The shipped units in a box, with jobs that are commands of a TOML file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ argv = ["/bin/sh", "-c", "echo begun >>/var/lib/pagemill/naps; sleep \\"$0\\"; e
 
 
 class Person:
-    """Who types `pagemill …` in a box as the service's own user: `tests.systemd.shell_server`."""
+    """A process that runs `pagemill` commands in a box as the user of the service."""
 
     def __init__(self, box: Box) -> None:
         own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={DATABASE}"]
@@ -50,7 +50,7 @@ class Person:
 
 
 class Service:
-    """The installed service, and what a person would do to it. `shipped`: the handlers that it finds; None: all."""
+    """An installed unit. `shipped`: the handlers that it finds; None: all."""
 
     def __init__(
         self,
@@ -102,17 +102,17 @@ class Service:
         wait_until(lambda: self.shown(name) in values, f"{name} is one of {values}, it is {self.shown(name)}")
 
     def give(self, *words: str) -> str:
-        """`pagemill …`, by the service's own user."""
+        """Run `pagemill …` as the user of the service."""
         code, told, everything = self._person.does(words=words)
         assert code == 0, everything
         return told
 
     def tell(self, *words: str) -> str:
-        """The same, for verbs whose exit code says something."""
+        """Run a command whose exit code may be any."""
         return self._person.does(words=words)[1]
 
     def by(self, user: str, group: str, *words: str) -> str:
-        """A command by this user, who is also in the group pagemill."""
+        """Run a command as this user, who is also in the group pagemill."""
         return self.box.must(*_words(user, group, *words))
 
     def enqueue(self, job_type: str, *words: str) -> int:
@@ -123,14 +123,14 @@ class Service:
         return found
 
     def ask(self, question: str) -> str:
-        """As `sqlite3` would answer, for those who ask again and again."""
+        """Answer a question to the database as `sqlite3` prints it."""
         return self._person.does(question=question)[1]
 
     def status(self, job_id: int) -> str:
         return self.ask(f"SELECT status FROM worker_job_queue WHERE id = {job_id}")
 
     def lines(self, name: str) -> list[str]:
-        """What the jobs have written."""
+        """Return what the jobs have written."""
         file = self.box.seen(f"{STATE}/{name}")
         return file.read_text().split() if file.exists() else []
 
@@ -148,7 +148,7 @@ def _words(user: str, group: str, *words: str) -> list[str]:
 
 
 def chosen(box: Box, names: Iterable[str]) -> str:
-    """Where only these are found."""
+    """Write distributions with these handlers only, and return their path."""
     with TemporaryDirectory() as place:
         installed.keep_of_the_shipped(Path(place), *names)
         for file in Path(place).glob("*/*"):

@@ -1,7 +1,6 @@
-"""Where documents come from in a box: a Drive and a web server. `python -m tests.systemd.document_servers DIRECTORY`
+"""A Drive and a web server in a box: `python -m tests.systemd.document_servers DIRECTORY`
 
-Writes into the directory that it is given: the key for that Drive, the authority of that web server's certificate,
-and last `addresses.json`. Then it serves until it is stopped.
+Writes the credential, the authority of the certificate and, last, `addresses.json`; then serves until it is stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
 def scanned(directory: Path, name: str) -> Path:
-    """Of two small pages; the second says its name as well."""
+    """Write a scan of two small pages; the second says its name as well."""
     said = SAID[name]
     images = [picture(text, dpi=200) for text in (said, f"{said}, and this is page two")]
     heads = [image.crop((0, 0, image.width, image.height // 6)) for image in images]

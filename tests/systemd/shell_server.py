@@ -1,7 +1,7 @@
-"""Somebody in a box who types commands, and is there already: `python -m tests.systemd.shell_server`
+"""Runs `pagemill` commands from JSON lines: `python -m tests.systemd.shell_server`
 
-What is typed comes as JSON, a line for each; so does the answer: the exit code, and what was printed. Each is done by a
-child as the service's own user. No command begins a Python, which costs a tenth of a second.
+The answer is a JSON line with the exit code and the output. Each command runs in a fork as the user of the service:
+to start a Python costs a tenth of a second.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _become_the_services_user() -> None:
 
 
 def _done(words: list[str] | None = None, question: str = "") -> tuple[int, str, str]:
-    """A command of pagemill, or a question to its database, as `sqlite3` would answer it."""
+    """Run a command of pagemill, or a statement, whose rows are printed as `sqlite3` does."""
     if words is not None:
         result = CliRunner().invoke(pagemill, words)
         return result.exit_code, result.stdout, result.output

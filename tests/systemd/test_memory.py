@@ -35,7 +35,7 @@ handlers = [Handler("greedy", greedy, dict, limits=Limits(memory_bytes=None)), H
 
 @pytest.fixture
 def service(box: Box) -> Service:
-    """With a handler that knows no measure."""
+    """A service with a handler that takes all memory."""
     box.write("/opt/more/greedy.py", HANDLER)
     box.write("/opt/more/greedy-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: greedy\nVersion: 1\n")
     box.write("/opt/more/greedy-1.dist-info/entry_points.txt", "[worker_service.handlers]\ngreedy = greedy:handlers\n")
@@ -65,7 +65,7 @@ def test_a_child_that_the_kernel_ends_for_want_of_memory_fails_its_job_and_no_mo
 
 @contextlib.contextmanager
 def memory_of(service: Service) -> Iterator[None]:
-    """The service, started, with no more memory than that."""
+    """Start the service with a limit of memory."""
     group = service.box.cgroup(service.unit)
     service.systemctl("start")
     most = group.parents[1] / "memory.max"
@@ -90,7 +90,7 @@ def memory_of(service: Service) -> Iterator[None]:
 
 
 def _older_controller() -> Path:
-    """Our own group in the tree of memory, where that is not a part of cgroup 2."""
+    """Return our own group in the tree of memory of cgroup 1."""
     own = [line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line]
     place = Path("/sys/fs/cgroup/memory", *[part.lstrip("/") for part in own])
     if not own or not place.is_dir():

@@ -1,4 +1,4 @@
-"""The units say what the daemon means, systemd understands each, and none is more exposed than it says."""
+"""What the units say fits the daemon, is understood by systemd, and exposes no more than written here."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _OF_THE_DAEMON = sorted(
 
 
 def test_the_unit_of_a_user_has_no_namespaces_either() -> None:
-    """A user's systemd can set what is a filter of system calls, without privileges."""
+    """A system call filter needs no privileges."""
     restricted = {"RestrictNamespaces", "RestrictAddressFamilies"}
 
     assert _values("pagemill-user.service", restricted) == _values("pagemill-commands.service", restricted)
@@ -82,7 +82,6 @@ def test_the_unit_of_a_user_has_no_namespaces_either() -> None:
 
 @pytest.mark.parametrize("name", _OF_THE_DAEMON)
 def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
-    """Else a fix of one would be forgotten in the others."""
     treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",
                "OOMPolicy", "CPUWeight", "IOWeight", "Nice", "Type", "StartLimitIntervalSec",
                "StartLimitBurst"}  # fmt: skip
