@@ -177,6 +177,7 @@ def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Clus
     cluster.wait_for_nodes()
 
 
+@slow
 def test_a_killed_driver_is_started_again_and_costs_no_retry(running: ClusterSystem) -> None:
     job = running.system.enqueue("sleep")
     pid, _ = running.runs(job)
