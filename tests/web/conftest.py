@@ -1,5 +1,3 @@
-"""A real server on a real socket, over a real database."""
-
 from __future__ import annotations
 
 import socket
@@ -34,7 +32,6 @@ def _no_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Of a database that is there."""
     made = load_settings({"database": str(tmp_path / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
     lay_out(made.database)
     return made
@@ -42,7 +39,6 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def session(settings: Settings) -> Iterator[Session]:
-    """For what a test prepares, and for what it looks at afterwards."""
     opened = open_session(settings, actor="test")
     yield opened
     opened.close()
@@ -59,20 +55,17 @@ def site(settings: Settings) -> Iterator[httpx.Client]:
 
 @contextmanager
 def site_of(settings: Settings) -> Iterator[httpx.Client]:
-    """A client with a token for everything."""
     with served(settings) as address, httpx.Client(base_url=address, headers=bearer(settings)) as client:
         yield client
 
 
 def bearer(settings: Settings, name: str = "admin", owner: str | None = None) -> dict[str, str]:
-    """The header of a new token for everything."""
     with closing(open_session(settings, actor="test")) as session:
         word = tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).word
     return {"Authorization": f"Bearer {word}"}
 
 
 def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None:
-    """Give the client a session, as a browser gets it."""
     with closing(open_session(settings, actor="test")) as session:
         word = tokens.create_link(session, name).word
     assert site.post("/session", data={"token": word}).status_code == 303
@@ -80,7 +73,6 @@ def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None
 
 @contextmanager
 def served(settings: Settings, listen: Listen = ("127.0.0.1", 0)) -> Iterator[str]:
-    """Yield the address of a server that has stopped at the end of the block."""
     server, thread, address = _start(settings, listen)
     try:
         yield address

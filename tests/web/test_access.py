@@ -1,5 +1,3 @@
-"""Who comes in, and what they may."""
-
 from __future__ import annotations
 
 import ctypes
@@ -31,7 +29,6 @@ as_another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can as
 
 
 def asked_as(user: int, address: str, path: str = "/api/jobs") -> int:
-    """The status that a program of this user gets: whose a connection is, is told by the thread that makes it."""
     libc = ctypes.CDLL(None)
     libc.setfsuid(user)
     try:

@@ -1,5 +1,3 @@
-"""The list of documents as any browser gets it: filters and orders in the address, and changes of several documents."""
-
 from __future__ import annotations
 
 import io
@@ -30,7 +28,6 @@ def shelf(session: Session) -> Shelf:
 
 @pytest.fixture
 def three(shelf: Shelf) -> Shelf:
-    """Alice's a.pdf (2 pages) and c.xlsx, and bob's b.pdf, which has failed."""
     shelf.read("a.pdf", "one", "two", owner="alice", roles=("original", "text"))
     shelf.fail("b.pdf", "BROKEN", "it is broken")
     shelf.read("c.xlsx", "three", owner="alice", kind="sheet", roles=("original", "text"))

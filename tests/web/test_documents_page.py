@@ -1,5 +1,3 @@
-"""The pages of documents, as any browser gets them: what is found, where it stands, and what can be done."""
-
 from __future__ import annotations
 
 import json
@@ -36,7 +34,6 @@ def shelf(session: Session) -> Shelf:
 
 
 def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> int:
-    """One scanned page, its words in a row."""
     job = shelf.wish(name)
     line = [[10.0 * at, 20.0, 10.0 * at + 8, 30.0, sure, text] for at, (sure, text) in enumerate(words)]
     layout = json.dumps({"size": [200.0, 100.0], "lines": [line]})
@@ -212,8 +209,8 @@ def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, sh
         [Completion(job.lease, files=[file], document=DocumentFacts("pdf", 1), publishes=True)]
     )
 
-    shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
     image = site.get(f"/documents/{document_id}/pages/1/image?width=600")
+    shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
 
     [(x, width)] = re.findall(r'<rect class="hit here" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', shown)
     assert 60 < float(x) < 100

@@ -1,5 +1,3 @@
-"""Whether the web lives, and whether it can answer."""
-
 from __future__ import annotations
 
 import time

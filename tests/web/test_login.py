@@ -1,5 +1,3 @@
-"""How a browser comes in and goes out."""
-
 from __future__ import annotations
 
 import re
@@ -21,7 +19,6 @@ PAGE = {"Accept": "text/html"}
 
 @pytest.fixture
 def browser(settings: Settings, session: Session) -> Iterator[httpx.Client]:
-    """Where there is a token already, so that nobody comes in without."""
     tokens.create_token(session, "grafana")
     with served(settings) as address, httpx.Client(base_url=address, headers=PAGE) as client:
         yield client
@@ -32,7 +29,6 @@ def link_of(session: Session, name: str | None = None, owner: str | None = None)
 
 
 def follow(browser: httpx.Client, link: str, **asked: Any) -> httpx.Response:
-    """Open the link and click the button of its page."""
     shown = browser.get(link, **asked)
     assert shown.status_code == 200
     word = re.search(r'name="token" value="(\S+)"', shown.text)
@@ -41,7 +37,6 @@ def follow(browser: httpx.Client, link: str, **asked: Any) -> httpx.Response:
 
 
 def csrf_of(browser: httpx.Client, path: str = "/session/me") -> str:
-    """As a page of ours tells it."""
     found = re.search(r'name="csrf" value="([0-9a-f]+)"', browser.get(path, headers=PAGE).text)
     assert found is not None
     return found[1]
@@ -83,7 +78,6 @@ def test_a_link_that_was_pasted_into_the_field_lets_in_as_well(browser: httpx.Cl
 
 
 def test_who_only_opens_a_link_uses_nothing_up(browser: httpx.Client, session: Session) -> None:
-    """As scanners of mail and previews of chats do."""
     link = link_of(session)
 
     assert browser.head(link).status_code == 200

@@ -1,5 +1,3 @@
-"""What is to be read, said in words that nothing has looked at: by HTTP and the page."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""What is refused before anything looks at it, and what every answer carries."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -214,7 +212,6 @@ def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
 
 
 def said(address: str, request: bytes) -> bytes:
-    """What is answered until the other side hangs up, or has answered as far as it said."""
     with connected(address) as line:
         line.sendall(request)
         heard = b""

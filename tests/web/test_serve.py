@@ -1,5 +1,3 @@
-"""`pagemill serve` as people and systemd start it: a process of its own."""
-
 from __future__ import annotations
 
 import fcntl
@@ -48,7 +46,6 @@ def refused(settings: Settings, *words: str) -> tuple[int, str]:
 
 @contextmanager
 def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the address that it prints."""
     started = subprocess.Popen(
         [*PAGEMILL, "serve", *words],
         env=environment(settings),

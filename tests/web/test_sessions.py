@@ -1,5 +1,3 @@
-"""A connection is opened once, and used again for as long as nothing speaks against it."""
-
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator

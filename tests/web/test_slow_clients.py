@@ -1,5 +1,3 @@
-"""Who dawdles keeps nobody waiting, and is told."""
-
 from __future__ import annotations
 
 import socket
@@ -26,7 +24,6 @@ def headers(settings: Settings) -> bytes:
 
 
 def heard(line: socket.socket) -> bytes:
-    """All of it, to the end of the connection."""
     told = b""
     try:
         while chunk := line.recv(65536):
@@ -44,7 +41,6 @@ def lines() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a handful of clients be too many."""
     monkeypatch.setattr(connections, "ANONYMOUS_MAX", 20)
     monkeypatch.setattr(access, "REQUESTS_PER_VISITOR_MAX", 8)
     monkeypatch.setattr(http_server, "_BACKLOG", 10)

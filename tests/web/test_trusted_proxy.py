@@ -1,5 +1,3 @@
-"""A proxy names the user in a header; the settings say from where it counts, and what each user may do."""
-
 from __future__ import annotations
 
 import re

@@ -1,3 +1,1 @@
-"""A real daemon, beside the server."""
-
 from tests.system.conftest import system as system

@@ -1,5 +1,3 @@
-"""`POST /mcp`, asked by the client of the package mcp: the tools, and what each token may see and do."""
-
 from __future__ import annotations
 
 import asyncio

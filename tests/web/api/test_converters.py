@@ -1,5 +1,3 @@
-"""The endpoints of other document converters, asked as the programs made for those ask them; a real daemon reads."""
-
 from __future__ import annotations
 
 import base64

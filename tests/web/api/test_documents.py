@@ -1,5 +1,3 @@
-"""Documents over HTTP: pages, files and their ranges, searches; and files that are sent."""
-
 from __future__ import annotations
 
 import hashlib

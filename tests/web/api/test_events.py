@@ -1,5 +1,3 @@
-"""Server-sent events: what happens as it happens, what was missed, and one poller for all who listen."""
-
 from __future__ import annotations
 
 import json
@@ -28,8 +26,6 @@ from worker_service.web.api import events as feed_of
 
 @dataclass
 class Heard:
-    """By their kind; what has no kind is a sign of life."""
-
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     status: int = 0
 
@@ -43,7 +39,6 @@ class Heard:
 
 @contextmanager
 def listening(site: httpx.Client, **asked: Any) -> Iterator[Heard]:
-    """It has begun to hear, once this is entered."""
     heard = Heard()
     client = httpx.Client(base_url=site.base_url, headers=site.headers, timeout=30)
     with client, client.stream("GET", "/api/events", **asked) as stream:

@@ -1,5 +1,3 @@
-"""Formats made from the blocks of a document on demand, over HTTP."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""One rule for all that is sent by POST: with an Idempotency-Key it is granted once, however often it is sent."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

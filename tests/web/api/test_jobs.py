@@ -1,5 +1,3 @@
-"""Jobs over HTTP beyond the proposal: new ones, many at once, and what all answers have in common."""
-
 from __future__ import annotations
 
 import json

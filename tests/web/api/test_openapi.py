@@ -1,5 +1,3 @@
-"""The OpenAPI file is what the server does: it is written from the endpoints, and tried out against a real one."""
-
 from __future__ import annotations
 
 import json
@@ -49,7 +47,6 @@ def test_every_route_below_api_stands_in_the_file() -> None:
 def test_every_answer_is_as_the_file_says_whatever_is_asked(
     settings: Settings, session: Session, tmp_path: Path
 ) -> None:
-    """A few questions at each endpoint, the same ones each time."""
     work_as(session.store)
     shelf = Shelf(session.store, settings.workspace)
     shelf.read("a.pdf", "climate risk", roles=("text",), owner="alice")

@@ -1,9 +1,3 @@
-"""One owner's token sees nothing of another's, and moves nothing of it: asked of every endpoint of the OpenAPI file.
-
-All that is bob's has a word in it that stands nowhere else, in every text that he can give. What alice's token is
-answered never has it; and what her token does, with his numbers or with none, leaves his rows as they were.
-"""
-
 from __future__ import annotations
 
 import json
@@ -46,8 +40,6 @@ OF_ALL = {"/api/status", "/api/stats", "/api/workers", "/metrics"}
 
 @dataclass
 class House:
-    """What bob has, the others' tokens, and where to ask."""
-
     session: Session
     address: str
     alice: str
@@ -71,7 +63,6 @@ class House:
         return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=20, **words)
 
     def of_bob(self) -> str:
-        """All rows that are his, and what was paused."""
         selector = Selector(owners=(BOB,))
         store = self.session.store
         jobs = store.reading.list(selector, most=1000)
@@ -146,7 +137,6 @@ def _furnish(session: Session) -> dict[str, list[int]]:
 
 
 def _paths(house: House, path: str) -> list[str]:
-    """With each of bob's numbers in it."""
     ids = house.numbers.get(path.split("/")[2] if path.startswith("/api/") else "", [0])
     made = [path.replace("{id}", str(one)) for one in ids]
     made = [one.replace("{number}", str(number)) for one in made for number in house.numbers["number"]]
@@ -281,7 +271,6 @@ def test_what_an_owner_s_token_makes_is_that_owner_s(house: House) -> None:
     "place", ["/srv/bob/a.pdf", " /srv/bob", "file:///srv/bob/a.pdf", "FILE:/srv", "~bob/a", "../bob"]
 )
 def test_what_the_daemon_may_read_is_not_read_for_a_token_of_one_owner(house: House, place: str) -> None:
-    """Else it would see the files of others, which lie on the same machine."""
     then = f"download={json.dumps({'source': place})}"
     drive = {"folder": "https://drive.google.com/drive/folders/1a2b3c4d5e6f7g8h9i"}
     document = house.session.store.library.documents(DocumentSelector(owners=("alice",)), most=1)[0].id

@@ -1,5 +1,3 @@
-"""The five endpoints of the original proposal, and what its dashboard asks, word for word."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Tags and their actions over HTTP. Whose they are is in `test_owners`."""
-
 from __future__ import annotations
 
 import json

@@ -1,8 +1,3 @@
-"""A real chromium, before a real server and a real daemon over one database.
-
-Every page that a test looks at is watched: nothing may be asked for elsewhere, and nothing may go wrong unseen.
-"""
-
 from __future__ import annotations
 
 import os
@@ -106,7 +101,6 @@ class Window:
         self.page.wait_for_url("**/")
 
     def leave(self) -> list[str]:
-        """What went wrong."""
         self.page.unroute_all()
         if self._has_script:
             self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
@@ -126,7 +120,6 @@ class Window:
 
 @pytest.fixture(scope="module")
 def windows(chromium: Browser, site: Site) -> Callable[[bool], Window]:
-    """One with scripts, and one without."""
     return cache(lambda script: Window(chromium, site, script=script))
 
 
@@ -135,7 +128,6 @@ Look = Callable[..., Page]
 
 @pytest.fixture
 def look(windows: Callable[[bool], Window]) -> Iterator[Look]:
-    """`look(path)` opens a page. `refused`: it is to be answered with a refusal, of which the browser tells, too."""
     looked_at: list[Window] = []
 
     def opened(

@@ -1,5 +1,3 @@
-"""What a person does in a browser: bring in, watch, search, look, and take back. With and without scripts."""
-
 from __future__ import annotations
 
 import io
@@ -40,7 +38,6 @@ def search_from_home(page: Page, words: str) -> None:
 
 
 def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
-    """The pixels where something is marked on the image of the page."""
     hit = page.locator("#sheet rect.hit").first
     expect(hit).to_be_visible()
     page.locator("#sheet image").evaluate("(image) => image.decode()")
@@ -54,7 +51,6 @@ def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
 
 
 def assert_marked_and_legible(page: Page) -> None:
-    """The place is yellow, and the word itself is there: the mark lies where the word stands."""
     pixels = seen_at_the_hit(page)
     yellow = sum(red > 180 and green > 140 and blue < 140 for red, green, blue in pixels)
     ink = sum(red + green + blue < 300 for red, green, blue in pixels)

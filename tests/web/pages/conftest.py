@@ -1,5 +1,3 @@
-"""Jobs in every state, made by the store itself."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +16,6 @@ Make = Callable[..., Job]
 
 @pytest.fixture
 def worker(session: Session) -> str:
-    """One that has just beaten."""
     facts = [HandlerFacts(job_type, "cpu") for job_type in ("ocr_pages", "download")]
     session.store.workers.register(Worker("w1", own_host(), boot_id(), 1, "0", 4, 4, facts))
     return "w1"

@@ -1,5 +1,3 @@
-"""A page as somebody finds it: its words, links and forms, and a browser without scripts that follows them."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -62,14 +60,12 @@ class Page(HTMLParser):
                 return
 
     def form(self, word: str) -> Form:
-        """The one with such a button."""
         for form in self.forms:
             if any(button[2] == word for button in form.buttons):
                 return form
         raise AssertionError(f"no button {word!r} among {[form.buttons for form in self.forms]}")
 
     def press(self, site: httpx.Client, word: str, *, ticked: tuple[str, ...] = (), **chosen: str) -> Page:
-        """As a browser does without scripts: what the form holds, what is ticked and chosen, and the button."""
         form = self.form(word)
         button = next(button for button in form.buttons if button[2] == word)
         said = [(name, value) for name, value in form.fields if name not in chosen]

@@ -1,5 +1,3 @@
-"""Batches are seen, stopped, gone on with, tried again, cancelled and forgotten; and their files taken away."""
-
 from __future__ import annotations
 
 import csv

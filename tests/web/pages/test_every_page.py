@@ -1,5 +1,3 @@
-"""Errors, workers, pauses, schedules, keywords and activity; and what holds for every page."""
-
 from __future__ import annotations
 
 import hashlib
@@ -192,7 +190,6 @@ def test_a_schedule_is_begun_beside_its_times(settings: Settings, session: Sessi
 
 @pytest.fixture
 def read(session: Session, worker: str) -> None:
-    """Two documents of two owners; a term stands in one."""
     for owner, text in (("ann", "climate risk, and climate change"), ("bob", "nothing of it")):
         request = DocumentRequest(f"/{owner}.pdf", f"{owner}.pdf", content=owner * 20)
         session.store.intake.enqueue(NewJob("ocr_pages", owner=owner, document=request))

@@ -1,5 +1,3 @@
-"""Home shows what is being read, what was read last and what needs attention; System shows the machine."""
-
 from __future__ import annotations
 
 import httpx

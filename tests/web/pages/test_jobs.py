@@ -1,5 +1,3 @@
-"""Jobs are chosen in the address, changed after a look at what that would do, and what was done can be undone."""
-
 from __future__ import annotations
 
 import httpx

@@ -36,7 +36,6 @@ _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
 def filled(house: House, path: str) -> Iterator[str]:
-    """With each of bob's numbers, and each verb, in it."""
     numbers = {f"{kind[:-1]}_id": ids for kind, ids in house.numbers.items()}
     numbers |= {"batch_id": house.numbers["batches"], "number": [1], "table": [1], "file_id": house.numbers["number"]}
     known: dict[str, list[Any]] = {**numbers, "verb": [*VERBS]}
@@ -47,7 +46,6 @@ def filled(house: House, path: str) -> Iterator[str]:
 
 
 def asked(house: House, method: str, path: str) -> list[dict[str, Any]]:
-    """Filters and fields that mean what is bob's, by name and by number."""
     jobs, batches = house.numbers["jobs"], house.numbers["batches"]
     more: dict[str, Any] = {"priority": "1", "reason": "x", "scope": "owner", "name": BOB, "yes": "1", "expect": "9"}
     if "_id" in path:

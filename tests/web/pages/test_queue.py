@@ -1,5 +1,3 @@
-"""The Queue: work in progress by document, its controls and rates; failures and schedules."""
-
 from __future__ import annotations
 
 from pathlib import Path

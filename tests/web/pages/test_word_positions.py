@@ -1,5 +1,3 @@
-"""Where the words of a page are on its image."""
-
 from __future__ import annotations
 
 from worker_service.web.views.page_view import _locate_in_areas
