@@ -12,7 +12,8 @@ import httpx
 import pytest
 import uvicorn
 
-from tests.store.kit import lay_out
+from tests.cli.stored_documents import Shelf
+from tests.store.kit import lay_out, work_as
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.database import Session, open_session
@@ -35,6 +36,12 @@ def settings(tmp_path: Path) -> Settings:
     made = load_settings({"database": str(tmp_path / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
     lay_out(made.database)
     return made
+
+
+@pytest.fixture
+def shelf(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import work_as
 from tests.web.conftest import bearer
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
@@ -18,12 +17,6 @@ from worker_service.services import tokens
 from worker_service.services.database import Session
 
 PAGE = {"Accept": "text/html"}
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
 
 
 @pytest.fixture

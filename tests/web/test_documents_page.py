@@ -15,7 +15,6 @@ from python_calamine import CalamineWorkbook
 
 from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
-from tests.store.kit import work_as
 from tests.web.conftest import bearer
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
@@ -25,12 +24,6 @@ from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
 PAGE = {"Accept": "text/html"}
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
 
 
 def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> int:
@@ -335,14 +328,6 @@ def test_what_failed_says_why_and_shows_what_was_read_before(site: httpx.Client,
     assert "the words of before" in page
     assert "Reading 2" in page
     assert "Reading 1 (shown)" in page
-
-
-@pytest.mark.parametrize("address", ["/documents/99", "/documents/99/pages/1/image", "/documents/99/remove"])
-def test_what_is_not_there_is_refused_in_words(site: httpx.Client, shelf: Shelf, address: str) -> None:
-    answer = site.get(address, headers=PAGE)
-
-    assert answer.status_code == 404
-    assert "There is no document 99" in answer.text
 
 
 def test_the_documents_of_a_batch_alone_are_listed_and_searched(

@@ -14,11 +14,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import work_as
 from tests.web.conftest import served
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
-from worker_service.services.database import Session, open_session
+from worker_service.services.database import open_session
 from worker_service.settings.config import Settings, load_settings
 
 READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_image"}
@@ -29,12 +28,6 @@ def address(settings: Settings) -> Iterator[str]:
     environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "mcp"}
     with served(load_settings({"database": str(settings.database)}, environ=environ)) as made:
         yield made
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
 
 
 def token(settings: Settings, power: Power, owner: str | None = None) -> str:

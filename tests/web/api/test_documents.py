@@ -6,8 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 
 from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital
-from tests.kit.system import System, locked, wait_until
+from tests.kit.system import System, wait_until
 from tests.store.kit import claim, work_as
 from tests.web.conftest import bearer, served, site_of
 from worker_service.jobs.attempts import Failure
@@ -25,13 +23,7 @@ from worker_service.jobs.job import Status
 from worker_service.services import maintenance
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
-from worker_service.web import app, incoming_files
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
+from worker_service.web import incoming_files
 
 
 def test_a_document_is_listed_told_read_and_removed(site: httpx.Client, shelf: Shelf) -> None:
@@ -144,7 +136,28 @@ def test_a_document_is_read_again_in_another_language(site: httpx.Client, shelf:
 
     assert (as_it_was["id"], as_it_was["decision"]) == (None, "unchanged")
     assert (other.status_code, other.json()["decision"]) == (202, "accepted")
-    assert site.post(at, json={"read": {"colour": ["red"]}}).status_code == 400
+    assert site.post(at, json={"read": {"lang": ["deu"]}}).json()["decision"] == "under way"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"lang": ["../../etc"]}, "is not a language"),
+        ({"quality": ["great"]}, "quality cannot be 'great': choose fast, auto, best"),
+        ({"colour": ["red"]}, "there is no option 'colour': there are as-usual, lang, quality"),
+        ({"password-file": ["drive"]}, "is not the name of a credential that begins with password"),
+        ({"then": ["no_json={"]}, "is not an action"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    site: httpx.Client, shelf: Shelf, words: dict[str, list[str]], why: str
+) -> None:
+    document_id = shelf.read("a.pdf", "text", roles=("original",))
+
+    answer = site.post(f"/api/documents/{document_id}/reindex", json={"read": words})
+
+    assert (answer.status_code, shelf.store.library.document(document_id).index_generation) == (400, 1)
+    assert why in f"{answer.json()['detail']}: {answer.json()['remedy']}"
 
 
 # ── Files that are sent ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -318,23 +331,6 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
         session.close()
     finally:
         system.close()
-
-
-def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:
-    with site_of(settings) as site, ThreadPoolExecutor(2 * app.THREADS) as others, ExitStack() as held:
-        held.enter_context(locked(settings.database))
-        waiting = [
-            others.submit(site.post, "/api/uploads", files={"file": ("a.csv", f"{number}\n".encode())}, timeout=60)
-            for number in range(2 * app.THREADS)
-        ]
-        place = incoming_files.place_of(settings.workspace)
-        wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")
-        for _ in range(20):
-            assert site.get("/api/jobs", timeout=5).status_code == 200
-        assert not any(one.done() for one in waiting)
-
-        held.close()
-        assert {one.result().status_code for one in waiting} == {201}
 
 
 def test_what_could_not_be_brought_in_goes_after_a_day(settings: Settings, session: Session) -> None:

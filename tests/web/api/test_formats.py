@@ -9,10 +9,8 @@ import httpx
 import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import work_as
 from tests.web.conftest import bearer, site_of
 from worker_service.jobs.blocks import Role
-from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
 TEXT = "Risks\nWater is short in the south.\nYear\tEUR\n2024\t10\n7\n"
@@ -45,12 +43,6 @@ def layout() -> str:
         },
         separators=(",", ":"),
     )  # fmt: skip
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
 
 
 @pytest.fixture

@@ -274,13 +274,6 @@ def test_numbers_for_monitoring_are_those_of_the_database(site: httpx.Client, se
         assert line.startswith(("# HELP pagemill_", "# TYPE pagemill_", "pagemill_")), line
 
 
-@pytest.mark.parametrize("path", ["/api/jobs/0", "/api/jobs/99999999999999999999999", "/api/jobs/x", "/api/jobs/-1"])
-def test_what_is_no_job_is_not_there(site: httpx.Client, path: str) -> None:
-    answer = site.get(path)
-
-    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
-
-
 def test_text_of_strangers_has_no_power_over_a_terminal_and_comes_through_whole(
     site: httpx.Client, session: Session
 ) -> None:

@@ -11,20 +11,12 @@ from pathlib import Path
 
 import apsw
 import httpx
-import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import work_as
 from tests.web.api import passage_follower
 from tests.web.conftest import bearer, served
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
 
 
 def changes(site: httpx.Client, **query: str) -> list[tuple[int, int | None, list[str]]]:

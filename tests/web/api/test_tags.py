@@ -3,18 +3,10 @@ from __future__ import annotations
 import json
 
 import httpx
-import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import work_as
 from tests.web.conftest import bearer
 from worker_service.services.database import Session
-
-
-@pytest.fixture
-def shelf(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
 
 
 def test_documents_are_tagged_and_their_tags_counted(site: httpx.Client, shelf: Shelf) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import claim, ranges, save, work_as
+from tests.store.kit import claim, ranges, save
 from tests.web.conftest import bearer
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import look
@@ -16,12 +16,6 @@ from worker_service.services.database import Session
 from worker_service.services.failures import list_failures
 from worker_service.settings.config import Settings
 
-
-def shelf_of(session: Session) -> Shelf:
-    work_as(session.store)
-    return Shelf(session.store, session.settings.workspace)
-
-
 # ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -33,8 +27,7 @@ def test_an_empty_home_says_how_to_add_documents(site: httpx.Client) -> None:
     assert home.links["Upload files…"] == "/upload"
 
 
-def test_documents_that_were_read_are_counted_and_shown_newest_first(site: httpx.Client, session: Session) -> None:
-    shelf = shelf_of(session)
+def test_documents_that_were_read_are_counted_and_shown_newest_first(site: httpx.Client, shelf: Shelf) -> None:
     shelf.read("old.pdf", "one page")
     shelf.read("new.pdf", "one", "two", content="c2")
 
@@ -45,9 +38,9 @@ def test_documents_that_were_read_are_counted_and_shown_newest_first(site: httpx
 
 
 def test_progress_has_one_unit_and_no_estimate_before_the_pages_are_counted(
-    site: httpx.Client, session: Session
+    site: httpx.Client, session: Session, shelf: Shelf
 ) -> None:
-    job = shelf_of(session).wish("minutes.pdf")
+    job = shelf.wish("minutes.pdf")
     assert "minutes.pdf Counting pages, no estimate yet" in look(site, "/").text
 
     save(session.store, job.lease, "a", "b", "c")
@@ -73,8 +66,7 @@ def test_a_batch_of_several_files_is_one_entry_with_its_files_counted(site: http
 # ── Needs attention ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_failure_is_a_file_a_sentence_and_one_action(site: httpx.Client, session: Session) -> None:
-    shelf = shelf_of(session)
+def test_a_failure_is_a_file_a_sentence_and_one_action(site: httpx.Client, session: Session, shelf: Shelf) -> None:
     shelf.fail("slow.pdf", "TIMED_OUT", "it took 300 s")
     shelf.fail("broken.pdf", "PDF_BROKEN", "code=7")
 
@@ -91,9 +83,9 @@ def test_a_failure_is_a_file_a_sentence_and_one_action(site: httpx.Client, sessi
 
 
 def test_a_good_copy_replaces_the_failure_of_a_broken_file(
-    site: httpx.Client, settings: Settings, session: Session
+    site: httpx.Client, settings: Settings, session: Session, shelf: Shelf
 ) -> None:
-    document_id = shelf_of(session).fail("broken.pdf", "PDF_BROKEN", "it cannot be read")
+    document_id = shelf.fail("broken.pdf", "PDF_BROKEN", "it cannot be read")
     tags.add_tags(session, [document_id], ["invoice"])
     document, job = look(site, f"/documents/{document_id}"), look(site, "/jobs/1")
     upload = look(site, document.links["Upload again…"])
@@ -110,8 +102,7 @@ def test_a_good_copy_replaces_the_failure_of_a_broken_file(
     assert list_failures(session, None).items == []
 
 
-def test_failures_are_dismissed_one_by_one_or_all(site: httpx.Client, session: Session) -> None:
-    shelf = shelf_of(session)
+def test_failures_are_dismissed_one_by_one_or_all(site: httpx.Client, shelf: Shelf) -> None:
     for name in ("a.pdf", "b.pdf", "c.pdf"):
         shelf.fail(name, "PDF_BROKEN", "it cannot be read")
 
@@ -123,8 +114,8 @@ def test_failures_are_dismissed_one_by_one_or_all(site: httpx.Client, session: S
     assert "b.pdf" in none.press(site, "Undo").links
 
 
-def test_a_failed_action_names_its_document(site: httpx.Client, session: Session) -> None:
-    document_id = shelf_of(session).read("a.pdf", "text")
+def test_a_failed_action_names_its_document(site: httpx.Client, session: Session, shelf: Shelf) -> None:
+    document_id = shelf.read("a.pdf", "text")
     session.store.intake.enqueue(NewJob("action", document_id=document_id))
     session.store.leases.fail(claim(session.store).lease, Failure("GONE", "nobody listens"), retry_at=None)
 
