@@ -35,8 +35,7 @@ from worker_service.web.api import converters, openapi
 from worker_service.web.api.events import EventStreams
 from worker_service.web.api.metrics import metrics_text
 from worker_service.web.cached_value import CachedValue
-from worker_service.web.database_sessions import SessionPool
-from worker_service.web.database_version import DatabaseVersion
+from worker_service.web.database_sessions import DatabaseVersion, SessionPool
 from worker_service.web.error_responses import internal_error, refuse, refuse_http
 from worker_service.web.http_server import create_server, open_socket, run_until_signal
 from worker_service.web.middleware import CHANGES_AT_ONCE, CsrfMiddleware, EdgeMiddleware

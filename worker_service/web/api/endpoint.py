@@ -25,8 +25,7 @@ from worker_service.services.database import Session
 from worker_service.services.idempotency import StoredResponse, run_once
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Power, Visitor, visitor_of
-from worker_service.web.database_sessions import session_of
-from worker_service.web.database_version import version_of
+from worker_service.web.database_sessions import session_of, version_of
 from worker_service.web.error_responses import BodyTooLarge, WrongMediaType
 from worker_service.web.parameters import NoParameters, read_parameters
 

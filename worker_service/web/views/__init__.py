@@ -15,9 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from worker_service import VERSION
 from worker_service.jobs.documents import IndexStatus
+from worker_service.services.database import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.views.flash import Flash, flash_of
@@ -114,6 +116,16 @@ def _news(request: Request, *, in_queue: bool) -> tuple[int, int, Flash | None]:
     with session_of(request) as session:
         failures = sum(session.reading.count_failures(owner).values()) if in_queue else 0
         return session.library.count(IndexStatus.INDEXING, owner=owner), failures, flash_of(session, request)
+
+
+def page(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
+    """Return a route whose function gets a session for the visitor."""
+
+    def respond_in_session(request: Request) -> Response:
+        with session_of(request) as session:
+            return respond(request, session)
+
+    return Route(path, respond_in_session, methods=list(methods))
 
 
 def in_rendering_thread(respond: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

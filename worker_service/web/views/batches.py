@@ -28,7 +28,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.batches import BatchesQuery, jobs_of_sources, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
 from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, size
@@ -100,85 +100,81 @@ class BatchPageQuery(Struct, frozen=True):
     files: IndexStatus | None = None
 
 
-def batches_page(request: Request) -> Response:
+def batches_page(request: Request, session: Session) -> Response:
     query = read_known(request.query_params.multi_items(), BatchesQuery)
-    with session_of(request) as session:
-        found = list_batches(session, visitor_of(request), replace(query, limit=BATCHES_PER_PAGE))
-        return render(
-            request,
-            "batches.html",
-            title="Batches",
-            rows=[_row(one) for one in found.items],
-            states=STATES,
-            query=query,
-            newest=same_page(request, before=None) if query.before else "",
-            older=same_page(request, before=found.next) if found.next else "",
-            labels=ACTIONS,
-        )
+    found = list_batches(session, visitor_of(request), replace(query, limit=BATCHES_PER_PAGE))
+    return render(
+        request,
+        "batches.html",
+        title="Batches",
+        rows=[_row(one) for one in found.items],
+        states=STATES,
+        query=query,
+        newest=same_page(request, before=None) if query.before else "",
+        older=same_page(request, before=found.next) if found.next else "",
+        labels=ACTIONS,
+    )
 
 
 # ── One batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def batch_page(request: Request) -> Response:
+def batch_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), BatchPageQuery)
-    with session_of(request) as session:
-        batch = _visible(session, request)
-        found = batches.get_batch_details(session, batch.id)
-        statuses = () if query.files is None else (query.files,)
-        listed = session.library.documents(
-            visitor.limit_selector(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
-        )
-        is_failing = found.progress.files_failed or found.progress.jobs_failed
-        failures = list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX) if is_failing else None
-        row = _row(found)
-        if failures and failures.items and not failures.next and all(one.helps != "retry" for one in failures.items):
-            row = replace(row, actions=[one for one in row.actions if one != "retry"])
-        return render(
-            request,
-            "batch.html",
-            title=batch.title,
-            row=row,
-            now=found.progress,
-            meter_parts=_meter(found.progress),
-            estimate=_estimate(found),
-            facts=_facts(found.progress),
-            failures=failures.items if failures else (),
-            filters=_file_filters(found.progress, f"/batches/{batch.id}", query.files),
-            listed=listed,
-            reading=reading_progress(session, [one for one in listed if one.status is IndexStatus.INDEXING]),
-            labels=ACTIONS,
-        )
+    batch = _visible(session, request)
+    found = batches.get_batch_details(session, batch.id)
+    statuses = () if query.files is None else (query.files,)
+    listed = session.library.documents(
+        visitor.limit_selector(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
+    )
+    is_failing = found.progress.files_failed or found.progress.jobs_failed
+    failures = list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX) if is_failing else None
+    row = _row(found)
+    if failures and failures.items and not failures.next and all(one.helps != "retry" for one in failures.items):
+        row = replace(row, actions=[one for one in row.actions if one != "retry"])
+    return render(
+        request,
+        "batch.html",
+        title=batch.title,
+        row=row,
+        now=found.progress,
+        meter_parts=_meter(found.progress),
+        estimate=_estimate(found),
+        facts=_facts(found.progress),
+        failures=failures.items if failures else (),
+        filters=_file_filters(found.progress, f"/batches/{batch.id}", query.files),
+        listed=listed,
+        reading=reading_progress(session, [one for one in listed if one.status is IndexStatus.INDEXING]),
+        labels=ACTIONS,
+    )
 
 
-def confirm_action(request: Request) -> Response:
+def confirm_action(request: Request, session: Session) -> Response:
     verb = request.path_params["verb"]
     action = ACTIONS.get(verb)
     if action is None or not action.warning:
         raise NoSuchPage(f"{request.url.path} does not exist")
-    with session_of(request) as session:
-        batch = _visible(session, request)
-        progress = batches.get_batch_details(session, batch.id).progress
-        return render(
-            request,
-            "batch_confirm.html",
-            title=f"{action.label}: {batch.title}",
-            batch=batch,
-            verb=verb,
-            action=action,
-            jobs_left=counted(progress.jobs - progress.jobs_ended, "job"),
-            command_line=command("batch", verb, batch.id),
-        )
+    batch = _visible(session, request)
+    progress = batches.get_batch_details(session, batch.id).progress
+    return render(
+        request,
+        "batch_confirm.html",
+        title=f"{action.label}: {batch.title}",
+        batch=batch,
+        verb=verb,
+        action=action,
+        jobs_left=counted(progress.jobs - progress.jobs_ended, "job"),
+        command_line=command("batch", verb, batch.id),
+    )
 
 
-def run_action(request: Request) -> Response:
+def run_action(request: Request, session: Session) -> Response:
     verb = request.path_params["verb"]
     action = ACTIONS.get(verb)
     if action is None:
         raise NoSuchPage(f"a batch has no action {verb!r}")
-    with session_of(request) as session:
-        batch = _visible(session, request)
-        action.run(session, batch.id)
+    batch = _visible(session, request)
+    action.run(session, batch.id)
     return redirect("/batches" if verb == "rm" else f"/batches/{batch.id}", message=action.message)
 
 
@@ -294,10 +290,10 @@ def _form_page(request: Request, form: Mapping[str, str], refused: str = "", sta
 
 
 routes = [
-    Route("/batches", batches_page),
+    page("/batches", batches_page),
     Route("/batches/new", new_batch_form),
     Route("/batches/new", add_batch, methods=["POST"]),
-    Route("/batches/{batch_id:id}", batch_page),
-    Route("/batches/{batch_id:id}/{verb}", confirm_action),
-    Route("/batches/{batch_id:id}/{verb}", run_action, methods=["POST"]),
+    page("/batches/{batch_id:id}", batch_page),
+    page("/batches/{batch_id:id}/{verb}", confirm_action),
+    page("/batches/{batch_id:id}/{verb}", run_action, methods=["POST"]),
 ]

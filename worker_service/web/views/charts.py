@@ -21,34 +21,24 @@ class Chart(Struct, frozen=True):
 
 
 def bars(
-    title: str, times: Sequence[str], values: Sequence[int], *, failures: Sequence[int] = (), is_bad: bool = False
+    times: Sequence[str],
+    values: Sequence[float],
+    label: str,
+    *,
+    failures: Sequence[int] = (),
+    is_bad: bool = False,
+    format_value: Callable[[float], str] = "{:,}".format,
 ) -> Markup:
     """Draw a bar per time, with `failures` at its foot; the last one is still growing."""
     top = max([*values, 1])
     step = WIDTH / len(values)
     parts = []
     for at, value in enumerate(values):
-        height = _height(value, top)
         kind = "bar-b" if is_bad else "now" if at == len(values) - 1 else "bar-a"
-        parts.append(_bar(at * step, height, step, kind))
+        parts.append(_bar(at * step, _height(value, top), step, kind))
         if failures and failures[at]:
             parts.append(_bar(at * step, max(1.5, _height(failures[at], top)), step, "bar-b"))
-    label = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
-    return _svg(parts, f"{top:,}" if any(values) else "", times, label)
-
-
-def lines(
-    title: str,
-    times: Sequence[str],
-    main: Sequence[float | None],
-    other: Sequence[float | None],
-    format_value: Callable[[float], str],
-) -> Markup:
-    known = [value for value in (*main, *other) if value is not None]
-    top = max([*known, 1.0])
-    parts = [*_lines(other, top, "line-b"), *_lines(main, top, "line-a")]
-    label = f"{title}: at most {format_value(top)}." if known else f"{title}: no data yet."
-    return _svg(parts, format_value(top) if known else "", times, label)
+    return _svg(parts, format_value(top) if any(values) else "", times, label)
 
 
 def _height(value: float, top: float) -> float:
@@ -62,25 +52,6 @@ def _bar(x: float, height: float, step: float, kind: str) -> str:
         f'<rect class="{kind}" x="{x + _GAP / 2:.1f}" y="{y:.1f}" width="{step - _GAP:.1f}" height="{height:.1f}" '
         f'rx="{rounded:.1f}"/>'
     )
-
-
-def _lines(values: Sequence[float | None], top: float, kind: str) -> list[str]:
-    """Draw a line with gaps where values are missing, and a dot for a lone value."""
-    step = WIDTH / len(values)
-    runs: list[list[str]] = [[]]
-    for at, value in enumerate(values):
-        if value is None:
-            runs.append([])
-        else:
-            runs[-1].append(f"{(at + 0.5) * step:.1f},{HEIGHT - _FOOT - _height(value, top):.1f}")
-    drawn = []
-    for run in runs:
-        if len(run) == 1:
-            x, _, y = run[0].partition(",")
-            drawn.append(f'<circle class="dot" cx="{x}" cy="{y}" r="1.75"/>')
-        elif run:
-            drawn.append(f'<polyline class="{kind}" points="{" ".join(run)}"/>')
-    return drawn
 
 
 def _svg(parts: Sequence[str], top: str, times: Sequence[str], label: str) -> Markup:

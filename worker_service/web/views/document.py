@@ -13,7 +13,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import BadInput
@@ -28,10 +27,9 @@ from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of, may_read_again
 from worker_service.services.page_images import WIDTHS, why_no_image
 from worker_service.services.reading_progress import reading_progress
-from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import NUMBER_MAX, read_known
 from worker_service.web.resources.documents import requested_document
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.documents import state_words
 from worker_service.web.views.page_view import DOUBTFUL, page_view
 
@@ -103,57 +101,56 @@ class Generation(Struct, frozen=True):
         return length(from_text(ended) - from_text(started)) if started and ended != "~" else ""
 
 
-def document_page(request: Request) -> Response:
+def document_page(request: Request, session: Session) -> Response:
     asked = read_known(request.query_params.multi_items(), ReaderQuery)
     asked = replace(asked, q=asked.q.strip())
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        whole = documents.get_document_details(session, document.id)
-        hits = _pages_with(session, document.id, asked.q) if asked.q else []
-        last = max((one.number for one in whole.page_items), default=0)
-        number = min(asked.page or next(iter(hits), 1), last) or 1
-        asked = replace(asked, page=number)
-        view = page_view(session, document.id, number, request.app.state.renderer, query=asked.q) if last else None
-        worked = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN)
-        is_read_now = document.status is IndexStatus.INDEXING
-        hard = [one.number for one in whole.page_items if _is_hard(one)]
-        return render(
-            request,
-            "document.html",
-            title=harmless(document.name),
-            document=document,
-            asked=asked,
-            link=partial(asked.link, document.id),
-            view=view,
-            number=number,
-            last=last,
-            match=_match_place(
-                asked,
-                document.id,
-                hits,
-                view.hits if view else 0,
-                _matches_by_page(session, document.id, hits, asked.q),
-            ),
-            rail=_rail(whole.page_items, hits, hard, number),
-            hard=hard[:_HARD_PAGES_SHOWN],
-            hard_count=len(hard),
-            zooms=_ZOOMS,
-            no_image=why_no_image(session, document),
-            widths=WIDTHS,
-            files=_newest(whole.files),
-            roles=_ROLES,
-            methods=_METHODS,
-            state_words=state_words(document),
-            failure=explanation_of(document.error_code or "") if document.status is IndexStatus.FAILED else None,
-            may_read_again=document.status is not IndexStatus.FAILED or may_read_again(document.error_code or ""),
-            waits_for=_first_gate(session, worked.items) if document.status is IndexStatus.QUEUED else None,
-            failed_job=_failed_job(session, worked.items),
-            has_password=passwords.is_stored(session.settings.workspace, document),
-            follow_ups=tags.actions_of_document(session, document.id),
-            generations=_generations(worked.items),
-            reading=reading_progress(session, [document]).get(document.id) if is_read_now else None,
-            options=_reading_options(document),
-        )
+    document = requested_document(session, request)
+    whole = documents.get_document_details(session, document.id)
+    hits = _pages_with(session, document.id, asked.q) if asked.q else []
+    last = max((one.number for one in whole.page_items), default=0)
+    number = min(asked.page or next(iter(hits), 1), last) or 1
+    asked = replace(asked, page=number)
+    view = page_view(session, document.id, number, request.app.state.renderer, query=asked.q) if last else None
+    worked = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN)
+    is_read_now = document.status is IndexStatus.INDEXING
+    hard = [one.number for one in whole.page_items if _is_hard(one)]
+    return render(
+        request,
+        "document.html",
+        title=harmless(document.name),
+        document=document,
+        asked=asked,
+        link=partial(asked.link, document.id),
+        view=view,
+        number=number,
+        last=last,
+        match=_match_place(
+            asked,
+            document.id,
+            hits,
+            view.hits if view else 0,
+            _matches_by_page(session, document.id, hits, asked.q),
+        ),
+        rail=_rail(whole.page_items, hits, hard, number),
+        hard=hard[:_HARD_PAGES_SHOWN],
+        hard_count=len(hard),
+        zooms=_ZOOMS,
+        no_image=why_no_image(session, document),
+        widths=WIDTHS,
+        files=_newest(whole.files),
+        roles=_ROLES,
+        methods=_METHODS,
+        state_words=state_words(document),
+        failure=explanation_of(document.error_code or "") if document.status is IndexStatus.FAILED else None,
+        may_read_again=document.status is not IndexStatus.FAILED or may_read_again(document.error_code or ""),
+        waits_for=_first_gate(session, worked.items) if document.status is IndexStatus.QUEUED else None,
+        failed_job=_failed_job(session, worked.items),
+        has_password=passwords.is_stored(session.settings.workspace, document),
+        follow_ups=tags.actions_of_document(session, document.id),
+        generations=_generations(worked.items),
+        reading=reading_progress(session, [document]).get(document.id) if is_read_now else None,
+        options=_reading_options(document),
+    )
 
 
 def _rail(pages: Sequence[PageSummary], hits: Sequence[int], hard: Sequence[int], here: int) -> list[RailPage]:
@@ -235,4 +232,4 @@ def _reading_options(document: Document) -> dict[str, str]:
     }
 
 
-routes = [Route("/documents/{document_id:id}", document_page)]
+routes = [page("/documents/{document_id:id}", document_page)]

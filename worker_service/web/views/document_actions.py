@@ -14,6 +14,7 @@ from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.tags import read_tags
 from worker_service.services import document_removal, documents, enqueue, tags
+from worker_service.services.database import Session
 from worker_service.services.page_images import PageLocked, why_no_image
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -22,7 +23,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import requested_document
 from worker_service.web.resources.jobs import refuse_server_files
 from worker_service.web.resources.read_requests import WrongPassword, give_password, submit_reindex
-from worker_service.web.views import in_rendering_thread, render
+from worker_service.web.views import in_rendering_thread, page, render
 from worker_service.web.views.flash import redirect
 
 
@@ -30,66 +31,61 @@ class ReindexFormQuery(Struct, frozen=True):
     quality: Literal["", "fast", "auto", "best"] = ""
 
 
-def reindex_form(request: Request) -> Response:
+def reindex_form(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
     asked = read_known(request.query_params.multi_items(), ReindexFormQuery)
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        return render(
-            request,
-            "document_reindex.html",
-            title=f"Read {harmless(document.name)} again?",
-            document=document,
-            quality=asked.quality,
-            needs_password=isinstance(why_no_image(session, document), PageLocked),
-            has_own_text=documents.has_only_own_text(session, document.id),
-            offered=enqueue.offered_choices(session),
-        )
+    document = requested_document(session, request)
+    return render(
+        request,
+        "document_reindex.html",
+        title=f"Read {harmless(document.name)} again?",
+        document=document,
+        quality=asked.quality,
+        needs_password=isinstance(why_no_image(session, document), PageLocked),
+        has_own_text=documents.has_only_own_text(session, document.id),
+        offered=enqueue.offered_choices(session),
+    )
 
 
-def reindex(request: Request) -> Response:
+def reindex(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
     form = form_of(request)
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
     refuse_server_files(visitor_of(request), options)
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
-        message = str(made.enqueued.decision or "fetching")
-        if made.enqueued.decision is Decision.ACCEPTED and not form.get("force-ocr"):
-            message = "own-text" if documents.has_only_own_text(session, document.id) else message
+    document = requested_document(session, request)
+    made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
+    message = str(made.enqueued.decision or "fetching")
+    if made.enqueued.decision is Decision.ACCEPTED and not form.get("force-ocr"):
+        message = "own-text" if documents.has_only_own_text(session, document.id) else message
     return redirect(f"/documents/{document.id}", message=message)
 
 
-def set_tags(request: Request) -> Response:
+def set_tags(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        wanted = read_tags([form_of(request).get("tags", "")])
-        if gone := [one for one in document.tags if one not in wanted]:
-            tags.remove_tags(session, [document.id], gone)
-        if new := [one for one in wanted if one not in document.tags]:
-            tags.add_tags(session, [document.id], new)
+    document = requested_document(session, request)
+    wanted = read_tags([form_of(request).get("tags", "")])
+    if gone := [one for one in document.tags if one not in wanted]:
+        tags.remove_tags(session, [document.id], gone)
+    if new := [one for one in wanted if one not in document.tags]:
+        tags.add_tags(session, [document.id], new)
     return redirect(f"/documents/{document.id}", message="tagged")
 
 
-def confirm_removal(request: Request) -> Response:
+def confirm_removal(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        return render(
-            request,
-            "document_remove.html",
-            title=f"Remove {harmless(document.name)}?",
-            document=document,
-            weight=document_removal.weigh_removal(session, [document]),
-        )
+    document = requested_document(session, request)
+    return render(
+        request,
+        "document_remove.html",
+        title=f"Remove {harmless(document.name)}?",
+        document=document,
+        weight=document_removal.weigh_removal(session, [document]),
+    )
 
 
-def remove(request: Request) -> Response:
+def remove(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
-    with session_of(request) as session:
-        removed, _ = document_removal.remove_documents(session, [requested_document(session, request)])
+    removed, _ = document_removal.remove_documents(session, [requested_document(session, request)])
     if removed.refused:
         raise BadInput(next(iter(removed.refused.values())))
     return redirect("/documents", message="document-removed")
@@ -118,20 +114,19 @@ def password(request: Request) -> Response:
     return redirect(f"/documents/{document.id}", message="unlocked")
 
 
-def forget_password(request: Request) -> Response:
+def forget_password(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
-    with session_of(request) as session:
-        documents.forget_passwords(session, [document := requested_document(session, request)])
+    documents.forget_passwords(session, [document := requested_document(session, request)])
     return redirect(f"/documents/{document.id}", message="password-forgotten")
 
 
 routes = [
-    Route("/documents/{document_id:id}/tags", set_tags, methods=["POST"]),
-    Route("/documents/{document_id:id}/reindex", reindex_form),
-    Route("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
+    page("/documents/{document_id:id}/tags", set_tags, methods=["POST"]),
+    page("/documents/{document_id:id}/reindex", reindex_form),
+    page("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
     Route("/documents/{document_id:id}/password", password_form),
     Route("/documents/{document_id:id}/password", password, methods=["POST"]),
-    Route("/documents/{document_id:id}/password/forget", forget_password, methods=["POST"]),
-    Route("/documents/{document_id:id}/remove", confirm_removal),
-    Route("/documents/{document_id:id}/remove", remove, methods=["POST"]),
+    page("/documents/{document_id:id}/password/forget", forget_password, methods=["POST"]),
+    page("/documents/{document_id:id}/remove", confirm_removal),
+    page("/documents/{document_id:id}/remove", remove, methods=["POST"]),
 ]

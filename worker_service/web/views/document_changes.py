@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
@@ -19,12 +18,11 @@ from worker_service.services import document_removal, enqueue, tags
 from worker_service.services.database import Session
 from worker_service.services.documents import each_document
 from worker_service.web.access import Power, visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, selected, zip_response
 from worker_service.web.resources.read_requests import submit_reindex
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 
 _AT_ONCE_MAX = 1000
 """Reading again or removing takes milliseconds for each."""
@@ -72,54 +70,52 @@ class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
     form: tuple[Literal["original", "txt", "pdf"], ...] = ("original",)
 
 
-def ask(request: Request) -> Response:
+def ask(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
     if query.verb != "download":
         visitor.must(Power.OPERATE)
-    with session_of(request) as session:
-        selector = _selector(request, session, query)
-        count = 0 if query.is_empty else session.library.totals(selector).documents
-        if not count:
-            return _to_list(query, message="nothing-chosen")
-        _refuse_too_many(query.verb, count)
-        is_removal = query.verb == "remove"
-        found = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_MAX)
-        return render(
-            request,
-            "document_changes.html",
-            title=TITLES[query.verb].format(counted(count, "document")),
-            query=query,
-            count=count,
-            sample=found[:_NAMED],
-            weight=document_removal.weigh_removal(session, found) if is_removal else None,
-            forms=FORMS,
-            tags_of_chosen=sorted({tag for one in found for tag in one.tags}),
-            tags_known=tags.name_tags(session, visitor.owner),
-            offered=enqueue.offered_choices(session) if query.verb == "again" else {},
-            back=_list_address(query),
-        )
+    selector = _selector(request, session, query)
+    count = 0 if query.is_empty else session.library.totals(selector).documents
+    if not count:
+        return _to_list(query, message="nothing-chosen")
+    _refuse_too_many(query.verb, count)
+    is_removal = query.verb == "remove"
+    found = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_MAX)
+    return render(
+        request,
+        "document_changes.html",
+        title=TITLES[query.verb].format(counted(count, "document")),
+        query=query,
+        count=count,
+        sample=found[:_NAMED],
+        weight=document_removal.weigh_removal(session, found) if is_removal else None,
+        forms=FORMS,
+        tags_of_chosen=sorted({tag for one in found for tag in one.tags}),
+        tags_known=tags.name_tags(session, visitor.owner),
+        offered=enqueue.offered_choices(session) if query.verb == "again" else {},
+        back=_list_address(query),
+    )
 
 
-def change(request: Request) -> Response:
+def change(request: Request, session: Session) -> Response:
     visitor_of(request).must(Power.OPERATE)
     fields = form_of(request)
     query = read_known(fields.multi_items(), ChangeQuery)
-    with session_of(request) as session:
-        ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
-        if not ids:
-            return _to_list(query, message="nothing-chosen")
-        _refuse_too_many(query.verb, len(ids))
-        if query.expect not in (None, len(ids)):
-            raise BadInput(f"now {counted(len(ids), 'document')} match, not {query.expect}", "go back and look again")
-        if query.verb == "tag":
-            return _tag(session, ids, query)
-        if query.verb == "again":
-            options = {name: fields.getlist(name) for name in _OPTIONS if name in fields}
-            requested = [submit_reindex(session, one, options, is_forced=query.anyway) for one in ids]
-            is_unchanged = all(one.enqueued.decision is Decision.UNCHANGED for one in requested)
-            return _to_list(query, message="all-unchanged" if is_unchanged else "read-again")
-        chosen = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if query.verb == "remove" else ()
-        removed, _ = document_removal.remove_documents(session, chosen)
+    ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
+    if not ids:
+        return _to_list(query, message="nothing-chosen")
+    _refuse_too_many(query.verb, len(ids))
+    if query.expect not in (None, len(ids)):
+        raise BadInput(f"now {counted(len(ids), 'document')} match, not {query.expect}", "go back and look again")
+    if query.verb == "tag":
+        return _tag(session, ids, query)
+    if query.verb == "again":
+        options = {name: fields.getlist(name) for name in _OPTIONS if name in fields}
+        requested = [submit_reindex(session, one, options, is_forced=query.anyway) for one in ids]
+        is_unchanged = all(one.enqueued.decision is Decision.UNCHANGED for one in requested)
+        return _to_list(query, message="all-unchanged" if is_unchanged else "read-again")
+    chosen = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if query.verb == "remove" else ()
+    removed, _ = document_removal.remove_documents(session, chosen)
     return _to_list(query, done=removed.action_id, refused=len(removed.refused) or None)
 
 
@@ -131,10 +127,9 @@ def _tag(session: Session, ids: Sequence[int], query: ChangeQuery) -> Response:
     return _to_list(query, message="tagged" if query.without or query.add.strip() else "nothing")
 
 
-def files(request: Request) -> Response:
+def files(request: Request, session: Session) -> Response:
     query = read_known(request.query_params.multi_items(), ZipQuery)
-    with session_of(request) as session:
-        selector = _selector(request, session, query)
+    selector = _selector(request, session, query)
 
     def find(session: Session) -> Iterator[Document]:
         return each_document(session, selector)
@@ -164,7 +159,7 @@ def _to_list(query: ChosenQuery, **message: object) -> Response:
 
 
 routes = [
-    Route("/documents/change", ask),
-    Route("/documents/change", change, methods=["POST"]),
-    Route("/documents.zip", files),
+    page("/documents/change", ask),
+    page("/documents/change", change, methods=["POST"]),
+    page("/documents.zip", files),
 ]

@@ -10,13 +10,14 @@ from starlette.routing import Route
 
 from worker_service.base.sanitize import harmless
 from worker_service.services import documents, exports
+from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTH, WIDTHS
 from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.documents import page_image_response, requested_document
 from worker_service.web.streaming import WORKBOOK, stream_written
-from worker_service.web.views import in_rendering_thread
+from worker_service.web.views import in_rendering_thread, page
 
 
 class ImageWidth(Struct, frozen=True):
@@ -54,49 +55,46 @@ def _first_page(request: Request) -> Response:
         return page_image_response(request, session, request.path_params["document_id"], 1, WIDTHS[0])
 
 
-def file(request: Request) -> Response:
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        for one in documents.get_document_details(session, document.id).files:
-            if one.id == request.path_params["file_id"]:
-                path = session.settings.workspace / one.path
-                if not path.is_file():
-                    remedy = "read the document again, even if nothing has changed"
-                    raise exports.FileGone(f"{one.name} is no longer in the workspace", remedy)
-                if "open" in request.query_params and document.kind == "pdf" and one.role in ("original", "pdf"):
-                    # Browsers show it in a viewer of their own, and nothing else under this type (nosniff).
-                    return FileResponse(path, media_type="application/pdf")
-                # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
-                return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
+def file(request: Request, session: Session) -> Response:
+    document = requested_document(session, request)
+    for one in documents.get_document_details(session, document.id).files:
+        if one.id == request.path_params["file_id"]:
+            path = session.settings.workspace / one.path
+            if not path.is_file():
+                remedy = "read the document again, even if nothing has changed"
+                raise exports.FileGone(f"{one.name} is no longer in the workspace", remedy)
+            if "open" in request.query_params and document.kind == "pdf" and one.role in ("original", "pdf"):
+                # Browsers show it in a viewer of their own, and nothing else under this type (nosniff).
+                return FileResponse(path, media_type="application/pdf")
+            # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
+            return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
     raise exports.NotExported(f"document {document.id} has no such file")
 
 
-def workbook(request: Request) -> Response:
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        tables = tables_of(session, document.id)
-        name = f"document-{document.id}-tables.xlsx"
-        return stream_written(lambda file: write_tables(file, tables), WORKBOOK, file_name=name)
+def workbook(request: Request, session: Session) -> Response:
+    document = requested_document(session, request)
+    tables = tables_of(session, document.id)
+    name = f"document-{document.id}-tables.xlsx"
+    return stream_written(lambda file: write_tables(file, tables), WORKBOOK, file_name=name)
 
 
-def table(request: Request) -> Response:
+def table(request: Request, session: Session) -> Response:
     number, position = request.path_params["number"], request.path_params["table"]
-    with session_of(request) as session:
-        document = requested_document(session, request)
-        on_page = tables_of(session, document.id, pages=str(number))
-        chosen = next((one for one in on_page if one.number == position), None)
-        if chosen is None:
-            raise exports.NotExported(f"page {number} has no table {position}")
-        parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
-        whole, rows = next(whole_tables(one for one in parts if one.sheet == chosen.sheet))
-        name = f"document-{document.id}-{whole.name}.csv"
-        return stream_written(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
+    document = requested_document(session, request)
+    on_page = tables_of(session, document.id, pages=str(number))
+    chosen = next((one for one in on_page if one.number == position), None)
+    if chosen is None:
+        raise exports.NotExported(f"page {number} has no table {position}")
+    parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
+    whole, rows = next(whole_tables(one for one in parts if one.sheet == chosen.sheet))
+    name = f"document-{document.id}-{whole.name}.csv"
+    return stream_written(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
 
 
 routes = [
     Route("/documents/{document_id:id}/pages/{number:id}/image", image),
-    Route("/documents/{document_id:id}/pages/{number:id}/tables/{table:id}.csv", table),
+    page("/documents/{document_id:id}/pages/{number:id}/tables/{table:id}.csv", table),
     Route("/documents/{document_id:id}/thumbnail", thumbnail),
-    Route("/documents/{document_id:id}/files/{file_id:id}", file),
-    Route("/documents/{document_id:id}/tables.xlsx", workbook),
+    page("/documents/{document_id:id}/files/{file_id:id}", file),
+    page("/documents/{document_id:id}/tables.xlsx", workbook),
 ]

@@ -24,7 +24,7 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, list_documents, selected
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_written
-from worker_service.web.views import in_rendering_thread, render
+from worker_service.web.views import in_rendering_thread, page, render
 from worker_service.web.views.forms import same_page
 from worker_service.web.views.template_filters import capitalised
 
@@ -65,38 +65,35 @@ class SortHeader(Struct, frozen=True):
     aria_sort: str
 
 
-def documents_page(request: Request) -> Response:
+def documents_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), DocumentsPageQuery)
     if query.q.strip():
         return RedirectResponse(f"/search?{request.url.query}", 303)
-    with session_of(request) as session:
-        listed = list_documents(session, visitor, query)
-        selector = selected(session, visitor, query)
-        totals = session.library.totals(selector)
-        return render(
-            request,
-            "documents.html",
-            title="Documents",
-            query=query,
-            listed=listed,
-            totals=totals,
-            has_any=bool(
-                totals.documents or session.library.documents(visitor.limit_selector(DocumentSelector()), most=1)
-            ),
-            chips=_chips(request, session, visitor, query),
-            dates=_dates(request, query),
-            orders=[(label, word == query.sort, _sorted(request, word)) for word, label in ORDERS.items()],
-            order=ORDERS.get(query.sort, "Sorted"),
-            columns={column: _header(request, query.sort, column) for column in ("name", "state", "pages", "date")},
-            views={view: same_page(request, view=None if view == "grid" else view) for view in ("grid", "table")},
-            first=same_page(request, before=None) if query.before else "",
-            next=same_page(request, before=listed.next) if listed.next else "",
-            state_words=state_words,
-            why_failed=why_failed,
-            explain_failure=explain_failure,
-            filters=filters_of(request),
-            address=request.url.query,
-        )
+    listed = list_documents(session, visitor, query)
+    selector = selected(session, visitor, query)
+    totals = session.library.totals(selector)
+    return render(
+        request,
+        "documents.html",
+        title="Documents",
+        query=query,
+        listed=listed,
+        totals=totals,
+        has_any=bool(totals.documents or session.library.documents(visitor.limit_selector(DocumentSelector()), most=1)),
+        chips=_chips(request, session, visitor, query),
+        dates=_dates(request, query),
+        orders=[(label, word == query.sort, _sorted(request, word)) for word, label in ORDERS.items()],
+        order=ORDERS.get(query.sort, "Sorted"),
+        columns={column: _header(request, query.sort, column) for column in ("name", "state", "pages", "date")},
+        views={view: same_page(request, view=None if view == "grid" else view) for view in ("grid", "table")},
+        first=same_page(request, before=None) if query.before else "",
+        next=same_page(request, before=listed.next) if listed.next else "",
+        state_words=state_words,
+        why_failed=why_failed,
+        explain_failure=explain_failure,
+        filters=filters_of(request),
+        address=request.url.query,
+    )
 
 
 def state_words(document: Document) -> str:
@@ -201,7 +198,7 @@ def _rows(request: Request) -> Iterator[tuple[object, ...]]:
 
 
 routes = [
-    Route("/documents", documents_page),
+    page("/documents", documents_page),
     Route("/documents.csv", list_csv),
     Route("/documents.xlsx", list_workbook),
 ]

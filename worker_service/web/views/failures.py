@@ -5,15 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from worker_service.services.database import Session
 from worker_service.services.failures import count_failures, dismiss_failures, list_failures, retry_failures
 from worker_service.web.access import Power, visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.sign_in import safe_path
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect_after
 from worker_service.web.views.forms import parse_number, same_page
 
@@ -25,52 +24,49 @@ class FailuresPageQuery(Struct, frozen=True):
     before: int | None = None
 
 
-def failures_page(request: Request) -> Response:
+def failures_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FailuresPageQuery)
-    with session_of(request) as session:
-        found = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
-        reasons = count_failures(session, visitor.owner)
-        chosen = next((one for one in reasons if one.code == query.error), None)
-        return render(
-            request,
-            "failures.html",
-            title="Failures",
-            failures=found.items,
-            total=sum(one.count for one in reasons),
-            reason_options=[
-                (one.happened or one.code or "No message", one.count, same_page(request, error=one.code, before=None))
-                for one in reasons
-            ],
-            chosen=chosen,
-            back=same_page(request),
-            older=same_page(request, before=found.next) if found.next else "",
-        )
+    found = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
+    reasons = count_failures(session, visitor.owner)
+    chosen = next((one for one in reasons if one.code == query.error), None)
+    return render(
+        request,
+        "failures.html",
+        title="Failures",
+        failures=found.items,
+        total=sum(one.count for one in reasons),
+        reason_options=[
+            (one.happened or one.code or "No message", one.count, same_page(request, error=one.code, before=None))
+            for one in reasons
+        ],
+        chosen=chosen,
+        back=same_page(request),
+        older=same_page(request, before=found.next) if found.next else "",
+    )
 
 
-def dismiss(request: Request) -> Response:
+def dismiss(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
     visitor.must(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
-    with session_of(request) as session:
-        changed = dismiss_failures(
-            session, visitor.owner, job_ids=None if "all" in form else ids, code=form.get("error") or None
-        )
+    changed = dismiss_failures(
+        session, visitor.owner, job_ids=None if "all" in form else ids, code=form.get("error") or None
+    )
     return redirect_after(safe_path(form.get("back")), changed)
 
 
-def retry(request: Request) -> Response:
+def retry(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
     visitor.must(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
-    with session_of(request) as session:
-        # Many at once only with the same cause, which the user has removed.
-        code = form.get("error") or None
-        changed = retry_failures(session, visitor.owner, job_ids=None if "all" in form and code else ids, code=code)
+    # Many at once only with the same cause, which the user has removed.
+    code = form.get("error") or None
+    changed = retry_failures(session, visitor.owner, job_ids=None if "all" in form and code else ids, code=code)
     return redirect_after(safe_path(form.get("back")), changed)
 
 
 routes = [
-    Route("/failures", failures_page),
-    Route("/failures/dismiss", dismiss, methods=["POST"]),
-    Route("/failures/retry", retry, methods=["POST"]),
+    page("/failures", failures_page),
+    page("/failures/dismiss", dismiss, methods=["POST"]),
+    page("/failures/retry", retry, methods=["POST"]),
 ]

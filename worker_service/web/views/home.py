@@ -8,7 +8,6 @@ from itertools import islice
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.documents import IndexStatus
@@ -20,9 +19,8 @@ from worker_service.services.health import Level
 from worker_service.services.overview import Overview
 from worker_service.services.reading_progress import ReadingProgress, batch_progress, reading_progress
 from worker_service.web.access import Visitor, settings_of, visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.resources.batches import BatchesQuery, list_batches
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.alerts import list_alerts
 
 _READING_MAX = 6
@@ -38,28 +36,27 @@ class ReadingNow(Struct, frozen=True):
     progress: ReadingProgress
 
 
-def home(request: Request) -> Response:
+def home(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    with session_of(request) as session:
-        recent = session.library.documents(visitor.limit_selector(DocumentSelector(is_readable=True)), most=_RECENT_MAX)
-        reading = _reading_now(session, visitor)
-        overview = Overview(session) if visitor.owner is None else None
-        alerts = [one for one in list_alerts(session, overview, owner=visitor.owner) if one.level > Level.OK]
-        failures = list_failures(session, visitor.owner, limit=_FAILURES_MAX)
-        failed = sum(one.count for one in count_failures(session, visitor.owner)) if failures.items else 0
-        return render(
-            request,
-            "home.html",
-            title="Home",
-            documents=session.library.count(IndexStatus.SUCCESS, owner=visitor.owner),
-            upload_bytes_max=settings_of(request).upload_bytes_max,
-            reading=reading,
-            recent=recent,
-            alerts=alerts,
-            failures=failures.items,
-            failed=failed,
-            is_new=not (recent or reading or failed),
-        )
+    recent = session.library.documents(visitor.limit_selector(DocumentSelector(is_readable=True)), most=_RECENT_MAX)
+    reading = _reading_now(session, visitor)
+    overview = Overview(session) if visitor.owner is None else None
+    alerts = [one for one in list_alerts(session, overview, owner=visitor.owner) if one.level > Level.OK]
+    failures = list_failures(session, visitor.owner, limit=_FAILURES_MAX)
+    failed = sum(one.count for one in count_failures(session, visitor.owner)) if failures.items else 0
+    return render(
+        request,
+        "home.html",
+        title="Home",
+        documents=session.library.count(IndexStatus.SUCCESS, owner=visitor.owner),
+        upload_bytes_max=settings_of(request).upload_bytes_max,
+        reading=reading,
+        recent=recent,
+        alerts=alerts,
+        failures=failures.items,
+        failed=failed,
+        is_new=not (recent or reading or failed),
+    )
 
 
 def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
@@ -85,4 +82,4 @@ def _batch_now(session: Session, found: BatchDetails) -> ReadingNow:
     return ReadingNow(name, f"/batches/{batch.id}", next(iter(pictured), None), batch_progress(found))
 
 
-routes = [Route("/", home)]
+routes = [page("/", home)]

@@ -36,7 +36,7 @@ from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import LOOK_SECONDS, JobFilters, JobsQuery, visible_job
 from worker_service.web.sign_in import safe_path
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect, redirect_after
 from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
@@ -119,31 +119,30 @@ class Filters(Struct, frozen=True):
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def jobs_page(request: Request) -> Response:
+def jobs_page(request: Request, session: Session) -> Response:
     visitor, filters = visitor_of(request), Filters.read(request.query_params)
     query = read_known(request.query_params.multi_items(), JobsQuery)
-    with session_of(request) as session:
-        found = resource.list_jobs(session, visitor, query)
-        is_counted = visitor.owner is None and not filters.has_more_than_status
-        counts = session.overview.count_by_status() if is_counted else {}
-        is_complete = query.before is None and found.next is None
-        return render(
-            request,
-            "jobs.html",
-            title="Jobs",
-            filters=filters,
-            tabs=_tabs(request, filters, counts),
-            groups=_groups(session, found.items),
-            next=found.next,
-            newest=same_page(request, before=None) if query.before else "",
-            older=same_page(request, before=found.next) if found.next else "",
-            is_partial=found.is_partial,
-            matching=len(found.items) if is_complete else _count(filters, counts),
-            command=command("ls", *filters.arguments()),
-            names={column: session.reading.names(column, "") for column in ("job_type", "owner")}
-            if visitor.owner is None
-            else {},
-        )
+    found = resource.list_jobs(session, visitor, query)
+    is_counted = visitor.owner is None and not filters.has_more_than_status
+    counts = session.overview.count_by_status() if is_counted else {}
+    is_complete = query.before is None and found.next is None
+    return render(
+        request,
+        "jobs.html",
+        title="Jobs",
+        filters=filters,
+        tabs=_tabs(request, filters, counts),
+        groups=_groups(session, found.items),
+        next=found.next,
+        newest=same_page(request, before=None) if query.before else "",
+        older=same_page(request, before=found.next) if found.next else "",
+        is_partial=found.is_partial,
+        matching=len(found.items) if is_complete else _count(filters, counts),
+        command=command("ls", *filters.arguments()),
+        names={column: session.reading.names(column, "") for column in ("job_type", "owner")}
+        if visitor.owner is None
+        else {},
+    )
 
 
 def _groups(session: Session, found: Sequence[Job]) -> Sequence[JobGroup]:
@@ -202,36 +201,34 @@ def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
 # ── Bulk changes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def preview_change(request: Request) -> Response:
+def preview_change(request: Request, session: Session) -> Response:
     query, visitor = request.query_params, visitor_of(request)
     verb, filters = _verb(query.get("verb")), Filters.read(query).in_scope(query.get("scope"))
     if not filters:
         return redirect("/jobs", message="nothing")
     priority = _priority(verb, query.get("priority"))
-    with session_of(request) as session:
-        selector = _selector(session, visitor, filters)
-        plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=LOOK_SECONDS)
-        at_least = f"at least {counted(plan.jobs, 'job')}" if plan.jobs else "all jobs that match"
-        return render(
-            request,
-            "change.html",
-            title=f"{VERBS[verb]} {at_least if plan.is_partial else counted(plan.jobs, 'job')}",
-            plan=plan,
-            sample=[_row(job) for job in plan.sample],
-            fields=[*filters.pairs, *([("priority", priority)] if priority else [])],
-            consequences=_CONSEQUENCES[verb],
-            label=VERBS[verb],
-            command=command(verb, *([priority] if priority else []), *filters.arguments()),
-        )
+    selector = _selector(session, visitor, filters)
+    plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=LOOK_SECONDS)
+    at_least = f"at least {counted(plan.jobs, 'job')}" if plan.jobs else "all jobs that match"
+    return render(
+        request,
+        "change.html",
+        title=f"{VERBS[verb]} {at_least if plan.is_partial else counted(plan.jobs, 'job')}",
+        plan=plan,
+        sample=[_row(job) for job in plan.sample],
+        fields=[*filters.pairs, *([("priority", priority)] if priority else [])],
+        consequences=_CONSEQUENCES[verb],
+        label=VERBS[verb],
+        command=command(verb, *([priority] if priority else []), *filters.arguments()),
+    )
 
 
-def change(request: Request) -> Response:
+def change(request: Request, session: Session) -> Response:
     form = form_of(request)
     verb, filters = _verb(form.get("verb")), Filters.read(form).in_scope(form.get("scope"))
-    with session_of(request) as session:
-        selector = _selector(session, visitor_of(request), filters)
-        plan = job_control.make_plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)
-        return redirect_after(safe_path(form.get("back"), "/jobs"), job_control.apply_plan(session, plan))
+    selector = _selector(session, visitor_of(request), filters)
+    plan = job_control.make_plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)
+    return redirect_after(safe_path(form.get("back"), "/jobs"), job_control.apply_plan(session, plan))
 
 
 def _selector(session: Session, visitor: Visitor, filters: Filters) -> Selector:
@@ -304,40 +301,38 @@ class HistoryEntry(Struct, frozen=True):
     details: Sequence[str] = ()
 
 
-def job_page(request: Request) -> Response:
+def job_page(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    with session_of(request) as session:
-        job = visible_job(session, visitor, request.path_params["job_id"])
-        whole = get_job_details(session, job.id)
-        return render(
-            request,
-            "job.html",
-            title=f"Job {job.id}",
-            job=job,
-            state=state_of(job),
-            progress=progress_in_words(job),
-            stops_at=job_advice.stops_at(session, job) if job.status is Status.RUNNING else None,
-            whole=whole,
-            history=_history(whole),
-            why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
-            told=explain_failure(job) if job.status is Status.FAILED else None,
-            log=read_log(session, job.id)[-_LOG_LINES_MAX:],
-            log_lines_max=_LOG_LINES_MAX,
-            actions=_allowed_actions(job),
-            batch=_batch_title(session, visitor, job),
-            size=size,
-        )
+    job = visible_job(session, visitor, request.path_params["job_id"])
+    whole = get_job_details(session, job.id)
+    return render(
+        request,
+        "job.html",
+        title=f"Job {job.id}",
+        job=job,
+        state=state_of(job),
+        progress=progress_in_words(job),
+        stops_at=job_advice.stops_at(session, job) if job.status is Status.RUNNING else None,
+        whole=whole,
+        history=_history(whole),
+        why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
+        told=explain_failure(job) if job.status is Status.FAILED else None,
+        log=read_log(session, job.id)[-_LOG_LINES_MAX:],
+        log_lines_max=_LOG_LINES_MAX,
+        actions=_allowed_actions(job),
+        batch=_batch_title(session, visitor, job),
+        size=size,
+    )
 
 
-def change_one(request: Request) -> Response:
+def change_one(request: Request, session: Session) -> Response:
     verb = request.path_params["verb"]
     if verb not in VERBS:
         raise NoSuchPage(f"a job has no action {verb!r}")
-    with session_of(request) as session:
-        job = visible_job(session, visitor_of(request), request.path_params["job_id"])
-        priority = _priority(verb, form_of(request).get("priority"))
-        plan = job_control.make_plan(session, verb, Selector(ids=(job.id,)), priority=priority)
-        changed = job_control.apply_plan(session, plan)
+    job = visible_job(session, visitor_of(request), request.path_params["job_id"])
+    priority = _priority(verb, form_of(request).get("priority"))
+    plan = job_control.make_plan(session, verb, Selector(ids=(job.id,)), priority=priority)
+    changed = job_control.apply_plan(session, plan)
     if reason := changed.refused.get(job.id):
         raise Refused(reason)
     return redirect_after("/jobs" if verb == "delete" else f"/jobs/{job.id}", changed)
@@ -401,11 +396,11 @@ def _attempt_details(attempt: AttemptRow) -> Sequence[str]:
 
 
 routes = [
-    Route("/jobs", jobs_page),
-    Route("/jobs/change", preview_change),
-    Route("/jobs/change", change, methods=["POST"]),
+    page("/jobs", jobs_page),
+    page("/jobs/change", preview_change),
+    page("/jobs/change", change, methods=["POST"]),
     Route("/jobs/new", enqueue_form),
     Route("/jobs/new", enqueue, methods=["POST"]),
-    Route("/jobs/{job_id:id}", job_page),
-    Route("/jobs/{job_id:id}/{verb}", change_one, methods=["POST"]),
+    page("/jobs/{job_id:id}", job_page),
+    page("/jobs/{job_id:id}/{verb}", change_one, methods=["POST"]),
 ]

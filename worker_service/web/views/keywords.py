@@ -14,6 +14,7 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput
 from worker_service.services import keyword_counts
 from worker_service.services.csv_and_xlsx import csv_lines
+from worker_service.services.database import Session
 from worker_service.services.keyword_counts import KeywordPart, count_cells, count_headers, write_workbook
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
@@ -25,7 +26,7 @@ from worker_service.web.resources.documents import (
     search_scope,
 )
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_written
-from worker_service.web.views import in_rendering_thread, render
+from worker_service.web.views import in_rendering_thread, page, render
 
 ROWS = 25
 COLUMNS_MAX = 12
@@ -49,28 +50,27 @@ def _query(request: Request) -> KeywordsPageQuery:
     return read_known(request.query_params.multi_items(), KeywordsPageQuery)
 
 
-def keywords(request: Request) -> Response:
+def keywords(request: Request, session: Session) -> Response:
     query = _query(request)
     terms = query.term_list
     shown = terms[:COLUMNS_MAX]
-    with session_of(request) as session:
-        query = replace(query, limit=ROWS if shown else 1)
-        found = list_documents(session, visitor_of(request), query, is_readable=True)
-        rows = keyword_counts.count_keywords_in(session, shown, found.items) if shown and found.items else []
-        top = max((count for row in rows for count in row.counts if count), default=0)
-        downloads = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
-        return render(
-            request,
-            "keywords.html",
-            title="Keywords",
-            query=query,
-            terms=shown,
-            left_out=len(terms) - len(shown),
-            rows=[(row, [(count, _shade(count, top)) for count in row.counts]) for row in rows],
-            has_documents=bool(found.items),
-            next=found.next if shown else None,
-            address=urlencode(downloads),
-        )
+    query = replace(query, limit=ROWS if shown else 1)
+    found = list_documents(session, visitor_of(request), query, is_readable=True)
+    rows = keyword_counts.count_keywords_in(session, shown, found.items) if shown and found.items else []
+    top = max((count for row in rows for count in row.counts if count), default=0)
+    downloads = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
+    return render(
+        request,
+        "keywords.html",
+        title="Keywords",
+        query=query,
+        terms=shown,
+        left_out=len(terms) - len(shown),
+        rows=[(row, [(count, _shade(count, top)) for count in row.counts]) for row in rows],
+        has_documents=bool(found.items),
+        next=found.next if shown else None,
+        address=urlencode(downloads),
+    )
 
 
 def counts_csv(request: Request) -> Response:
@@ -104,7 +104,7 @@ def _shade(count: int | None, top: int) -> int:
 
 
 routes = [
-    Route("/keywords", keywords),
+    page("/keywords", keywords),
     Route("/keywords.csv", counts_csv),
     Route("/keywords.xlsx", counts_workbook),
 ]

@@ -11,7 +11,6 @@ from markupsafe import Markup
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import BatchNotFound
@@ -27,12 +26,11 @@ from worker_service.services.overview import CheckedWorker, Overview
 from worker_service.services.reading_progress import ReadingProgress, reading_progress
 from worker_service.services.work_rates import WorkRate, work_rates
 from worker_service.web.access import Visitor, visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.system import list_pauses
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
 from worker_service.web.views.forms import parse_number
 from worker_service.web.views.template_filters import capitalised
@@ -91,45 +89,43 @@ class RateTile(Struct, frozen=True):
     line: Markup
 
 
-def queue(request: Request) -> Response:
+def queue(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), QueueQuery)
     hours = query.hours if query.hours in dict(SPANS) else SPANS[0][0]
-    with session_of(request) as session:
-        sees_all = visitor.owner is None
-        overview = Overview(session) if sees_all else None
-        reading = _reading(session, visitor)
-        waiting = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
-        pauses = list_pauses(session, visitor)
-        own = [one for one in pauses if one.scope == "all" or (one.scope == "owner" and one.name == visitor.owner)]
-        counts = {
-            one: session.library.count(one, owner=visitor.owner) for one in (IndexStatus.INDEXING, IndexStatus.QUEUED)
-        }
-        return render(
-            request,
-            "queue.html",
-            title="Queue",
-            headline=_headline(counts[IndexStatus.INDEXING], counts[IndexStatus.QUEUED]),
-            reading=reading,
-            waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting)],
-            waiting_total=counts[IndexStatus.QUEUED],
-            other=_other_work(session, visitor),
-            pauses=pauses,
-            own_pause=_pause_of(own),
-            rests=session.overview.source_rests() if sees_all else (),
-            worker=None if overview is None else _only_worker(overview),
-            has_worker=overview is None or bool(overview.live_workers),
-            tiles=[_tile(one) for one in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
-            spans=SPANS,
-            hours=hours,
-            hours_word=dict(SPANS)[hours],
-        )
+    sees_all = visitor.owner is None
+    overview = Overview(session) if sees_all else None
+    reading = _reading(session, visitor)
+    waiting = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
+    pauses = list_pauses(session, visitor)
+    own = [one for one in pauses if one.scope == "all" or (one.scope == "owner" and one.name == visitor.owner)]
+    counts = {
+        one: session.library.count(one, owner=visitor.owner) for one in (IndexStatus.INDEXING, IndexStatus.QUEUED)
+    }
+    return render(
+        request,
+        "queue.html",
+        title="Queue",
+        headline=_headline(counts[IndexStatus.INDEXING], counts[IndexStatus.QUEUED]),
+        reading=reading,
+        waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting)],
+        waiting_total=counts[IndexStatus.QUEUED],
+        other=_other_work(session, visitor),
+        pauses=pauses,
+        own_pause=_pause_of(own),
+        rests=session.overview.source_rests() if sees_all else (),
+        worker=None if overview is None else _only_worker(overview),
+        has_worker=overview is None or bool(overview.live_workers),
+        tiles=[_tile(one) for one in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
+        spans=SPANS,
+        hours=hours,
+        hours_word=dict(SPANS)[hours],
+    )
 
 
-def change_slots(request: Request) -> Response:
+def change_slots(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
     visitor.must_see_all_owners()
-    with session_of(request) as session:
-        job_control.set_slots(session, parse_number(form.get("slots", ""), "slots"), form.get("worker"))
+    job_control.set_slots(session, parse_number(form.get("slots", ""), "slots"), form.get("worker"))
     return redirect("/queue", message="slots")
 
 
@@ -280,4 +276,4 @@ def _line(values: Sequence[int]) -> Markup:
     )
 
 
-routes = [Route("/queue", queue), Route("/workers/slots", change_slots, methods=["POST"])]
+routes = [page("/queue", queue), page("/workers/slots", change_slots, methods=["POST"])]

@@ -7,7 +7,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.follow_ups import read_json
@@ -16,11 +15,10 @@ from worker_service.services.database import Session
 from worker_service.services.schedules import ScheduleState
 from worker_service.settings.cron_schedules import cron_every
 from worker_service.web.access import Power, Visitor, visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.schedules import add_schedule, change_schedule, list_schedules, run_schedule
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
 
 _EVERY = (
@@ -36,61 +34,56 @@ _CHANGES: Mapping[str, Callable[..., object]] = {
 }  # fmt: skip
 
 
-def schedules_page(request: Request) -> Response:
-    with session_of(request) as session:
-        found = list_schedules(session, visitor_of(request))
-        return render(
-            request,
-            "schedules.html",
-            title="Schedules",
-            schedules=found,
-            off=[one.name for one in found if one.is_waiting],
-            how_to_start=schedules.TICKS,
-        )
+def schedules_page(request: Request, session: Session) -> Response:
+    found = list_schedules(session, visitor_of(request))
+    return render(
+        request,
+        "schedules.html",
+        title="Schedules",
+        schedules=found,
+        off=[one.name for one in found if one.is_waiting],
+        how_to_start=schedules.TICKS,
+    )
 
 
-def run_schedule_now(request: Request) -> Response:
-    with session_of(request) as session:
-        started = run_schedule(session, visitor_of(request), form_of(request).get("name", ""))
+def run_schedule_now(request: Request, session: Session) -> Response:
+    started = run_schedule(session, visitor_of(request), form_of(request).get("name", ""))
     if started.batch_id is not None:
         return redirect(f"/batches/{started.batch_id}", message="started")
     return redirect(f"/jobs/{started.job_id}", message="existing" if started.existing else "started")
 
 
-def change_state(request: Request) -> Response:
+def change_state(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
     change = _CHANGES.get(form.get("verb", ""))
     if change is None:
         raise BadInput(f"schedules have no action {form.get('verb')!r}", f"choose {', '.join(_CHANGES)}")
-    with session_of(request) as session:
-        change(session, form.get("name", ""), owner=visitor.owner)
-        action = next(iter(session.history.actions(most=1)), None)
+    change(session, form.get("name", ""), owner=visitor.owner)
+    action = next(iter(session.history.actions(most=1)), None)
     return redirect("/schedules", done=action.id if action else None)
 
 
 # ── The form ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def schedule_form(request: Request) -> Response:
+def schedule_form(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
     visitor.must(Power.OPERATE)
     # The query only names an existing schedule: a link from another site must not fill in the form.
     name = request.query_params.get("name")
-    with session_of(request) as session:
-        form = _EMPTY_FORM if name is None else _form_of(_changeable(session, visitor, name))
-        return _form_page(request, session, form, is_new=name is None)
+    form = _EMPTY_FORM if name is None else _form_of(_changeable(session, visitor, name))
+    return _form_page(request, session, form, is_new=name is None)
 
 
-def save_schedule(request: Request) -> Response:
+def save_schedule(request: Request, session: Session) -> Response:
     visitor, given = visitor_of(request), form_of(request)
     form = {name: given.get(name, "").strip() for name in _EMPTY_FORM}
     is_new = given.get("is_new") == "1"
-    with session_of(request) as session:
-        try:
-            _save(session, visitor, form, is_new=is_new)
-        except (BadInput, Refused, NotAllowed) as error:
-            # Show the form again with the user's input.
-            return _form_page(request, session, form, is_new=is_new, error=error)
+    try:
+        _save(session, visitor, form, is_new=is_new)
+    except (BadInput, Refused, NotAllowed) as error:
+        # Show the form again with the user's input.
+        return _form_page(request, session, form, is_new=is_new, error=error)
     return redirect("/schedules", message="schedule-saved")
 
 
@@ -151,9 +144,9 @@ def _form_page(
 
 
 routes = [
-    Route("/schedules", schedules_page),
-    Route("/schedules/new", schedule_form),
-    Route("/schedules/new", save_schedule, methods=["POST"]),
-    Route("/schedules/change", change_state, methods=["POST"]),
-    Route("/schedules/run-now", run_schedule_now, methods=["POST"]),
+    page("/schedules", schedules_page),
+    page("/schedules/new", schedule_form),
+    page("/schedules/new", save_schedule, methods=["POST"]),
+    page("/schedules/change", change_state, methods=["POST"]),
+    page("/schedules/run-now", run_schedule_now, methods=["POST"]),
 ]

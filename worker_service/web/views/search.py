@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from job_handlers.file_kinds import FileKind
 from worker_service.base.errors import BadInput
@@ -18,32 +17,22 @@ from worker_service.base.sanitize import harmless
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.search import FoundDocument, SearchResult
 from worker_service.services import tags
+from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS
 from worker_service.web.access import visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import SearchQuery, search
-from worker_service.web.views import render
-from worker_service.web.views.documents import owners_of
+from worker_service.web.views import page, render
+from worker_service.web.views.documents import PERIODS, FilterChip, owners_of
 from worker_service.web.views.forms import same_page
 from worker_service.web.views.template_filters import command
 
 _MARKS = ("\x02", "\x03")
 _NUMBERS_SHOWN = 12
-_PERIODS = {"1d": "Last day", "7d": "Last 7 days", "30d": "Last 30 days", "365d": "Last year"}
 
 
 class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
     q: str = ""
-
-
-class Filter(Struct, frozen=True):
-    """A menu of links to this page with another value of a parameter."""
-
-    name: str
-    options: Sequence[tuple[str, int | None, str]]
-    chosen: str
-    clear: str
 
 
 class SearchLink(Struct, frozen=True):
@@ -53,57 +42,56 @@ class SearchLink(Struct, frozen=True):
         return f"/documents/{document.document_id}?{urlencode({'page': number, 'q': self.query})}"
 
 
-def search_page(request: Request) -> Response:
+def search_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), SearchPageQuery)
     found, problem = SearchResult(), ""
-    with session_of(request) as session:
-        if query.q.strip():
-            try:
-                found = search(session, visitor, query, marks=_MARKS)
-            except BadInput as error:
-                problem = str(error)
-        ids = [one.document_id for one in found.items]
-        shown = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else []
-        before = max(query.skip - query.limit, 0)
-        return render(
-            request,
-            "search.html",
-            title=f"{query.q} – search" if query.q else "Search",
-            query=query,
-            found=found,
-            documents={one.id: one for one in shown},
-            problem=problem,
-            filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
-            next_page=same_page(request, skip=found.next) if found.next else "",
-            previous_page=same_page(request, skip=before or None) if query.skip else "",
-            only_all=same_page(request, all="yes", skip=None),
-            suggested=same_page(request, q=found.suggestion, skip=None),
-            tag_page=lambda tag: same_page(request, tag=tag, skip=None),
-            link=SearchLink(query.q),
-            marked=marked,
-            numbers_shown=_NUMBERS_SHOWN,
-            width=WIDTHS[0],
-            command_line=_command(query),
-        )
+    if query.q.strip():
+        try:
+            found = search(session, visitor, query, marks=_MARKS)
+        except BadInput as error:
+            problem = str(error)
+    ids = [one.document_id for one in found.items]
+    shown = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else []
+    before = max(query.skip - query.limit, 0)
+    return render(
+        request,
+        "search.html",
+        title=f"{query.q} – search" if query.q else "Search",
+        query=query,
+        found=found,
+        documents={one.id: one for one in shown},
+        problem=problem,
+        filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
+        next_page=same_page(request, skip=found.next) if found.next else "",
+        previous_page=same_page(request, skip=before or None) if query.skip else "",
+        only_all=same_page(request, all="yes", skip=None),
+        suggested=same_page(request, q=found.suggestion, skip=None),
+        tag_page=lambda tag: same_page(request, tag=tag, skip=None),
+        link=SearchLink(query.q),
+        marked=marked,
+        numbers_shown=_NUMBERS_SHOWN,
+        width=WIDTHS[0],
+        command_line=_command(query),
+    )
 
 
-def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[Filter]:
+def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[FilterChip]:
     offered: Sequence[tuple[str, str, object, Mapping[str, str]]] = (
         ("owner", "Owner", query.owner, {one: one for one in owners}),
         ("tag", "Tag", ", ".join(query.tag), {one: one for one in tags}),
         ("batch", "Batch", query.batch, {}),
         ("kind", "Kind", query.kind, {one.value: one.value for one in FileKind}),
-        ("since", "Added", query.since, _PERIODS),
+        ("since", "Added", query.since, PERIODS),
         ("until", "Added before", query.until, {}),
         ("all", "All words", "yes" if query.all else None, {}),
         ("sure", "Only well recognised pages", "yes" if query.sure else None, {}),
     )
     return [
-        Filter(
+        FilterChip(
             label,
-            [(each, None, same_page(request, **{name: word, "skip": None})) for word, each in choices.items()],
             choices.get(str(value), str(value)) if value else "",
             same_page(request, **{name: None, "skip": None}),
+            [(each, None, same_page(request, **{name: word, "skip": None})) for word, each in choices.items()],
         )
         for name, label, value, choices in offered
         if value or len(choices) > 1
@@ -130,4 +118,4 @@ def _command(query: SearchPageQuery) -> str:
     return command("search", query.q.strip(), *options, *flags)
 
 
-routes = [Route("/search", search_page)]
+routes = [page("/search", search_page)]

@@ -9,17 +9,16 @@ from contextlib import suppress
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from worker_service.base.clock import from_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import Status
+from worker_service.services.database import Session
 from worker_service.services.overview import Overview
 from worker_service.services.work_rates import Hour, work_by_hour
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
-from worker_service.web.database_sessions import session_of
-from worker_service.web.views import charts, render
+from worker_service.web.views import charts, page, render
 from worker_service.web.views.alerts import list_alerts
 from worker_service.web.views.charts import Chart
 from worker_service.web.views.template_filters import length, size
@@ -34,18 +33,17 @@ class SystemFact(Struct, frozen=True):
     at: str = ""
 
 
-def system(request: Request) -> Response:
+def system(request: Request, session: Session) -> Response:
     visitor_of(request).must_see_all_owners()
-    with session_of(request) as session:
-        overview = Overview(session)
-        return render(
-            request,
-            "system.html",
-            title="System",
-            alerts=list_alerts(session, overview),
-            facts=_facts(session.settings, overview),
-            charts=_charts(work_by_hour(session)),
-        )
+    overview = Overview(session)
+    return render(
+        request,
+        "system.html",
+        title="System",
+        alerts=list_alerts(session, overview),
+        facts=_facts(session.settings, overview),
+        charts=_charts(work_by_hour(session)),
+    )
 
 
 def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
@@ -75,18 +73,25 @@ def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
 def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
     times = [one.at for one in hours]
     pages, jobs, failed = ([getattr(one, name) for one in hours] for name in ("pages", "jobs", "failed"))
-    mean, long = [one.waited_seconds_each for one in hours], [one.longest_wait_seconds for one in hours]
-    newest = next((value for value in reversed(mean) if value is not None), None)
+    waited = [one.waited_seconds_each or 0 for one in hours]
+    newest = next((one.waited_seconds_each for one in reversed(hours) if one.waited_seconds_each is not None), None)
+    average = "–" if newest is None else f"{length(max(1, newest))} on average"
+
+    def label(title: str, values: Sequence[int]) -> str:
+        return f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
+
     return [
-        Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars("Pages read", times, pages),
+        Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars(times, pages, label("Pages read", pages)),
               ("Hour", "Pages"), list(zip(times, pages, strict=True))),
-        Chart("Jobs ended", f"{sum(jobs):,} in 24 hours", charts.bars("Jobs ended", times, jobs, failures=failed),
+        Chart("Jobs ended", f"{sum(jobs):,} in 24 hours",
+              charts.bars(times, jobs, label("Jobs ended", jobs), failures=failed),
               ("Hour", "Ended", "Failed"), list(zip(times, jobs, failed, strict=True))),
-        Chart("Waiting time", "–" if newest is None else f"{length(max(1, newest))} on average",
-              charts.lines("Waiting time", times, mean, long, length),
+        Chart("Waiting time", average,
+              charts.bars(times, waited, f"Waiting time: at most {length(max(waited))}.", format_value=length),
               ("Hour", "Average", "Longest"),
               [(one.at, _length(one.waited_seconds_each), _length(one.longest_wait_seconds)) for one in hours]),
-        Chart("Failures", f"{sum(failed):,} in 24 hours", charts.bars("Failures", times, failed, is_bad=True),
+        Chart("Failures", f"{sum(failed):,} in 24 hours",
+              charts.bars(times, failed, label("Failures", failed), is_bad=True),
               ("Hour", "Failed"), list(zip(times, failed, strict=True))),
     ]  # fmt: skip
 
@@ -95,4 +100,4 @@ def _length(seconds: float | None) -> str:
     return "–" if seconds is None else length(seconds)
 
 
-routes = [Route("/system", system)]
+routes = [page("/system", system)]

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from worker_service.jobs.documents import OnEnd
 from worker_service.jobs.follow_ups import read_json
 from worker_service.jobs.tags import TagCount
 from worker_service.services import tags
+from worker_service.services.database import Session
 from worker_service.services.enqueue import installed_types
 from worker_service.web.access import Power, visitor_of
-from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
 from worker_service.web.views.flash import redirect
 
 
-def tags_page(request: Request) -> Response:
+def tags_page(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    with session_of(request) as session:
-        counts = [*tags.count_tags(session, visitor.owner)]
-        actions = tags.actions_of_tags(session, visitor.owner)
-        known = {one.tag for one in counts}
-        unused = dict.fromkeys(one.tag for one in actions if one.tag not in known)
-        return render(
-            request,
-            "tags.html",
-            title="Tags",
-            counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
-            actions={tag: [one for one in actions if one.tag == tag] for tag in [*known, *unused]},
-            types=sorted({*session.reading.names("handler", ""), *installed_types(session.settings)}),
-            owners=owners_of(session, visitor),
-        )
+    counts = [*tags.count_tags(session, visitor.owner)]
+    actions = tags.actions_of_tags(session, visitor.owner)
+    known = {one.tag for one in counts}
+    unused = dict.fromkeys(one.tag for one in actions if one.tag not in known)
+    return render(
+        request,
+        "tags.html",
+        title="Tags",
+        counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
+        actions={tag: [one for one in actions if one.tag == tag] for tag in [*known, *unused]},
+        types=sorted({*session.reading.names("handler", ""), *installed_types(session.settings)}),
+        owners=owners_of(session, visitor),
+    )
 
 
-def change_actions(request: Request) -> Response:
+def change_actions(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
     visitor.must(Power.OPERATE)
     form = form_of(request)
@@ -47,12 +45,11 @@ def change_actions(request: Request) -> Response:
     refuse_server_files(visitor, payload)
     word = action_word({"job_type": form.get("type", "").strip(), "payload": payload})
     owner, on_failure = owner_for(visitor, form.get("owner") or None), form.get("on_end") == OnEnd.FAILURE
-    with session_of(request) as session:
-        if form.get("verb") == "remove":
-            tags.remove_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
-            return redirect("/tags", message="action-removed")
-        is_new = tags.add_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
+    if form.get("verb") == "remove":
+        tags.remove_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
+        return redirect("/tags", message="action-removed")
+    is_new = tags.add_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
     return redirect("/tags", message="action-added" if is_new else "nothing")
 
 
-routes = [Route("/tags", tags_page), Route("/tags/actions", change_actions, methods=["POST"])]
+routes = [page("/tags", tags_page), page("/tags/actions", change_actions, methods=["POST"])]

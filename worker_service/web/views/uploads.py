@@ -27,7 +27,7 @@ from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
-from worker_service.web.views import render
+from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
 from worker_service.web.views.template_filters import capitalised
 
@@ -56,28 +56,27 @@ class UploadRow(Struct, frozen=True):
         return self.state in ("read", "failed")
 
 
-def upload_page(request: Request) -> Response:
+def upload_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), UploadedQuery)
-    with session_of(request) as session:
-        found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
-        files = [_uploaded_file(session, job) for job in found]
-        again = visible_job(session, visitor, query.again) if query.again else None
-        replaced = batches_replaced_by(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
-        return render(
-            request,
-            "upload.html",
-            title="Uploaded files" if files else "Upload files",
-            files=files,
-            again=again,
-            tags=session.library.document(again.document_id).tags if again and again.document_id else (),
-            batch_id=query.batch,
-            replaced=replaced,
-            is_over=all(one.is_over for one in files),
-            gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.gates.explain(job.id)],
-            owners=owners_of(session, visitor),
-            may_notify=bool(session.settings.addresses or session.settings.notify_allow),
-            empty=query.empty[:_FILES_MAX],
-        )
+    found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
+    files = [_uploaded_file(session, job) for job in found]
+    again = visible_job(session, visitor, query.again) if query.again else None
+    replaced = batches_replaced_by(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
+    return render(
+        request,
+        "upload.html",
+        title="Uploaded files" if files else "Upload files",
+        files=files,
+        again=again,
+        tags=session.library.document(again.document_id).tags if again and again.document_id else (),
+        batch_id=query.batch,
+        replaced=replaced,
+        is_over=all(one.is_over for one in files),
+        gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.gates.explain(job.id)],
+        owners=owners_of(session, visitor),
+        may_notify=bool(session.settings.addresses or session.settings.notify_allow),
+        empty=query.empty[:_FILES_MAX],
+    )
 
 
 def _uploaded_file(session: Session, job: Job) -> UploadRow:
@@ -123,4 +122,4 @@ def _address(batch_id: int | None, job_ids: Sequence[int], empty: Sequence[str])
     return f"/upload?{urlencode([*batch, *(('job', one) for one in job_ids), *(('empty', one) for one in empty)])}"
 
 
-routes = [Route("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]
+routes = [page("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]
