@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from tests.full_length import short
-from tests.kit.system import System, is_running, wait_until
+from tests.kit.system import System, wait_until
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -22,21 +22,6 @@ def number(system: System, batch_id: int, *statuses: Status) -> int:
 def wait_for_state(system: System, batch_id: int, state: BatchState) -> None:
     # Two hundred jobs, on a machine that has other things to do.
     wait_until(lambda: system.store.batches.get(batch_id).state is state, f"the batch is {state}", seconds=90)
-
-
-def test_a_running_job_of_a_batch_that_a_hand_stops_comes_back_and_costs_no_retry(system: System) -> None:
-    daemon = system.start()
-    batch_id = add(system, [NewJob("sleep", payload="{}")])
-    [pid] = system.pids_of(1)
-
-    assert system.sqlite3(f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}").returncode == 0
-    job = system.wait_for(1, Status.PENDING)
-
-    assert (job.held, job.retry_count, job.requeue_count, system.outcomes(1)) == (16, 0, 0, ["released"])
-    assert not is_running(pid)
-    assert [event["now"] for event in daemon.events("job.stopped")] == [False]
-    assert system.sqlite3(f"UPDATE batch SET state = 'active' WHERE id = {batch_id}").returncode == 0
-    assert len(system.pids_of(1, 2)) == 2
 
 
 def test_a_daemon_that_is_killed_around_stop_and_resume_loses_nothing_and_does_nothing_twice(system: System) -> None:

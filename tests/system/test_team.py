@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,30 +128,6 @@ def test_a_batch_of_files_that_is_stopped_at_a_third_and_resumed_reads_exactly_t
     assert_each_was_read_once(desk, batch_id, FILES, "released")
 
 
-def test_two_people_have_a_batch_each_and_stopping_one_leaves_the_other_alone(desk: Desk) -> None:
-    files = FILES // 2
-    desk.start(owner_policy="replace")
-    hers, his = (
-        desk.answer("add", tables(desk, files, name), "--owner", name)["batch"]["id"] for name in ("ann", "bob")
-    )
-    wait_for_read(desk, hers, 1)
-    wait_for_read(desk, his, 1)
-
-    desk.run("batch", "stop", hers)
-    wait_for_state(desk, his, BatchState.DONE)
-    first = desk.system.store.batches.get(his)
-    assert read(desk, hers) < files
-    again = desk.run("batch", "resume", hers)
-    desk.run("wait", f"batch:{hers}", "--timeout", "120s")
-
-    assert (again.stderr, desk.system.store.batches.get(his)) == ("", first)
-    for batch_id, name in ((hers, "ann"), (his, "bob")):
-        found = desk.system.store.library.documents(DocumentSelector(batch_ids=(batch_id,)), most=1000)
-        assert {(one.owner, one.status) for one in found} == {(name, IndexStatus.SUCCESS)}
-        assert len(found) == files
-        assert {job.owner for job in jobs_of(desk, batch_id)} == {name}
-
-
 def test_a_file_that_was_mended_comes_in_by_a_retry_of_its_batch_and_nothing_else_is_done_again(
     standing: Desk,
 ) -> None:
@@ -255,16 +230,3 @@ def test_a_priority_reaches_all_the_work_of_a_document_that_is_being_read(standi
     by_type: dict[str, Any] = {job.job_type: job.priority for job in jobs_of(desk, batch_id)}
     assert running.priority == 1
     assert by_type == {"download": 6, "ingest": 6, "ocr_pages": 1, "assemble": 1, "noop": 1}
-
-
-def test_who_waits_for_a_new_batch_is_told_of_all_of_it(desk: Desk) -> None:
-    folder = tables(desk, 3)
-    told: list[str] = []
-    waiting = threading.Thread(
-        target=lambda: told.append(desk.run("add", folder, "--name", "mine", "--wait", "--timeout", "60s").stdout)
-    )
-    waiting.start()
-    desk.start()
-    waiting.join()
-
-    assert told == ["batch 1 (mine): done · 3 files · 3 pages\n"]
