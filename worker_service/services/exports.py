@@ -33,16 +33,13 @@ _LEFT_OUT_NAMED_MAX = 1000
 _PIECE_BYTES = 256 * 1024
 
 
-class NotExported(PagemillError):
-    code = "not_exported"
+class NotExported(PagemillError, code="not_exported"): ...
 
 
 class TargetExists(Refused): ...
 
 
-class FileGone(PagemillError):
-    code = "file_gone"
-    exit_code = 74
+class FileGone(PagemillError, code="file_gone", exit_code=74): ...
 
 
 def _gone_error(path: str | Path, again: str) -> FileGone:

@@ -79,7 +79,7 @@ def make_plan(
     selector: Selector,
     *,
     priority: int | None = None,
-    seconds: float | None = None,
+    seconds: float = float("inf"),
 ) -> Plan:
     """`seconds` limits the counting, not the change."""
     if verb == "priority":
@@ -87,9 +87,6 @@ def make_plan(
     chosen = _chosen_jobs(session, verb, selector)
     statuses, code = _FAILS.get(verb, ((), ""))
     reading = session.reading
-    if seconds is None:
-        failing = reading.documents_failing(chosen, statuses) if statuses else ()
-        return Plan(verb, chosen, reading.count(chosen), reading.list(chosen, most=SAMPLE), failing, code, priority)
     jobs, sample, documents, above = 0, list[Job](), set[int](), 1
     for above, below in id_ranges(session, seconds):
         if found := reading.count(chosen, from_id=above, before_id=below):

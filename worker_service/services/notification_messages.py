@@ -5,26 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.errors import in_a_sentence
 from worker_service.base.humanize import counted
+from worker_service.handlers.contract import Message
 from worker_service.jobs.history import Notice
 from worker_service.settings.notifications import KINDS, OWNER, NotifyRule
 
 _LINES_MOST = 20
-
-
 _CHARACTERS_MOST = 500
 """Per notice. A message is a job, whose payload is limited."""
-
-
-class Notification(Struct, frozen=True):
-    to: str
-    subject: str
-    text: str
-    data: Mapping[str, object]
 
 
 def messages(
@@ -35,7 +26,8 @@ def messages(
     machine: str,
     names: Mapping[int, str] = {},
     page: str | None = None,
-) -> Iterator[Notification]:
+    at: str = "",
+) -> Iterator[Message]:
     """`names`: file or job by id of the notice."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
@@ -43,12 +35,8 @@ def messages(
         if to:
             by_address.setdefault(to, []).append(_shortened(notice))
     for to, some in by_address.items():
-        yield Notification(
-            to,
-            f"pagemill on {machine}: {_in_a_line(some)}",
-            "\n".join(_in_words(some, names, page)),
-            _in_data(rule, some),
-        )
+        subject = f"pagemill on {machine}: {_in_a_line(some)}"
+        yield Message(to, subject, "\n".join(_in_words(some, names, page)), _in_data(rule, some), at)
 
 
 def _shortened(notice: Notice) -> Notice:
@@ -81,31 +69,14 @@ def _in_words(notices: Sequence[Notice], names: Mapping[int, str], page: str | N
 
 
 def _link(notice: Notice, page: str | None) -> str:
-    kind, number = next(
-        (
-            (kind, number)
-            for kind, number in (
-                ("batches", notice.batch_id if notice.kind.startswith("batch.") else None),
-                ("documents", notice.document_id),
-                ("jobs", notice.job_id),
-            )
-            if number is not None
-        ),
-        ("", None),
-    )
-    return f"{page}/{kind}/{number}" if page and number is not None else ""
+    batch_id = notice.batch_id if notice.kind.startswith("batch.") else None
+    places = (("batches", batch_id), ("documents", notice.document_id), ("jobs", notice.job_id))
+    return next((f"{page}/{kind}/{number}" for kind, number in places if page and number is not None), "")
 
 
 def _line(notice: Notice, name: str) -> str:
-    return ": ".join(
-        part
-        for part in (
-            " ".join(filter(None, (_subject(notice), name))),
-            notice.code,
-            in_a_sentence(notice.message or "", notice.remedy),
-        )
-        if part
-    )
+    what = " ".join(filter(None, (_subject(notice), name)))
+    return ": ".join(filter(None, (what, notice.code, in_a_sentence(notice.message or "", notice.remedy))))
 
 
 def _subject(notice: Notice) -> str:

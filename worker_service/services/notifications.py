@@ -65,11 +65,7 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:
         known = ", ".join(rule.name for rule in session.settings.notify)
-        what = (
-            f"no [[notify]] is called {name!r}: there are {known}"
-            if known
-            else "there is no [[notify]] in the settings"
-        )
+        what = f"no [[notify]] is called {name!r}: there are {known}" if known else "the settings have no [[notify]]"
         raise BadInput(f"{what}; docs/notify.md shows one")
     to = dict.fromkeys(
         address
@@ -183,9 +179,9 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
         machine=socket.gethostname(),
         names=_names(session, concerned),
         page=server_address.address(session.settings),
+        at=_iso_now(session),
     )
-    jobs = [_job(Message(one.to, one.subject, one.text, one.data, _iso_now(session))) for one in due]
-    return len(session.store.notices.advance(_reader(rule), since, newest, jobs) or ())
+    return len(session.store.notices.advance(_reader(rule), since, newest, list(map(_job, due))) or ())
 
 
 def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:

@@ -50,8 +50,7 @@ class PageLocked(NoPageImage, code="locked"):
     """The file needs a password, or another one."""
 
 
-class RendererBusy(NoPageImage, code="too_many_drawn", exit_code=75):
-    pass
+class RendererBusy(NoPageImage, code="too_many_drawn", exit_code=75): ...
 
 
 class PlacedWord(Struct, frozen=True):
@@ -304,7 +303,7 @@ class PageRenderer:
 def _answer(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
     try:
         # Another request may have rendered it meanwhile.
-        if not (request.target.is_file() and _words_of(request.target).is_file()):
+        if not _is_cached(request.target):
             _render(pool, request, number, job_type)
     except (PagemillError, OSError) as error:
         refusal = error if isinstance(error, NoPageImage) else NoPageImage(f"the page could not be rendered: {error}")

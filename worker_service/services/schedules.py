@@ -48,8 +48,6 @@ TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or write schedule_in_daemon = true above the first [table] of the "
     "settings, and restart the daemon"
 )
-
-
 _NOT_OF_A_NAME = re.compile(r"[^\w .-]+")
 
 WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
