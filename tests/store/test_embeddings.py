@@ -199,7 +199,6 @@ def test_a_new_model_takes_over_when_all_documents_have_its_vectors(store: Store
     assert (store.embeddings.model(), store.embeddings.is_behind("new/1")) == (MODEL, True)
     assert find(store, "boat")[0] == 1
     store.leases.complete(job.lease)
-
     assert embed(store, "new/1") == ["the tax is due"]
     assert store.embeddings.model() == "new/1"
     assert find(store, "boat", "new/1")[0] == 1
