@@ -34,6 +34,7 @@ from tests.kit.system import Daemon, System
 from tests.system import chaos_library
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.job import Job, NewJob, Status
+from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.runner.processes import ATTEMPT, marks_of, pool_id_of, pool_mark
 from worker_service.runner.worker_lock import staging_root
@@ -232,14 +233,15 @@ class Storm:
 
         def is_quiet() -> bool:
             self._hurry()
-            for job in self._jobs(Status.FAILED):
+            failed = self._failed()
+            for job in failed:
                 # Capped, as promised (P6). A person's wish brings it back, and then it must complete.
                 self.revived[str(job.error_code)] += 1
                 if job.error_code != _EXPECTED_FAILURE:
                     self.faults.append(f"job {job.id} ({job.job_type}) failed: {job.error_code}: {job.error_message}")
             self.system.store.steering.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
             counts = self.system.store.overview.counts().by_status
-            has_live = any(counts.get(status) for status in (Status.PENDING, Status.RUNNING, Status.FAILED))
+            has_live = failed or any(counts.get(status) for status in (Status.PENDING, Status.RUNNING))
             return not has_live and (self._library is None or self._library.is_embedded())
 
         if not _within(_CALM_SECONDS, is_quiet):
@@ -252,6 +254,16 @@ class Storm:
         code = healthy.ends()
         if code != 0:
             self.faults.append(f"the healthy daemon ended with exit code {code}")
+
+    def _failed(self) -> list[Job]:
+        """Return failed jobs, without readings of documents that were removed or are read again since."""
+        documents = self.system.store.library.documents(DocumentSelector(), most=1000)
+        newest = {one.id: one.index_generation for one in documents}
+        return [
+            job
+            for job in self._jobs(Status.FAILED)
+            if job.document_id is None or newest.get(job.document_id) == job.generation
+        ]
 
     def _why(self, job: Job) -> str:
         gates = "; ".join(f"{gate.code} {gate.detail}" for gate in self.system.store.gates.explain(job.id))
