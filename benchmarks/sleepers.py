@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.page_recognition import DrawnPage, ReadPage
 from job_handlers.reading.page_settings import PageSource, read_ranges
 from worker_service.handlers import Context, Done, Handler
 
@@ -62,14 +63,14 @@ class _Sleeper:
     def has_pending(self) -> bool:
         return bool(self._told)
 
-    def receive(self) -> tuple[int, shipped.DrawnPage | shipped.ReadPage]:
+    def receive(self) -> tuple[int, DrawnPage | ReadPage]:
         number, told_at = self._told.popleft()
         part = _DRAWING if number > 0 else 1 - _DRAWING
         self._free_at = max(self._free_at, told_at) + self._seconds * part
         time.sleep(max(0.0, self._free_at - time.monotonic()))
         if number > 0:
-            return number, shipped.DrawnPage(f"{self._content}-{number}")
-        return number, shipped.ReadPage(f"Page {-number}. {_TEXT}", "ocr", 90.0)
+            return number, DrawnPage(f"{self._content}-{number}")
+        return number, ReadPage(f"Page {-number}. {_TEXT}", "ocr", 90.0)
 
 
 ranges = [Handler(NEAR, empty_range, dict), Handler(FAR, empty_range, dict, runs_on_cluster=True)]

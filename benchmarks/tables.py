@@ -25,7 +25,7 @@ from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ingest import examine_page
 from job_handlers.reading.ocr import WayToRead
-from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
+from job_handlers.reading.page_recognition import PagePicture, ReadPage, read_page
 from job_handlers.reading.preprocess import Gray
 
 pymupdf: Any = partly_typed

@@ -20,7 +20,7 @@ from benchmarks.corpus import (
 )
 from benchmarks.corpus import HELD_BACK as HELD_BACK_BODIES
 from job_handlers.reading import ocr, pdf
-from job_handlers.reading.ocr_pages import draw_page, read_page
+from job_handlers.reading.page_recognition import draw_page, read_page
 from tests.full_length import only_in_full
 
 SCANS, HELD_BACK = (

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from job_handlers.reading import layout
+from job_handlers.reading import layout, page_recognition
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import Reader
+from job_handlers.reading.page_recognition import PagePicture, ReadPage
 from job_handlers.reading.page_settings import read_ranges
 from tests import fake_distributions as installed
 from worker_service.handlers import Context, Done, Permanent, digest
@@ -24,7 +25,7 @@ _MARKER = "has-failed"
 _GO_ON = "may-go-on"
 _NOISE_SECONDS = 0.02
 
-_read_page = shipped.read_page
+_read_page = page_recognition.read_page
 _place = Path()
 _is_held = _is_noise = False
 
@@ -36,7 +37,7 @@ def run(context: Context[shipped.OcrPagesPayload]) -> Done:
     _place = context.keep / digest([context.document.content, context.document.settings])
     _place.mkdir(exist_ok=True)
     # The page is read in a process of its own, which is forked from this one.
-    shipped.read_page = _noted_page
+    page_recognition.read_page = _noted_page
     name = context.inputs["original"].name
     _is_held = name.startswith("slow")
     _is_noise = name.startswith("noise")
@@ -49,14 +50,14 @@ def run(context: Context[shipped.OcrPagesPayload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(reader: Reader, picture: shipped.PagePicture) -> shipped.ReadPage:
+def _noted_page(reader: Reader, picture: PagePicture) -> ReadPage:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():
         time.sleep(0.005)
     if _is_noise:
         time.sleep(_NOISE_SECONDS)
-        return shipped.ReadPage(noise(picture.number), "ocr", 90.0, layout.encode(layout.Layout(picture.size)))
+        return ReadPage(noise(picture.number), "ocr", 90.0, layout.encode(layout.Layout(picture.size)))
     return _read_page(reader, picture)
 
 

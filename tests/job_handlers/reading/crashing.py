@@ -10,8 +10,10 @@ import signal
 from typing import Any
 
 from job_handlers.reading import ocr_pages as shipped
+from job_handlers.reading import page_recognition
+from job_handlers.reading.page_recognition import PagePicture, ReadPage
 
-_read_page = shipped.read_page
+_read_page = page_recognition.read_page
 
 
 class _FailingReader:
@@ -21,7 +23,7 @@ class _FailingReader:
     read_in_parts = read
 
 
-def _crash(reader: Any, picture: shipped.PagePicture) -> shipped.ReadPage:
+def _crash(reader: Any, picture: PagePicture) -> ReadPage:
     if picture.number == 3 or (picture.number == 2 and not picture.is_in_parts):
         faulthandler.disable()
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -29,5 +31,5 @@ def _crash(reader: Any, picture: shipped.PagePicture) -> shipped.ReadPage:
     return _read_page(failing if picture.number == 4 else reader, picture)
 
 
-shipped.read_page = _crash
+page_recognition.read_page = _crash
 ocr_pages = shipped.ocr_pages

@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks.markdown_accuracy import score
 from benchmarks.markdown_truth import reports
 from job_handlers.file_kinds import kind_of
-from job_handlers.reading import ingest, ocr_pages, pdf
+from job_handlers.reading import flow_pictures, ingest, page_recognition, pdf
 from job_handlers.reading.blocks import TextLine, divide_lines, facts_of
 from job_handlers.reading.ocr import WayToRead, reader_for
 from tests.job_handlers.reading.documents import prose, scan
@@ -34,20 +34,20 @@ def read(path: Path) -> Sequence[StructuredPage]:
     """Read a file in this process."""
     kind, results = kind_of(path), list[PageResult]()
     if kind.is_flowing:
-        look, recognise = ingest._flow_reader(path, kind, path.parent), ocr_pages._flow_reader(path, kind, ENGLISH)
+        look, recognise = ingest._flow_reader(path, kind, path.parent), flow_pictures.flow_reader(path, kind, ENGLISH)
         count = look(0)
         assert isinstance(count, ingest.PageCount)
         for number in range(1, count.pages + 1):
             found = look(number)
             page = recognise(-number) if isinstance(found, ingest.ExaminedPage) and found.scan else found
-            assert isinstance(page, ingest.ExaminedPage | ocr_pages.ReadPage)
+            assert isinstance(page, ingest.ExaminedPage | page_recognition.ReadPage)
             results.append(PageResult(number, "", page.text, page.method, None, page.layout))
     else:
         with pdf.PagedFile(path) as book:
             for number in range(1, book.pages + 1):
                 page = ingest.examine_page(book, number)
                 if page.scan:
-                    page = ocr_pages.read_page(reader_for(ENGLISH), ocr_pages.draw_page(book, number))
+                    page = page_recognition.read_page(reader_for(ENGLISH), page_recognition.draw_page(book, number))
                 results.append(PageResult(number, "", page.text, page.method, None, page.layout))
     return structure_of(results)
 

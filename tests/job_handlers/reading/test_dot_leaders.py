@@ -10,7 +10,7 @@ from benchmarks.accuracy import character_errors
 from benchmarks.corpus import CLEAN, HELD_BACK, NOISY_150, SKEWED, SPECKED, Look, contents
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
-from job_handlers.reading.ocr_pages import draw_page, read_page
+from job_handlers.reading.page_recognition import draw_page, read_page
 
 
 def test_a_title_its_dots_and_its_page_are_a_line_of_text_and_words_with_their_places(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from job_handlers.reading import layout, ocr
-from job_handlers.reading.ocr_pages import PagePicture, read_page
+from job_handlers.reading.page_recognition import PagePicture, read_page
 from job_handlers.reading.preprocess import Gray
 
 pymupdf: Any = partly_typed

@@ -18,7 +18,7 @@ from benchmarks.corpus import REAL
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ocr import neural
 from job_handlers.reading.ocr.second_pass import SecondReader
-from job_handlers.reading.ocr_pages import PagePicture, read_page
+from job_handlers.reading.page_recognition import PagePicture, read_page
 from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 from tests.job_handlers.reading.kit import Library

@@ -14,7 +14,7 @@ from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import WayToRead
-from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
+from job_handlers.reading.page_recognition import PagePicture, ReadPage, read_page
 from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.reading_order import block_order
 from job_handlers.reading.tables import RulingLine, TextPiece, find
