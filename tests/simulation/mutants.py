@@ -242,7 +242,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("engines", nargs="+", metavar="NAME=ARGUMENTS", help="what pytest is to be given")
     given = parser.parse_args(words)
     place = Path(tempfile.mkdtemp())
-    for name in subprocess.check_output(["git", "ls-files"], cwd=CHECKOUT, text=True).splitlines():
+    names = subprocess.check_output(["git", "ls-files"], cwd=CHECKOUT, text=True).splitlines()
+    for name in (one for one in names if (CHECKOUT / one).is_file()):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(CHECKOUT / name, place / name)
     for mutant in MUTANTS:
