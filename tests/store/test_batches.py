@@ -474,14 +474,6 @@ def test_of_a_batch_with_a_job_that_is_refused_there_is_nothing(store: Store) ->
     assert (store.batches.list(), everything(store)) == ([], {})
 
 
-def test_a_job_of_a_batch_is_its_own_though_another_with_its_key_lives(store: Store, enqueue: Enqueue) -> None:
-    enqueue(unique_key="u")
-
-    [mine] = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages", unique_key="u")]).jobs
-
-    assert (mine.existing, store.reading.get(mine.job_id or 0).batch_id) == (False, 1)
-
-
 def test_batches_are_listed_by_owner_and_state_the_newest_first(store: Store) -> None:
     first, second, other = add(store), add(store), add(store, owner="bob")
 
