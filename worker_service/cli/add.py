@@ -153,21 +153,20 @@ def add(
     pagemill add /srv/scans --watch
 
     Read files, all files below directories, folders of Google Drive, and addresses. - reads a list of them from stdin,
-    one per line. What is added together is a batch: the command prints batch:7, which `wait`, `ls` and `priority` take.
+    one per line. What is added together is a batch: it prints batch:7, which `wait`, `ls` and `priority` take.
 
     Files that have been read and have not changed are neither downloaded nor read again, except with --force or other
     reading options. Hidden files, symbolic links and files of unknown formats below a directory are skipped and listed.
     The options that choose files of folders also apply to directories, which the daemon then lists.
 
-    With --watch, a schedule reads what is new or changed in each folder, now and again and again; it is no batch.
-    `pagemill schedules` lists what is watched.
+    With --watch, a schedule reads what is new or changed in each folder, at once and then regularly; this is no batch.
+    `pagemill schedules` lists it.
 
-    --notify sends one message when the batch has ended, with the names of its files: by mail, to a URL, to what the
-    credential apprise-NAME names, or to the owner's address in [addresses] (me).
+    --notify sends one message at the end of the batch: by mail, to a URL, to apprise:NAME, or to the owner's address in
+    [addresses] (me). --then and --on-failure apply to each document, each time it is read.
 
-    An owner has one active batch; the setting owner_policy decides what happens to the others. --then and --on-failure
-    apply to each document, each time it is read. With --wait, the exit code is 1 if a part of the batch failed, and 124
-    after the timeout.
+    An owner has one active batch; the setting owner_policy decides what happens to the others. With --wait, the exit
+    code is 1 if a part of the batch failed, and 124 after the timeout.
     """
     words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
     if submission.watch:

@@ -128,8 +128,8 @@ def ls(
 
     List documents, newest first, with their state and progress.
 
-    The CSV and the workbook also have the tags, source, size, digests (SHA-256, MD5) and time of reading. Files that
-    failed before they became documents are listed without a number.
+    The CSV and the workbook also have tags, source, digests and the time of reading. Files that failed before they
+    became documents have no number.
     """
     if as_csv or for_excel or xlsx is not None:
         if limit is not None or before_id is not None:

@@ -92,8 +92,8 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
     pagemill documents adopt /srv/read --owner alice --yes
 
     Record files that another program has read. If report.txt is next to report.pdf, a job imports that text, with a
-    form feed between pages; a file without a text is recorded as not_indexed. No file is moved, and documents that are
-    known do not change.
+    form feed between pages; a file without a text is recorded as not_indexed. No file is moved, and known documents do
+    not change.
     """
     found = files_to_adopt(directory)
     read = sum(one.text is not None for one in found)

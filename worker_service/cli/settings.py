@@ -77,9 +77,9 @@ def reload(call: Invocation) -> int:
     sudo systemctl reload pagemill pagemill-commands
 
     Make the running daemons read the settings file again; nothing is stopped. Schedules, notifications, limits, the age
-    at which jobs are deleted and a few intervals change at once. All other settings, such as your own programs, job
-    types and numbers of slots, need a restart: `systemctl restart pagemill pagemill-commands`, which returns running
-    jobs to the queue. The daemon's log names what has changed, and what needs a restart.
+    at which jobs are deleted and a few intervals change at once; the command lists them. Other settings, such as your
+    own programs, need a restart, which returns running jobs to the queue: `systemctl restart pagemill
+    pagemill-commands`. The daemon's log names both.
 
     The web page reads its settings when it starts: `systemctl restart pagemill-web` disturbs no job.
     """

@@ -41,14 +41,13 @@ def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) ->
     sudo pagemill upgrade --back
 
     Stop the daemon, back up the database, install the new version with pip, update the database and the units, start
-    the daemon, and check that it runs and the database is sound. If a step fails, the earlier version and the backup
-    are put back.
+    the daemon, and check both. If a step fails, the earlier version and the backup are put back.
 
     WHAT is a checkout, a file or a name as for pip; by default, what this version was installed from. Every command is
     printed before it runs. For a service of your own (`service install --user`), leave out sudo.
 
-    The earlier version and the backup stay until the next upgrade. --back returns to both: jobs that were added after
-    the upgrade are lost, and the database of the new version is kept under another name.
+    The earlier version and the backup stay until the next upgrade. --back returns to both: jobs added since are lost,
+    and the newer database is kept under another name.
     """
     is_users = not _SYSTEM_UNIT.exists()
     if is_users and not user_unit(os.environ).exists():
