@@ -19,11 +19,6 @@ def job(run: Run, job_id: int = 1) -> dict[str, Any]:
     return found
 
 
-def test_the_id_and_nothing_else_is_printed(run: Run) -> None:
-    assert run("enqueue", "ocr_pages").stdout == "1\n"
-    assert run("enqueue", "ocr_pages").stdout == "2\n"
-
-
 def test_every_option_reaches_its_column(run: Run) -> None:
     run("enqueue", "download")
 
@@ -41,13 +36,6 @@ def test_every_option_reaches_its_column(run: Run) -> None:
         "waits_for": [{"id": 1, "status": "pending"}],
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
-
-
-def test_a_plain_job_has_the_defaults_of_the_table(run: Run) -> None:
-    run("enqueue", "ocr_pages")
-
-    row = job(run)
-    assert (row["platform"], row["priority"], row["max_retries"], row["payload"]) == ("local", 5, 3, None)
 
 
 def test_without_a_number_of_its_own_a_job_gets_the_retries_that_the_settings_give_its_type(
@@ -186,14 +174,6 @@ def test_of_a_type_that_no_live_worker_knows_nothing_is_refused(run: Run, daemon
 
 def worker(name: str, schema: str | None) -> Worker:
     return Worker(name, "here", "boot", 1, "0", 1, 1, [HandlerFacts("ocr_pages", payload_schema=schema)])
-
-
-def test_a_job_type_is_not_empty(run: Run) -> None:
-    assert "the job type is empty" in run("enqueue", " ", fails=2).stderr
-
-
-def test_waiting_for_a_job_that_is_not_there_is_refused(run: Run) -> None:
-    assert "there is no job 99" in run("enqueue", "a", "--after", "99", fails=66).stderr
 
 
 def test_a_live_job_with_the_unique_key_is_returned_instead(run: Run) -> None:

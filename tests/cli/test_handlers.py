@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests import fake_distributions as installed
-from tests.cli.conftest import COMMAND, ROOT, Process, Run
+from tests.cli.conftest import COMMAND, ROOT, Run
 
-Environment = dict[str, str]
-Install = Callable[..., Environment]
+Install = Callable[..., None]
 
 COUNTER = """
 from dataclasses import dataclass
@@ -52,41 +51,37 @@ broken = Handler("", run, Payload) if BROKEN else None
 
 
 @pytest.fixture
-def install(tmp_path: Path) -> Install:
-    """A distribution on the path, and of the shipped handlers those that are named. Returns the environment that finds
-    them.
-    """
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """A distribution on the path of the children, and of the shipped handlers those that are named."""
 
     def install(
         source: str = COUNTER.replace("BROKEN", "False"), *, shipped: Iterable[str] = (), **points: str
-    ) -> Environment:
+    ) -> None:
         path = tmp_path / "site"
         points = points or {"count_pages": "acme_pages:counter", "needs_engine": "acme_pages:lacking"}
         installed.install(path, "acme-pages", points)
         installed.keep_of_the_shipped(path, *shipped)
         (path / "acme_pages.py").write_text(source)
-        return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}"}
+        monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{path}")
 
     return install
 
 
 @pytest.fixture
-def own_programs(tmp_path: Path) -> Environment:
-    """Finds the programs of the settings, and no other handler."""
-    installed.keep_of_the_shipped(tmp_path / "site", "command")
-    path = f"{ROOT}{os.pathsep}{tmp_path / 'site'}"
-    return {**os.environ, "PYTHONPATH": path, "WORKER_CONFIG": str(tmp_path / "pagemill.toml")}
+def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings, whose programs are the only handlers."""
+    monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "pagemill.toml"))
+    return tmp_path / "pagemill.toml"
 
 
 # ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_attempt_is_told_on_stderr_and_its_result_is_data(
-    process: Process, install: Install, tmp_path: Path
-) -> None:
+def test_an_attempt_is_told_on_stderr_and_its_result_is_data(run: Run, install: Install, tmp_path: Path) -> None:
+    install()
     (tmp_path / "job.json").write_text('{"pages": 3}')
 
-    result = process("run-one", "--type", "count_pages", "--payload", "@job.json", "--account", "u", env=install())
+    result = run("run-one", "--type", "count_pages", "--payload", "@job.json", "--account", "u")
 
     assert json.loads(result.stdout) == {"pages": 3}
     # Progress may be told between two lines.
@@ -111,46 +106,50 @@ def test_an_attempt_is_told_on_stderr_and_its_result_is_data(
         ),
     ],
 )
-def test_an_attempt_that_is_not_done_says_why(process: Process, install: Install, then: str, said: list[str]) -> None:
+def test_an_attempt_that_is_not_done_says_why(run: Run, install: Install, then: str, said: list[str]) -> None:
+    install()
     payload = json.dumps({"pages": 1, "then": then})
 
-    result = process("run-one", "--type", "count_pages", "--payload", payload, env=install(), fails=1)
+    result = run("run-one", "--type", "count_pages", "--payload", payload, fails=1)
 
     assert result.stdout == ""
     assert all(line in result.stderr for line in said), result.stderr
 
 
 @pytest.mark.parametrize("payload", ["{oops", '{"page": 1}'])
-def test_a_bad_payload_ends_65(process: Process, install: Install, payload: str) -> None:
-    process("run-one", "--type", "count_pages", "--payload", payload, env=install(), fails=65)
+def test_a_bad_payload_ends_65(run: Run, install: Install, payload: str) -> None:
+    install()
+    run("run-one", "--type", "count_pages", "--payload", payload, fails=65)
 
 
-def test_a_type_without_a_handler_ends_69_and_names_those_there_are(process: Process, install: Install) -> None:
-    result = process("run-one", "--type", "count_page", env=install(), fails=69)
+def test_a_type_without_a_handler_ends_69_and_names_those_there_are(run: Run, install: Install) -> None:
+    install()
+    result = run("run-one", "--type", "count_page", fails=69)
 
     assert {"count_pages,", "needs_engine,"} <= {*f"{result.stderr.strip()},".split()}
 
 
-def test_a_missing_capability_ends_69(process: Process, install: Install) -> None:
-    result = process("run-one", "--type", "needs_engine", env=install(), fails=69)
+def test_a_missing_capability_ends_69(run: Run, install: Install) -> None:
+    install()
+    result = run("run-one", "--type", "needs_engine", fails=69)
 
     assert "the engine is not installed" in result.stderr
 
 
-def test_a_handler_that_is_set_aside_ends_69_with_the_reason(process: Process, install: Install) -> None:
-    environment = install(COUNTER.replace("BROKEN", "True"))
+def test_a_handler_that_is_set_aside_ends_69_with_the_reason(run: Run, install: Install) -> None:
+    install(COUNTER.replace("BROKEN", "True"))
 
-    result = process("run-one", "--type", "count_pages", env=environment, fails=69)
+    result = run("run-one", "--type", "count_pages", fails=69)
 
     assert "is not the name of a job type" in result.stderr
 
 
-def test_with_json_the_whole_end_is_one_object(process: Process, install: Install) -> None:
-    environment = install()
+def test_with_json_the_whole_end_is_one_object(run: Run, install: Install) -> None:
+    install()
 
-    done = process("run-one", "--json", "--type", "count_pages", "--payload", '{"pages": 3}', env=environment)
+    done = run("run-one", "--json", "--type", "count_pages", "--payload", '{"pages": 3}')
     payload = '{"pages": 3, "then": "never"}'
-    never = process("run-one", "--json", "--type", "count_pages", "--payload", payload, env=environment, fails=1)
+    never = run("run-one", "--json", "--type", "count_pages", "--payload", payload, fails=1)
 
     told = json.loads(done.stdout)
     assert (told["outcome"], told["result"], told["follow_ups"]) == ("done", {"pages": 3}, ["assemble"])
@@ -159,27 +158,24 @@ def test_with_json_the_whole_end_is_one_object(process: Process, install: Instal
 
 
 def test_its_files_stay_only_in_a_directory_that_was_named(
-    process: Process, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     words = ("run-one", "--type", "count_pages", "--payload", '{"pages": 3}')
-    environment = install()
+    install()
 
-    process(*words, env=environment)
-    process(*words, "--directory", "kept", env=environment)
+    run(*words)
+    run(*words, "--directory", "kept")
 
     assert [*(tmp_path / "tmp").iterdir()] == []
     assert [file.read_text() for file in (tmp_path / "kept").rglob("out.txt")] == ["x"]
 
 
-def test_a_program_of_the_settings_runs_without_a_database(
-    process: Process, own_programs: Environment, tmp_path: Path, no_database: Path
-) -> None:
-    settings = tmp_path / "pagemill.toml"
-    settings.write_text('[commands.greet]\nargv = ["/bin/echo", "hello", "{account}"]\n')
+def test_a_program_of_the_settings_runs_without_a_database(run: Run, own_programs: Path, no_database: Path) -> None:
+    own_programs.write_text('[commands.greet]\nargv = ["/bin/echo", "hello", "{account}"]\n')
 
-    result = process("run-one", "--type", "greet", "--account", "you", env=own_programs)
+    result = run("run-one", "--type", "greet", "--account", "you")
 
     assert json.loads(result.stdout) == {"exit_code": 0}
     assert "hello you" in result.stderr
@@ -189,8 +185,9 @@ def test_a_program_of_the_settings_runs_without_a_database(
 # ── handlers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_installed_is_listed_with_what_it_may_use(process: Process, install: Install) -> None:
-    lines = process("handlers", "ls", env=install(shipped=installed.shipped())).stdout.splitlines()
+def test_what_is_installed_is_listed_with_what_it_may_use(run: Run, install: Install) -> None:
+    install(shipped=installed.shipped())
+    lines = run("handlers", "ls").stdout.splitlines()
 
     assert lines[0].split() == "TYPE CLASS MEMORY CPU TIME TIME NETWORK SANDBOX FROM STATE".split()
     by_type = {line.split()[0]: " ".join(line.split()) for line in lines[1:]}
@@ -199,22 +196,22 @@ def test_what_is_installed_is_listed_with_what_it_may_use(process: Process, inst
     assert installed.shipped().keys() - {"command"} <= by_type.keys()
 
 
-def test_what_is_set_aside_is_listed_with_its_reason(process: Process, install: Install) -> None:
-    environment = install("1 / 0", count_pages="acme_pages:handler")
+def test_what_is_set_aside_is_listed_with_its_reason(run: Run, install: Install) -> None:
+    install("1 / 0", count_pages="acme_pages:handler")
 
-    listed = json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
+    listed = json.loads(run("handlers", "ls", "--json").stdout)["items"]
     [told] = [one for one in listed if one["type"] == "count_pages"]
 
     assert told["distribution"] == "acme-pages"
     assert "ZeroDivisionError" in told["set_aside"]
 
 
-def test_a_handler_is_shown_with_all_that_it_declares_and_its_schema(process: Process, install: Install) -> None:
-    environment = install()
+def test_a_handler_is_shown_with_all_that_it_declares_and_its_schema(run: Run, install: Install) -> None:
+    install()
 
-    shown = process("handlers", "show", "count_pages", env=environment).stdout
-    told = json.loads(process("handlers", "show", "count_pages", "--json", env=environment).stdout)
-    schema = json.loads(process("handlers", "show", "count_pages", "--schema", env=environment).stdout)
+    shown = run("handlers", "show", "count_pages").stdout
+    told = json.loads(run("handlers", "show", "count_pages", "--json").stdout)
+    schema = json.loads(run("handlers", "show", "count_pages", "--schema").stdout)
 
     assert "spec                 acme_pages:counter\n" in shown
     assert "wall_seconds         60\n" in shown
@@ -223,22 +220,25 @@ def test_a_handler_is_shown_with_all_that_it_declares_and_its_schema(process: Pr
     assert (told["class"], told["network"], told["sandbox"], told["missing"]) == ("cpu", False, "strict", None)
 
 
-def on_path(place: Path) -> Environment:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}"}
+def add_to_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{place}")
 
 
 WORDS = ("run-one", "--type", "count_words", "--payload", '{"words": ["a", "bb"]}')
 
 
-def test_a_new_handler_installs_with_its_own_pyproject_and_runs(process: Process, tmp_path: Path) -> None:
-    process("handlers", "new", "count_words")
+def test_a_new_handler_installs_with_its_own_pyproject_and_runs(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("handlers", "new", "count_words")
 
     place = tmp_path / "installed"
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(place)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], cwd=tmp_path, check=True, timeout=120)
 
     assert sorted(file.name for file in place.glob("*.py")) == ["count_words.py"]
-    assert json.loads(process(*WORDS, env=on_path(place)).stdout) == {"longest": "bb"}
+    add_to_path(place, monkeypatch)
+    assert json.loads(run(*WORDS).stdout) == {"longest": "bb"}
 
 
 def test_a_new_handler_leaves_a_pyproject_alone_and_prints_its_lines(run: Run, tmp_path: Path) -> None:
@@ -251,8 +251,10 @@ def test_a_new_handler_leaves_a_pyproject_alone_and_prints_its_lines(run: Run, t
     assert lines == {"project": {"entry-points": {"worker_service.handlers": {"count_words": "count_words:handler"}}}}
 
 
-def test_a_handler_runs_from_a_file_in_the_handlers_directory(process: Process, tmp_path: Path) -> None:
-    process("handlers", "new", "count_words")
+def test_a_handler_runs_from_a_file_in_the_handlers_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("handlers", "new", "count_words")
     dropped = tmp_path / "dropped"
     dropped.mkdir()
     for name in ("count_words.py", "test_count_words.py"):
@@ -260,10 +262,11 @@ def test_a_handler_runs_from_a_file_in_the_handlers_directory(process: Process, 
     (dropped / "broken.py").write_text("1 / 0")
     (dropped / "exposed.py").write_text("handlers = []")
     (dropped / "exposed.py").chmod(0o666)
-    environment = {**on_path(tmp_path), "WORKER_HANDLERS_DIR": str(dropped)}
+    add_to_path(tmp_path, monkeypatch)
+    monkeypatch.setenv("WORKER_HANDLERS_DIR", str(dropped))
 
-    assert json.loads(process(*WORDS, env=environment).stdout) == {"longest": "bb"}
-    listed = json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
+    assert json.loads(run(*WORDS).stdout) == {"longest": "bb"}
+    listed = json.loads(run("handlers", "ls", "--json").stdout)["items"]
     found = {one["type"]: str(one) for one in listed if one["type"] in ("broken", "count_words", "exposed")}
     assert "test_count_words" not in str(listed)
     assert sorted(found) == ["broken", "count_words", "exposed"]
@@ -288,15 +291,13 @@ def test_a_name_that_cannot_be_a_module_is_refused(run: Run, tmp_path: Path, nam
     assert [*tmp_path.glob("*.py")] == []
 
 
-def test_a_program_of_the_owner_is_shown_with_what_holds_for_it(
-    process: Process, own_programs: Environment, tmp_path: Path
-) -> None:
-    settings = tmp_path / "pagemill.toml"
+def test_a_program_of_the_owner_is_shown_with_what_holds_for_it(run: Run, own_programs: Path) -> None:
+
     argv = '["/bin/echo", "--key=secret", ["--user", "{account?}"], "{payload.ids*}"]'
     more = 'memory = "2 GiB"\nsandbox = "strict"\nwrite = ["/srv/out"]\npermanent = [2, 64]\nstdin = "{payload}"\n'
-    settings.write_text(f"[commands.greet]\nargv = {argv}\n{more}")
+    own_programs.write_text(f"[commands.greet]\nargv = {argv}\n{more}")
 
-    told = process("handlers", "show", "greet", env=own_programs).stdout
+    told = run("handlers", "show", "greet").stdout
 
     shown = dict(line.split(None, 1) for line in told.split("\n\n")[0].splitlines())
     assert (shown["program"], shown["takes"], shown["stdin"]) == ("/bin/echo", "{account?} {payload.ids*}", "{payload}")
@@ -307,11 +308,10 @@ def test_a_program_of_the_owner_is_shown_with_what_holds_for_it(
     assert "secret" not in told
 
 
-def test_ctrl_c_ends_an_attempt_and_all_that_it_started(own_programs: Environment, tmp_path: Path) -> None:
-    settings = tmp_path / "pagemill.toml"
-    settings.write_text('[commands.wait]\nargv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]\n')
+def test_ctrl_c_ends_an_attempt_and_all_that_it_started(own_programs: Path) -> None:
+    own_programs.write_text('[commands.wait]\nargv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]\n')
     words = [*COMMAND, "run-one", "--type", "wait"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, env=own_programs, text=True) as child:
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         program = int(child.stderr.readline())
 

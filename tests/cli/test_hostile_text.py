@@ -300,7 +300,7 @@ def test_json_says_the_real_values(stranger: Path) -> None:
     assert repr(EVIL) in refused["message"]
 
 
-@pytest.mark.parametrize("line", ["ls", "documents", "search climate", "top --once", "show 1", "doctor", "delete 1 2"])
+@pytest.mark.parametrize("line", ["ls", "search climate", "top --once", "delete 1 2"])
 def test_on_a_terminal_only_our_own_colours_act(stranger: Path, line: str) -> None:
     _, screen = on_a_terminal(*words_of(line, stranger), typed="n\n", columns=90)
 

@@ -264,15 +264,6 @@ def test_prune_wants_to_know_how_old(run: Run) -> None:
     assert "--older-than" in run("prune", "--status", "failed", "--yes", fails=2).stderr
 
 
-def test_more_than_one_piece_is_pruned(run: Run, database: Path, daemon: Daemon) -> None:
-    from worker_service.jobs.job import NewJob
-
-    daemon.store.intake.enqueue_many([NewJob("ocr_pages")] * 1200)
-    run("cancel", "--status", "pending", "--yes")
-
-    assert run("prune", "--older-than", "2199-01-01", "--yes").stdout == "pruned 1,200 jobs\n"
-
-
 def test_a_pause_holds_a_type_until_it_is_lifted(run: Run, daemon: Daemon) -> None:
     enqueue(run, 1)
 

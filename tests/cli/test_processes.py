@@ -117,13 +117,17 @@ def test_init_twice_changes_nothing(run: Run, no_database: Path) -> None:
     ids=lambda mode: f"{mode:04o}",
 )
 def test_init_lets_the_group_write_where_the_directory_is_the_groups(
-    process: Process, tmp_path: Path, folder: int, umask: int, file: int
+    run: Run, tmp_path: Path, folder: int, umask: int, file: int
 ) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(folder)
     database = tmp_path / "shared/pagemill.db"
 
-    process("init", "--database", database, umask=umask)
+    before = os.umask(umask)
+    try:
+        run("init", "--database", database)
+    finally:
+        os.umask(before)
 
     assert database.stat().st_mode & 0o777 == file
 
@@ -244,13 +248,8 @@ def test_on_a_terminal_a_change_is_shown_and_confirmed_and_a_final_one_wants_the
 
 
 @pytest.mark.usefixtures("database")
-def test_words_that_are_not_utf8_are_refused() -> None:
-    words = [b"enqueue", b"a", b"--owner", b"\xff"]
-
-    result = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
-
-    assert result.returncode == 2
-    assert "not UTF-8" in result.stderr
+def test_words_that_are_not_utf8_are_refused(run: Run) -> None:
+    assert "not UTF-8" in run("enqueue", "a", "--owner", "\udcff", fails=2).stderr
 
 
 @pytest.mark.usefixtures("database")
