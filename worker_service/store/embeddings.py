@@ -140,7 +140,7 @@ class PassageEmbeddings(StorePart):
         return some
 
     def _matrix(self, model: str, dimensions: int) -> PassageMatrix:
-        key = (self._store.library.history(), model)
+        key = (f"{self._db.path} {self._store.library.history()}", model)
         with _LOCK, self._db.snapshot():
             matrix = _MATRICES.setdefault(key, PassageMatrix(dimensions))
             matrix.add(self._db.read("embeddings_after", model=model, after=matrix.last_id))
