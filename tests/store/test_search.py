@@ -343,6 +343,7 @@ def test_documents_are_found_by_their_names_and_tags(store: Store) -> None:
     assert [(one.document_id, one.is_named, list(one.page_numbers)) for one in named] == [(1, True, [2])]
     assert [one.document_id for one in find(store, "halden annual report", owner="ann").items if one.is_named] == [2]
     assert [one.document_id for one in find(store, "annual report", tags=("annual report",)).items] == [2]
+    assert find(store, "annual report", owner="nobody").items == []
     assert find(store, "annual report", owner="bob").documents_with_all == 0
 
 

@@ -59,7 +59,7 @@ NAMED_MOST = 200
 _SAMPLE = 12
 """Number of pages by which the language of a query is chosen."""
 
-_TAGS_MOST = 1000
+_TAGS_MOST = 5000
 _NUMBER_MOST = (1 << 63) - 1
 _SIMILAR_MOST = 5
 _SNIPPET = 200
@@ -171,7 +171,8 @@ class PageSearch(StorePart):
         values = {**_filters(request), "most": NAMED_MOST}
         rows = self._db.read("named_documents", query=query, **values)
         words = {fold(operand.strip('"')): operand for operand in operands}
-        for (tag,) in self._db.read("tag_names", owner=request.owner, most=_TAGS_MOST) if words else ():
+        # The tags of all owners: finding out which of them are one owner's takes 70 ms for 100,000 documents.
+        for (tag,) in self._db.read("tag_names", owner=None, most=_TAGS_MOST) if words else ():
             if words.keys() >= (parts := {fold(part) for part in tag.split()}):
                 others = " AND ".join(operand for word, operand in words.items() if word not in parts)
                 rows += self._db.read("tagged_documents", found_tag=tag, query=others, **values)
