@@ -8,24 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.crawl.options import FilesWanted, skip_reason
-from job_handlers.crawl.state import (
-    TO_LIST,
-    TOO_DEEP,
-    ItemDetail,
-    PageFindings,
-)
+from job_handlers.crawl.state import TO_LIST, TOO_DEEP, ItemDetail, PageFindings
 from job_handlers.fetch.sources.tree import Entry
 from worker_service.handlers import CrawlItem, NewJob
 
-_ID_CHARACTERS_MAX = 1000
-
-
-_NAME_CHARACTERS_MAX = 1000
-
-
 REASON_CHARACTERS_MAX = 200
-
-
+_ID_CHARACTERS_MAX = 1000
+_NAME_CHARACTERS_MAX = 1000
 _DANGLING = "the target of a shortcut, which does not exist"
 
 

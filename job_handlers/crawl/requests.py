@@ -34,6 +34,14 @@ class SourceOptions(ReadOptions, frozen=True, kw_only=True):
     def force_in_payload(self) -> dict[str, object]:
         return {"force": True} if self.force else {}
 
+    def in_payload(self) -> dict[str, object]:
+        """Return what the payloads of `crawl` and `download` share."""
+        return {
+            "read": self.reading_settings(),
+            **self.force_in_payload(),
+            **self.actions_and_tags(standing=True),
+        }
+
 
 class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
     mime: tuple[str, ...] = ()
@@ -62,8 +70,8 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         # Path("") is the current directory.
         raise BadInput("the folder is empty", f"name {folders_in_words()}")
     name = folder
-    if folder.startswith(("/", "./", "../", "~")) or Path(folder).exists():
-        directory = Path(folder).expanduser().absolute()
+    if (path := _local_path(folder)) is not None:
+        directory = path.absolute()
         _require_directory(directory)
         folder, name = written(directory), legible(directory)
     source = _source_of(folder)
@@ -73,11 +81,7 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         "credential": options.credential,
         "dry_run": is_dry_run,
         "reconcile": options.reconcile,
-        "download": {
-            "read": options.reading_settings(),
-            **options.force_in_payload(),
-            **options.actions_and_tags(standing=True),
-        },
+        "download": options.in_payload(),
     }
     # Only one job at a time walks a folder; a full walk is not left out because a shorter one is live.
     key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
@@ -91,6 +95,11 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         unique_key=None if is_dry_run else f"{key}:reconcile" if options.reconcile else key,
         concurrency_key=None if is_dry_run else key,
     )
+
+
+def _local_path(word: str) -> Path | None:
+    path = Path(word).expanduser()
+    return path if word.startswith(("/", "./", "../", "~")) or path.exists() else None
 
 
 def for_batch(crawl: NewJob) -> NewJob:
@@ -153,8 +162,7 @@ def _jobs_of_source(
     if not word:
         # Path("") is the current directory.
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
-    path = Path(word).expanduser()
-    if word.startswith(("/", "./", "../", "~")) or path.exists():
+    if (path := _local_path(word)) is not None:
         if isinstance(options, CrawlOptions) and (options.files_wanted() or options.reconcile) and path.is_dir():
             job = for_batch(crawl_job(str(path), options, owner=owner))
             return [(job.name or "", job)]
@@ -178,13 +186,8 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
     credential = options.credential if source.CREDENTIALS else ""
     if reference.is_folder:
         return crawl_job(address, CrawlOptions(**{**asdict(options), "credential": credential}), owner=owner)
-    body = {
-        "credential": credential,
-        "read": options.reading_settings(),
-        **options.force_in_payload(),
-        **options.actions_and_tags(standing=True),
-    }
-    payload = {"source": address} | {name: value for name, value in body.items() if value}
+    body = {"source": address, "credential": credential, **options.in_payload()}
+    payload = {name: value for name, value in body.items() if value}
     return NewJob(
         "download",
         platform=reference.platform,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -10,7 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from job_handlers.crawl.options import CrawlPayload, unique_key_prefix
 from worker_service.handlers import Context, CrawlItem, CrawlItems, CrawlPage, NewJob, Stopped
@@ -70,7 +69,7 @@ class Bookmark(Struct, frozen=True):
     root: Sequence[str] = ()
 
 
-class ItemDetail(Struct, frozen=True):
+class ItemDetail(Struct, frozen=True, omit_defaults=True):
     depth: int = 0
     key: str = ""
     corpus: str = ""
@@ -80,12 +79,11 @@ class ItemDetail(Struct, frozen=True):
 
     @classmethod
     def of_item(cls, item: CrawlItem | None) -> ItemDetail:
-        return cls(**json.loads(item.detail)) if item is not None and item.detail else cls()
+        return msgspec.json.decode(item.detail, type=cls) if item is not None and item.detail else cls()
 
     @property
     def text(self) -> str:
-        values = {name: value for name, value in asdict(self).items() if value}
-        return json.dumps(values, ensure_ascii=False) if values else ""
+        return "" if self == ItemDetail() else msgspec.json.encode(self).decode()
 
 
 class PageFindings(Struct):
@@ -102,8 +100,7 @@ class CrawlRecord:
         self._state: Mapping[str, Any] | None = context.state
 
     def bookmark(self) -> Bookmark:
-        state = self._ask().state
-        return Bookmark(**json.loads(state)) if state else Bookmark()
+        return msgspec.json.decode(self._ask().state or "{}", type=Bookmark)
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
         wanted = [one for one in dict.fromkeys(ids) if one]
@@ -146,7 +143,7 @@ class CrawlRecord:
         bookmark: Bookmark | None,
     ) -> None:
         jobs = [found.jobs[item.id] for item in items if item.id in found.jobs]
-        text = None if bookmark is None else json.dumps(asdict(bookmark), ensure_ascii=False)
+        text = None if bookmark is None else msgspec.json.encode(bookmark).decode()
         self._context.checkpoint(state, jobs, CrawlPage(self._key, items, walk, text, self._unique_keys))
 
     def _ask(self, **values: Any) -> Any:

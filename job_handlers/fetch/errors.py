@@ -148,10 +148,6 @@ class Timeouts(Struct, frozen=True):
     requeue_seconds: float = 300.0
 
 
-class Wait(Struct, frozen=True):
-    seconds: float
-
-
 class Restart(Struct, frozen=True):
     is_last: bool = False
 
@@ -169,24 +165,24 @@ class RetryPolicy:
         """Call when the attempt has more bytes than ever."""
         self._retries_in_a_row = 0
 
-    def after(self, error: FetchError) -> Wait | Restart:
-        """Raise the `HandlerError` that ends the attempt."""
+    def after(self, error: FetchError) -> float | Restart:
+        """Return the seconds to wait, or `Restart`. Raise the `HandlerError` that ends the attempt."""
         rule = error.rule
         self._counts[error.code] += 1
         beyond = self._counts[error.code] - rule.grace
         if rule.kind == "RETRY" or beyond <= 0:
-            return self._wait(error)
+            return self._seconds_to_wait(error)
         if rule.kind == "RESTART" and beyond <= rule.restarts:
             return Restart(is_last=beyond == rule.restarts)
         raise self._final_error(error) from error
 
-    def _wait(self, error: FetchError) -> Wait:
+    def _seconds_to_wait(self, error: FetchError) -> float:
         self._retries_in_a_row += 1
         asked = error.after or 0.0
         if self._retries_in_a_row > self.timeouts.retries or asked > self.timeouts.longest_wait_seconds:
             raise self._requeue_error(error) from error
         step = self.timeouts.first_wait_seconds * 2.0 ** (self._retries_in_a_row - 1)
-        return Wait(max(step, asked) + self._chance.random() * step / 4)
+        return max(step, asked) + self._chance.random() * step / 4
 
     def _requeue_error(self, error: FetchError) -> HandlerError:
         after = max(error.after or 0.0, self.timeouts.requeue_seconds)

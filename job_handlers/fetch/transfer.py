@@ -214,7 +214,7 @@ class _Transfer:
             return
         if error.rule.kind == "RESTART":
             self._is_complete = False
-        self._wait(answer.seconds)
+        self._wait(answer)
 
     def _wait(self, seconds: float) -> None:
         while seconds > 0:

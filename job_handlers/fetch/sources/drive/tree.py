@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts, Wait
+from job_handlers.fetch.errors import FetchError, Restart, RetryPolicy, Timeouts
 from job_handlers.fetch.sources import Reference
 from job_handlers.fetch.sources.drive import PLATFORM, SHARED_WITH_ME, source_of_jobs
 from job_handlers.fetch.sources.drive.client import Drive
@@ -87,7 +87,7 @@ class DriveTree:
                 if cursor and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
                     raise ListingExpired(error.sentence) from error
                 answer = policy.after(error)
-                self._wait(answer.seconds if isinstance(answer, Wait) else 0.0)
+                self._wait(0.0 if isinstance(answer, Restart) else answer)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
