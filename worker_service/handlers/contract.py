@@ -1,7 +1,6 @@
 """The contract between pagemill and the code for one job type.
 
-A handler works inside `context.staging`, and returns `Done` or raises one of the errors below. It may run twice for one
-job, and be stopped between any two of its lines.
+A handler may run twice for one job, and be stopped between any two of its lines.
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ class Context(Protocol[P_co]):
     def cancelled(self) -> bool:
         """Return True once the attempt should end.
 
-        A handler that calls it may finish its piece of work within the grace period; in any other, `Stopped` is raised
-        at any line.
+        A handler that calls it may finish its piece of work; in any other, `Stopped` is raised.
         """
 
     def checkpoint(
@@ -167,7 +165,7 @@ class Done(Struct, frozen=True):
 
 
 class HandlerError(Exception):
-    """The attempt failed. `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it."""
+    """`code` is stable; `detail` says what is wrong, `remedy` what the user can do about it."""
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
         super().__init__(code, detail, remedy)
@@ -224,7 +222,7 @@ class MissingDependency(Snooze):
 
 
 class PauseSource(HandlerError):
-    """Start no job of this source for `after` seconds, for example because a quota is used up. Costs no attempt."""
+    """Start no job of this source for `after` seconds. Costs no attempt."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)
@@ -279,18 +277,14 @@ class Handler(Struct, Generic[P], frozen=True):
     choices: Callable[[], Mapping[str, Choices]] | None = None
     """Returns the choices by payload key. Called once, like `missing`."""
     identity: Callable[[], Sequence[str]] | None = None
-    """Returns the programs and data that its results depend on ("tesseract 5.3.0"). A node without them is not used."""
+    """Returns what its results depend on ("tesseract 5.3.0"). A node without that is not used."""
     runs_on_cluster: bool = False
-    """Attempts may run on a cluster node.
-
-    They need only payload and inputs, ask only `KnownPages`, publish no files, and have no effect except result and
-    pages. One that lacks a credential on a node runs again here.
-    """
+    """Attempts may run on a cluster node: they have no effect but result and pages, and ask only `KnownPages`."""
     slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """Opens an original in a sandbox, and returns a function that writes the part for a payload to a file.
+    """Opens an original, and returns a function that writes the part for a payload, for attempts on a cluster.
 
-    Optional, for a handler that runs on a cluster. The function returns False if the attempt needs the whole file;
-    otherwise its only input is `slice`.
+    It runs in a sandbox. The function returns False if the attempt needs the whole file; otherwise its only input is
+    `slice`.
     """
     environment: Sequence[str] = ()
     """Names of the only environment variables that it can see."""
@@ -304,16 +298,12 @@ class Handler(Struct, Generic[P], frozen=True):
     """Paths that it writes besides its staging and keep directories."""
     about: Mapping[str, str] = field(default_factory=dict)
     sandbox: Sandbox = "default"
-    """`default` follows the settings. Use `off` only for the administrator's own programs.
-
-    In a sandbox chmod and utime report success and do nothing, so that programs that copy files work.
-    """
+    """`off` is only for the administrator's own programs. In a sandbox, chmod and utime pretend to succeed."""
     reuse: int = 0
     """Number of attempts that one child serves in turn; for many small, trusted jobs.
 
-    Variables of the handler survive, attempts can write the keep directories of other keys, and the child cannot start
-    programs. It is replaced if an attempt raises an unexpected exception or leaves anything behind. Without the whole
-    sandbox, and for a job with files, each attempt gets its own child.
+    Variables of the handler survive, attempts can write the keep directories of other keys, and the child starts no
+    programs. Anything that an attempt leaves behind ends the child.
     """
     schema: Mapping[str, object] | None = None
     """JSON Schema of the payload, if its type does not define it."""
