@@ -215,7 +215,7 @@ def _page_text(
     if turn is not None:
         blocks = [replace(one, **dict(zip(_EDGES, _to_page_space(_box_of(one), turn), strict=True))) for one in blocks]
     text = "".join(written)[:TEXT_CHARACTERS_MAX]
-    notes = notes_of(read, blocks, text)
+    notes = notes_of(read, blocks, text) if any(one.role is Role.FOOTNOTE for one in blocks) else []
     return PageText(size, text, blocks, placed, [], notes, may_be_scan)
 
 
