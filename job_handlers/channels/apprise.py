@@ -1,6 +1,6 @@
-"""Send messages with Apprise: Slack, Teams, Telegram, Signal, ntfy and many more.
+"""Send messages with Apprise (Slack, Teams, Telegram, ntfy and more).
 
-Each line of the credential `apprise-ops`, for `apprise:ops`, is an address with secrets: no payload or log shows it.
+Its addresses contain secrets, so they are lines of a credential, and no payload or log shows them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     {"to": "mailto:ops@example.com", "subject": "3 jobs failed", "text": "TIMEOUT: 2, HTTP_404: 1"}
 
-The rules `[[notify]]` of the settings enqueue these jobs. An address is `mailto:ops@example.com`,
-`https://example.com/hook` (signed like `webhook`, with a CloudEvents body), or `apprise:ops` for the credential
-`apprise-ops`.
+The rules `[[notify]]` of the settings enqueue these jobs. `to` is `mailto:ops@example.com`, `https://example.com/hook`
+(signed like `webhook`, with a CloudEvents body), or `apprise:ops` for the credential `apprise-ops`.
 """
 
 from __future__ import annotations

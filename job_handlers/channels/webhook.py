@@ -2,14 +2,10 @@
 
     {"url": "https://example.com/hooks", "event": {"type": "report.ready", "data": {"id": 42}}, "secret": "webhook"}
 
-As a follow-up (`pagemill add … --then webhook={"url": …}`, `--on-failure`), `event` may be left out: it then describes
-the document or the failed job.
-
+As a follow-up (`--then`, `--on-failure`), `event` may be left out: it then describes the document or the failed job.
 Each line of the credential `secret` is a key, `whsec_` and base64, and adds a signature, so two keys may overlap.
-`webhook-id` is the same for every attempt, so that the receiver can ignore repetitions.
-
-WORKER_WEBHOOK_ALLOW lists private networks that may be reached. Redirects are not followed. Messages and logs only name
-the host of a URL.
+`webhook-id` is the same for every attempt, so that the receiver can ignore repetitions. Redirects are not followed.
+Messages and logs only name the host of a URL.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ class EntryRecorder(Struct, frozen=True):
     wanted: FilesWanted
     walk: int
     new_job: Callable[[Entry, bool], NewJob]
-    """True: an earlier revision was enqueued."""
     parent: ParentFolder
     found: PageFindings
 

@@ -23,7 +23,7 @@ from worker_service.base.errors import BadTime
 from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
 
 _ENTRIES_MAX = 100_000
-"""For a directory listed during an HTTP request or a turn of the daemon."""
+"""Limits listings in HTTP requests and in turns of the daemon."""
 
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
@@ -223,7 +223,6 @@ def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
 def jobs_of_request(
     sources: Sequence[object], options: SourceOptions, *, owner: str, left_out: LeftOut
 ) -> list[NewJob]:
-    """Take absolute paths, addresses, and tables as of a crawl."""
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _require_readable_place(text)

@@ -52,7 +52,7 @@ class RunState(Struct, omit_defaults=True):
     is_abroad: bool = False
     """A shortcut leads to another corpus, whose changes are not listed."""
     folder: str = ""
-    """The folder being listed, the page of its listing, and its completeness."""
+    """The folder being listed, its page and completeness."""
     page: str = ""
     is_partial: bool = False
 

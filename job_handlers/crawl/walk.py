@@ -70,7 +70,7 @@ class CrawlRun:
     # ── Phases ──
 
     def _is_current(self) -> bool:
-        """Return False if the run has not begun, or another job has begun a newer one."""
+        """Return False before the run has begun, or after another job has begun a newer one."""
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
@@ -225,7 +225,7 @@ class CrawlRun:
         return download_job(entry, self._context, self._tree, is_changed=is_changed)
 
     def _target_of(self, entry: Entry) -> Entry | None:
-        """Follow a shortcut; None if its target does not exist."""
+        """Return None if the target of a shortcut does not exist."""
         if entry.kind != "shortcut":
             return entry
         try:

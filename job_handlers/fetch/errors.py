@@ -162,7 +162,7 @@ class RetryPolicy:
         self._counts: Counter[str] = Counter()
 
     def reset_retries(self) -> None:
-        """Call when the attempt has more bytes than ever."""
+        """Call when the attempt has more bytes than before."""
         self._retries_in_a_row = 0
 
     def after(self, error: FetchError) -> float | Restart:

@@ -40,7 +40,6 @@ class FileFacts(Struct, frozen=True):
     sha256: str = ""
     can_resume: bool = True
     is_of_this_machine: bool = False
-    """No server could have sent another file."""
     is_settled: bool = False
     """`key` will never name other bytes."""
 
@@ -49,8 +48,6 @@ class FileFacts(Struct, frozen=True):
 
 
 class PartialFile:
-    """Has one writer, because the directory is locked."""
-
     def __init__(self, keep: Path) -> None:
         self.path = keep / "file.part"
         self._sidecar = keep / "file.json"

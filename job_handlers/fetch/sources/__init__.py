@@ -49,7 +49,7 @@ class SourceFile(Protocol):
     def facts(self) -> FileFacts: ...
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
-        """Yield the size of each step. `length` None: all."""
+        """Yield the size of each step."""
 
     def close(self) -> None: ...
 
@@ -63,7 +63,6 @@ class Source(Protocol):
     FOLDERS: str
     """Empty if the source has no folders."""
     IS_FOR_ANY_HOST: bool
-    """Takes every URL that no other source knows."""
     ENVIRONMENT: Sequence[str]
     CREDENTIALS: Sequence[str]
 
@@ -119,7 +118,7 @@ def credentials() -> list[str]:
 
 
 def prepare() -> None:
-    """Import all sources before children are forked: Google's client takes a second."""
+    """Import all sources before children are forked."""
     for source in sources():
         package: Any = source
         for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):

@@ -1,4 +1,4 @@
-"""Files and directories of this machine as a source, of which WORKER_DOWNLOAD_ROOTS limits what jobs may read."""
+"""Files and directories of this machine as a source. WORKER_DOWNLOAD_ROOTS limits what jobs may read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ def revision_of(found: os.stat_result) -> str:
 
 
 def readable_paths(path: str) -> list[Path]:
-    """Return nothing if jobs may not read it."""
     try:
         return [resolve_path(path)]
     except FetchError:

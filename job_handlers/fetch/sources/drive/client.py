@@ -319,7 +319,6 @@ def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
 
 
 def _reasons_of(body: bytes) -> Iterator[str]:
-    """Google's errors have two shapes."""
     try:
         error = json.loads(body)["error"]
         for one in [*error.get("errors", []), *error.get("details", [])]:
@@ -344,7 +343,7 @@ _Signer: Any = RSASigner
 
 
 def _credentials(name: str) -> tuple[Any, str, str]:
-    """Return credentials, their kind, and the account that files must be shared with."""
+    """Return credentials, their kind, and their account."""
     if name == drive_credentials.APPLICATION_DEFAULT:
         try:
             found, _ = google.auth.default(scopes=[SCOPE])

@@ -50,7 +50,6 @@ def credential_text(name: str) -> Mapping[str, Any]:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the file of application default credentials."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 

@@ -22,7 +22,6 @@ class DriveFile:
         self._drive = drive
         self._file_id, self._resource_key = file_id, resource_key
         self._target = (file_id, resource_key)
-        """The end of a shortcut."""
         self._export = EXPORTS.get(export, export)
         self._acknowledge_abuse = acknowledge_abuse
 

@@ -1,4 +1,4 @@
-"""Check which account each Drive credential belongs to, and what it can read (`pagemill doctor --online`)."""
+"""Check which account each Drive credential has and what it can read, for `pagemill doctor --online`."""
 
 from __future__ import annotations
 

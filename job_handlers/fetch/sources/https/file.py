@@ -30,7 +30,6 @@ class HttpsFile:
     def __init__(self, url: str, request: FileRequest, timeouts: Timeouts, is_stopping: Callable[[], bool]) -> None:
         self._url = url
         self._final_url = url
-        """End of the redirects, until it fails."""
         self._request = request
         self._revision = ""
         """A strong validator, else one that changes with most changes."""
@@ -107,7 +106,6 @@ class HttpsFile:
 
 
 def _strong_validator(headers: Message) -> str:
-    """Return a value for If-Range."""
     tag = headers.get("ETag", "").strip()
     if tag.startswith('"'):
         return tag
