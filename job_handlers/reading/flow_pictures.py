@@ -37,22 +37,19 @@ def flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[[
     return read
 
 
-class _DamagedPicture:
-    def __repr__(self) -> str:
-        return "damaged"
+_DAMAGED = "damaged"
+
+DrawnPiece = tuple[formats.Piece, Gray | str | None]
 
 
-DrawnPiece = tuple[formats.Piece, Gray | _DamagedPicture | None]
-
-
-def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> Gray | _DamagedPicture | None:
+def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> Gray | str | None:
     if isinstance(piece, str):
         return None
     try:
         return decode_picture(writing.picture(piece.key))
     except (formats.UnreadableDocument, Damaged):
         # The text around it is still read.
-        return _DamagedPicture()
+        return _DAMAGED
 
 
 def _flow_digest(drawn: Iterable[DrawnPiece]) -> str:
@@ -73,9 +70,9 @@ def _read_flow_page(reader: Reader, drawn: Iterable[DrawnPiece], is_in_parts: bo
             continue
         if piece.alt or (one is not None and piece.alt is not None):
             lines.append(formats.ShownPicture(piece.alt or ""))
-        if isinstance(one, _DamagedPicture):
+        if one == _DAMAGED:
             is_partial = True
-        elif one is not None:
+        elif isinstance(one, Gray):
             try:
                 found = (reader.read_in_parts if is_in_parts else reader.read)(one, _PICTURE_DPI)
             except RuntimeError:

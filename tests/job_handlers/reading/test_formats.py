@@ -388,7 +388,7 @@ def test_slides_are_pages_with_what_their_speaker_noted(tmp_path: Path) -> None:
     assert pages_of(path) == ["slide 1", "slide 2\nsay this", "slide 10"]
 
 
-def test_slides_that_were_moved_are_read_in_the_order_in_which_they_are_shown(tmp_path: Path) -> None:
+def test_moved_slides_are_read_in_the_order_shown(tmp_path: Path) -> None:
     slides = "".join(f'<Relationship Id="r{n}" Type="x/slide" Target="slides/slide{n}.xml"/>' for n in (1, 2))
     shown = '<s:sldId id="256" r:id="r2"/><s:sldId id="257" r:id="r1"/>'
     path = packed(
@@ -921,7 +921,7 @@ def test_what_is_broken_or_wants_something_else_ends_with_its_code(
     assert "root:" not in json.dumps([run.ended.message, library.text])
 
 
-@pytest.mark.parametrize("bomb", ["entities", "depth", "text", "html", "mail"])
+@pytest.mark.parametrize("bomb", ["entities", "depth", "html", "mail"])
 def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: str) -> None:
     if bomb == "entities":
         laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
@@ -929,8 +929,6 @@ def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: 
         path = packed(tmp_path / "a.epub", {"META-INF/container.xml": body})
     elif bomb == "depth":
         path = word(tmp_path / "a.docx", "<w:p>" * 300_000)
-    elif bomb == "text":
-        path = word(tmp_path / "a.docx", paragraph("ha " * 34_000_000))
     elif bomb == "html":
         path = tmp_path / "a.html"
         path.write_text("<div><pre>" * 100_000 + "<![" * 30_000)
