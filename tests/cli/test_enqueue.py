@@ -188,6 +188,7 @@ def test_a_live_job_with_the_unique_key_is_returned_instead(run: Run) -> None:
 
 
 def test_after_any_runs_once_the_other_has_failed(run: Run, daemon: Daemon) -> None:
+    assert "there is no job 99" in run("enqueue", "a", "--after", "99", fails=66).stderr
     run("enqueue", "ocr_pages")
     run("enqueue", "assemble", "--after", "1", "--after-any")
     run("enqueue", "assemble", "--after", "1")

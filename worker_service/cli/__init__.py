@@ -158,7 +158,7 @@ class DefaultVerbGroup(VerbGroup):
     """A verb with subcommands. Its own arguments are never words."""
 
     def __init__(self, name: str, default: click.Command, *others: click.Command, **attributes: Any) -> None:
-        super().__init__(name, default.help, *others, params=default.params, **attributes)
+        super().__init__(name, default.help, default, *others, params=default.params, **attributes)
         self.short_help = default.short_help
         self._default = default
 

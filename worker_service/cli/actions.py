@@ -84,5 +84,5 @@ def _row(one: DeferredAction) -> Sequence[object]:
     return ("failure" if one.on_end is OnEnd.FAILURE else "success", one.job_type, one.payload)
 
 
-actions = DefaultVerbGroup("actions", ls, ls, add, rm)
+actions = DefaultVerbGroup("actions", ls, add, rm)
 then = actions

@@ -10,7 +10,16 @@ import click
 from worker_service.base.clock import wall_clock
 from worker_service.base.humanize import counted
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import BatchId, Invocation, completes, confirm, confirming, status_option, verb
+from worker_service.cli.context import (
+    BatchId,
+    Invocation,
+    confirm,
+    confirming,
+    number_option,
+    owners_option,
+    status_option,
+    verb,
+)
 from worker_service.cli.job_control import show_refusals
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.services import batches as operations
@@ -24,15 +33,8 @@ _batch_argument = click.argument("batch_id", metavar="BATCH", type=BatchId())
 
 @verb
 @status_option([*BatchState])
-@click.option(
-    "--owner",
-    "owners",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=completes("owner"),
-    help="Only batches of this owner.",
-)
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="Number of batches. Default: 50.")
+@owners_option("batches")
+@number_option("--limit", "limit", 50, "Number of batches.")
 @click.option("--before", "before_id", type=BatchId(), metavar="ID", help="Next page: batches with smaller ids.")
 def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], limit: int, before_id: int | None) -> None:
     """\b

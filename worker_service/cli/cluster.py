@@ -133,7 +133,7 @@ def test(call: Invocation) -> int:
     return 0 if good and len(good) == len(found) else 1
 
 
-cluster = DefaultVerbGroup("cluster", ls, ls, drain, use, test, init)
+cluster = DefaultVerbGroup("cluster", ls, drain, use, test, init)
 
 
 def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:

@@ -18,7 +18,7 @@ from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
-from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completes, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completes, number_option, verb
 from worker_service.cli.documents import (
     batch_option,
     choosing,
@@ -124,23 +124,9 @@ def _filtering(function: Function) -> Function:
 
 @verb
 @_filtering
-@click.option(
-    "--limit",
-    "documents",
-    type=click.IntRange(1, 1000),
-    default=10,
-    metavar="N",
-    help="Number of documents. Default: 10.",
-)
+@number_option("--limit", "documents", 10, "Number of documents.")
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N documents.")
-@click.option(
-    "--pages",
-    "pages_each",
-    type=click.IntRange(1, 1000),
-    default=3,
-    metavar="N",
-    help="Passages of each document. Default: 3.",
-)
+@number_option("--pages", "pages_each", 3, "Passages of each document.")
 def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
     """\b
     pagemill search 'climate NEAR risk'

@@ -224,6 +224,11 @@ def _column_option(column: Column) -> Callable[[Function], Function]:
     )
 
 
+def owners_option(what: str) -> Callable[[Function], Function]:
+    about, complete = f"Only {what} of this owner.", completes("owner")
+    return click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=complete, help=about)
+
+
 def status_option(statuses: Sequence[str]) -> Callable[[Function], Function]:
     return click.option(
         "--status",
@@ -258,6 +263,11 @@ def selecting(function: Function) -> Function:
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def number_option(flag: str, name: str, default: int, about: str) -> Callable[[Function], Function]:
+    help_text = f"{about} Default: {default}."
+    return click.option(flag, name, type=click.IntRange(1, 1000), default=default, metavar="N", help=help_text)
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")

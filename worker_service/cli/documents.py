@@ -23,6 +23,7 @@ from worker_service.cli.context import (
     completes,
     confirm,
     confirming,
+    owners_option,
     status_option,
     verb,
 )
@@ -75,14 +76,7 @@ def choosing(function: Function) -> Function:
         tag_option,
         batch_option,
         click.option("--name", metavar="TEXT", default="", help="Only documents with this in their name."),
-        click.option(
-            "--owner",
-            "owners",
-            multiple=True,
-            metavar="NAME",
-            shell_complete=completes("owner"),
-            help="Only documents of this owner.",
-        ),
+        owners_option("documents"),
         status_option([*IndexStatus]),
         click.argument(
             "ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId(), shell_complete=completes("document")
@@ -274,7 +268,7 @@ def _as_object(value: object) -> dict[str, Any]:
     return found
 
 
-documents = DefaultVerbGroup("documents", ls, ls, rm, imported_later={"adopt": "reading"}, prefix="documents ")
+documents = DefaultVerbGroup("documents", ls, rm, imported_later={"adopt": "reading"}, prefix="documents ")
 
 
 # ── One document ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, JobId, completes, confirm, confirming, verb
+from worker_service.cli.context import Invocation, JobId, completes, confirm, confirming, number_option, verb
 from worker_service.services import failures as operations
 
 _COLUMNS = ("JOB", "WHEN (UTC)", "OWNER", "FILE", "WHAT HAPPENED", "WHAT YOU CAN DO")
@@ -21,7 +21,7 @@ _code_option = click.option("--error", "code", metavar="CODE", help="Only failur
 @verb
 @_owner_option
 @_code_option
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="Number of files. Default: 50.")
+@number_option("--limit", "limit", 50, "Number of files.")
 def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> None:
     """\b
     pagemill failures
@@ -79,4 +79,4 @@ def dismiss(
         output.show(f"dismissed {counted(len(changed.job_ids), 'failure')}")
 
 
-failures = DefaultVerbGroup("failures", ls, ls, dismiss)
+failures = DefaultVerbGroup("failures", ls, dismiss)

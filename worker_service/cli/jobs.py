@@ -16,6 +16,7 @@ from worker_service.cli.context import (
     JobId,
     completes,
     job_or_problem_argument,
+    number_option,
     selecting,
     verb,
 )
@@ -52,7 +53,7 @@ _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 
 @verb
 @selecting
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="Number of jobs. Default: 50.")
+@number_option("--limit", "limit", 50, "Number of jobs.")
 @click.option("--before", "before_id", type=JobId(), metavar="ID", help="Next page: jobs with smaller ids.")
 def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) -> None:
     """\b

@@ -201,7 +201,7 @@ def example(call: Invocation) -> None:
         output.show_text(EXAMPLE)
 
 
-schedules = DefaultVerbGroup("schedules", ls, ls, add, change, rm, pause, resume, run_now, tick, example)
+schedules = DefaultVerbGroup("schedules", ls, add, change, rm, pause, resume, run_now, tick, example)
 
 
 def _show(call: Invocation, one: operations.ScheduleState) -> None:

@@ -102,7 +102,7 @@ def slots(call: Invocation, number: int, worker_id: str | None) -> None:
         output.show(f"{chosen} reads {counted(number, 'document')} at once from now on, until it restarts")
 
 
-workers = DefaultVerbGroup("workers", ls, ls, slots)
+workers = DefaultVerbGroup("workers", ls, slots)
 
 
 @verb

@@ -94,4 +94,4 @@ def _change(
         output.say(f"{counted(len(changed), 'document')} changed")
 
 
-tag = DefaultVerbGroup("tag", ls, ls, add, rm)
+tag = DefaultVerbGroup("tag", ls, add, rm)
