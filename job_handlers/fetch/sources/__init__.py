@@ -87,7 +87,8 @@ class Source(Protocol):
 @cache
 def sources() -> Sequence[Source]:
     found: list[Any] = [point.load() for point in find(group=GROUP)]
-    return sorted(found, key=lambda source: (source.IS_FOR_ANY_HOST, source.PLATFORM))
+    # Sources without credentials first: a path need not be parsed as an address of Drive.
+    return sorted(found, key=lambda source: (source.IS_FOR_ANY_HOST, len(source.CREDENTIALS), source.PLATFORM))
 
 
 def read_reference(address: str) -> tuple[Source, Reference]:

@@ -52,7 +52,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("bucket")
 def test_another_source_is_a_folder_and_a_line() -> None:
-    assert [one for one in sources.sources() if one.PLATFORM != "s3"] == [drive, local, https]
+    assert [one for one in sources.sources() if one.PLATFORM != "s3"] == [local, drive, https]
     by_scheme, by_host = (read_reference(one)[1] for one in ("s3://reports/a.pdf", "https://bucket.s3.example/a.pdf"))
 
     assert (by_scheme.platform, by_host.platform) == ("s3", "s3")
