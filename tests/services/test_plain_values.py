@@ -15,7 +15,8 @@ from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
 from worker_service.services.job_advice import why
 from worker_service.services.job_control import apply_plan, make_plan
-from worker_service.services.jobs import get_job_details, list_jobs
+from worker_service.services.job_details import get_job_details
+from worker_service.services.jobs import list_jobs
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object

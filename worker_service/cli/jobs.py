@@ -95,7 +95,7 @@ def show(call: Invocation, what: str) -> None:
     if what.startswith("batch:"):
         raise click.UsageError(f"show takes a job or a document; for a batch: pagemill batch show {what}")
     job_id = JobId().convert(what, None, None)
-    from worker_service.services.jobs import get_job_details
+    from worker_service.services.job_details import get_job_details
 
     found = get_job_details(call.session, job_id)
     if call.as_json:
@@ -171,7 +171,7 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     Print the log of a job: what its handler logged or printed, the newest 3,000 lines. Without an ID, this is the
     newest job with a problem. With --json and -f, each line is one object.
     """
-    from worker_service.services.jobs import follow_log, read_log
+    from worker_service.services.job_details import follow_log, read_log
 
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:

@@ -18,7 +18,8 @@ from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control, jobs
 from worker_service.services.job_advice import Why
 from worker_service.services.job_control import Plan
-from worker_service.services.jobs import FoundJobs, JobDetails, get_job_details, read_log
+from worker_service.services.job_details import JobDetails, get_job_details, read_log
+from worker_service.services.jobs import FoundJobs
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint

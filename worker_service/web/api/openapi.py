@@ -22,7 +22,7 @@ from worker_service.jobs.batches import InBatch
 from worker_service.jobs.job import Job
 from worker_service.services.exports import CHOICES
 from worker_service.services.health import Level
-from worker_service.services.jobs import Needed
+from worker_service.services.job_details import Needed
 from worker_service.services.serialize import HELD
 from worker_service.web.api import batches, documents, events, failures, jobs, schedules, system, tags, uploads
 from worker_service.web.api.endpoint import Endpoint

@@ -1,0 +1,58 @@
+"""Everything about one job. A listing of jobs needs none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from worker_service.jobs.attempts import AttemptRow
+from worker_service.jobs.documents import PublishedFile
+from worker_service.jobs.history import LOG_LINES_MOST, Event, LogLine
+from worker_service.jobs.job import Job
+from worker_service.services.database import Session, poll
+from worker_service.services.jobs import with_full_path
+
+_LOG_LINES_SHOWN = 10
+
+
+class Needed(NamedTuple):
+    id: int
+    status: str
+
+
+class JobDetails(Struct, frozen=True):
+    job: Job
+    attempts: Sequence[AttemptRow]
+    events: Sequence[Event]
+    waits_for: Sequence[Needed]
+    files: Sequence[PublishedFile]
+    log: Sequence[LogLine]
+
+
+def get_job_details(session: Session, job_id: int) -> JobDetails:
+    reading, history = session.reading, session.history
+    return JobDetails(
+        reading.get(job_id),
+        history.attempts(job_id),
+        history.events(job_id),
+        [Needed(*one) for one in reading.waits_for(job_id)],
+        [with_full_path(session, file) for file in session.library.job_files(job_id)],
+        history.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
+    )
+
+
+def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
+    session.reading.get(job_id)
+    return session.history.logs(job_id, most=LOG_LINES_MOST)
+
+
+def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
+    reading, after_id = session.reading, 0
+    for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
+        while lines := session.history.logs(job_id, after_id=after_id):
+            yield from lines
+            after_id = lines[-1].id
+        if has_ended:
+            return
