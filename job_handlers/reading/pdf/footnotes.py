@@ -10,6 +10,7 @@ from job_handlers.reading.pdf.library import pymupdf
 from worker_service.handlers import Block, NoteMark, Role
 
 _MARK = re.compile(r"(\()?(\d{1,3}|[*†‡§]{1,3})((?(1)\)|[.)]?))\s*")
+_AFTER_WORD = r"[^\W_][.,;:!?)\]\"'”“’»]*[ \xa0]?\(?"
 _BEFORE = re.compile(r"(?:[^\W\d_]{3}|\b(?:19|20)\d\d)[.,;:!?)\]\"'”“’»]*\s?$")
 """What stands before a reference: a word. After a unit or a name in a formula, it is an exponent."""
 _SUPERSCRIPT = 1
@@ -18,7 +19,9 @@ _SUPERSCRIPT = 1
 def notes_of(read: Any, blocks: Sequence[Block], text: str) -> list[NoteMark]:
     """Return the marks of the footnotes with exactly one reference."""
     found = [(one, mark) for one in blocks if one.role is Role.FOOTNOTE and (mark := _MARK.match(text, one.begin))]
-    references = list(_references(read, blocks, text)) if found else []
+    # Most numbers follow no word: asking for the letters' sizes takes as long as a tenth of reading the page.
+    may_refer = any(re.search(rf"{_AFTER_WORD}{re.escape(mark[2])}(?!\d)", text) for _, mark in found)
+    references = list(_references(read, blocks, text)) if may_refer else []
     marks: list[NoteMark] = []
     for block, mark in found:
         own = [one for one in references if one.note == mark[2]]
