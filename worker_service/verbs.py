@@ -6,7 +6,7 @@ Its entry point, in the group `worker_service.verbs`, has the name that users ty
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Function, Invocation, confirm, confirming, verb
+from worker_service.cli.context import Function, Invocation, confirm, confirmation_options, verb
 from worker_service.jobs.job import Enqueued, Job, NewJob, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
@@ -24,7 +24,7 @@ __all__ = [
     "Selector",
     "Status",
     "confirm",
-    "confirming",
+    "confirmation_options",
     "counted",
     "documents",
     "enqueue",

@@ -328,11 +328,11 @@ def _report(code: str, detail: str, exit_code: int, as_json: bool, *, remedy: st
 
     if as_json:
         problem = {"error": {"code": code, "message": detail, "remedy": remedy, "exit_code": exit_code}}
-        output.say_json(problem)
+        output.show_error_json(problem)
     else:
-        output.say(f"pagemill: {in_a_sentence(detail, remedy)}")
+        output.note(f"pagemill: {in_a_sentence(detail, remedy)}")
         if hint:
-            output.say(hint)
+            output.note(hint)
     return exit_code
 
 

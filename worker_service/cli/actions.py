@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import DocumentId, Function, Invocation, completes, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, completer, verb
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.follow_ups import read_action
 from worker_service.services import enqueue
@@ -17,10 +17,14 @@ from worker_service.services import tags as operations
 def _action_of_tag(function: Function) -> Function:
     click.option("--on-failure", is_flag=True, help="After a failure instead of a success.")(function)
     click.option(
-        "--owner", default="", metavar="NAME", shell_complete=completes("owner"), help="Only documents of this owner."
+        "--owner",
+        default="",
+        metavar="NAME",
+        shell_complete=completer("owner"),
+        help="Only documents of this owner.",
     )(function)
     click.argument("action", metavar="TYPE[=JSON]")(function)
-    return click.argument("tag", shell_complete=completes("tag"))(function)
+    return click.argument("tag", shell_complete=completer("tag"))(function)
 
 
 @verb
@@ -60,9 +64,9 @@ def add(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -
     """
     is_new = operations.add_tag_action(call.session, tag, action, owner=owner, on_failure=on_failure)
     for sentence in enqueue.unknown_type_warnings(call.session, [read_action(action)]):
-        output.say(sentence)
-    if not call.printed_json({"tag": tag, "is_new": is_new}):
-        output.say(f"added an action to {tag}" if is_new else "nothing was added: the tag has this action already")
+        output.note(sentence)
+    if not call.print_if_json({"tag": tag, "is_new": is_new}):
+        output.note(f"added an action to {tag}" if is_new else "nothing was added: the tag has this action already")
 
 
 @verb
@@ -74,7 +78,7 @@ def rm(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) ->
     Remove an action from a tag. Jobs that it has started continue.
     """
     operations.remove_tag_action(call.session, tag, action, owner=owner, on_failure=on_failure)
-    call.printed_json({"tag": tag})
+    call.print_if_json({"tag": tag})
 
 
 _HEADINGS = ("AFTER", "TYPE", "PAYLOAD")

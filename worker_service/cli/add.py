@@ -20,13 +20,13 @@ from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of, written
 from worker_service.cli import output
 from worker_service.cli.batches import report_batch, report_replaced
-from worker_service.cli.context import BatchId, Function, Invocation, Verb, completes_file, read_stdin, verb
+from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
 from worker_service.cli.estimate import (
     ToRead,
     estimate_files,
     estimate_folder,
+    note_left_out,
     report_waiting,
-    say_what_is_left_out,
     show_estimate,
 )
 from worker_service.cli.progress import await_batches, reporting_interruption
@@ -129,7 +129,7 @@ def _folder_options(function: Function) -> Function:
 
 
 @verb
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=completes_file)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=complete_file)
 @_submission_options
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Tag the documents with this word, such as invoice.")
 @password_options
@@ -178,7 +178,7 @@ def add(
     if submission.dry_run:
         show_estimate(call, _estimate(call, jobs, options, submission.owner), left_out)
         return 0
-    say_what_is_left_out(call, left_out)
+    note_left_out(call, left_out)
     if typed is not None:
         typed.save_for_files(call, jobs)
     added = _submit(call, words, jobs, submission, options)
@@ -187,7 +187,7 @@ def add(
             report_waiting(call, added.jobs)
             return await_batches(call, [added.batch.id], timeout=submission.timeout)
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
-    if not call.printed_json(answer):
+    if not call.print_if_json(answer):
         output.show(f"batch:{added.batch.id}")
     return 0
 
@@ -210,7 +210,7 @@ def _submit(
     }
     notify = read_address(call.session, submission.notify, owner=owner)
     for sentence in channel_warnings(call.session, notify):
-        output.say(sentence)
+        output.note(sentence)
     report_replaced(call, owner)
     added = batches.add_batch(
         call.session,
@@ -235,10 +235,10 @@ def _watch(call: Invocation, folders: Sequence[str], submission: Submission, opt
     watched = [
         watch_folder(call.session, path, given, owner=submission.owner, every=submission.every)[0] for path in paths
     ]
-    if not call.printed_json({"items": watched}):
+    if not call.print_if_json({"items": watched}):
         for one in watched:
             output.show(one.name)
-            output.say(f"{one.what}: {one.when.lower()}; to stop: pagemill schedules rm {shlex.quote(one.name)}")
+            output.note(f"{one.what}: {one.when.lower()}; to stop: pagemill schedules rm {shlex.quote(one.name)}")
     return 0
 
 
@@ -271,7 +271,7 @@ def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
         payload["event"] = _BATCH_ENDED
     enqueue.check_action_payload(call.session, replace(action, payload=canonical(payload) if payload else ""))
     for sentence in enqueue.unknown_type_warnings(call.session, [action]):
-        output.say(sentence)
+        output.note(sentence)
     return {"job_type": action.job_type, **({"payload": payload} if payload else {})}
 
 

@@ -14,7 +14,7 @@ from worker_service.cli.context import (
     BatchId,
     Invocation,
     confirm,
-    confirming,
+    confirmation_options,
     number_option,
     owners_option,
     status_option,
@@ -45,15 +45,15 @@ def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], lim
     files may be found. A batch that ended with failures is shown as finished; to find it: --status failed.
     """
     page = operations.list_batches(call.session, owners=owners, states=statuses, limit=limit, before_id=before_id)
-    if call.printed_json(page):
+    if call.print_if_json(page):
         return
     if not page.items:
         chosen = owners or statuses or before_id is not None
-        output.say("no batch matches" if chosen else "there are no batches yet: pagemill add reports/")
+        output.note("no batch matches" if chosen else "there are no batches yet: pagemill add reports/")
         return
     output.show_table(_COLUMNS, [_row(one) for one in page.items], gives_up=("NOTE", "STARTED", "PRIORITY"))
     if page.next is not None:
-        output.say(f"for more, add --before {page.next}")
+        output.note(f"for more, add --before {page.next}")
 
 
 @verb
@@ -66,13 +66,13 @@ def show(call: Invocation, batch_id: int) -> None:
     Show everything about one batch: its request, state and progress.
     """
     found = operations.get_batch_details(call.session, batch_id)
-    if call.printed_json(found):
+    if call.print_if_json(found):
         return
     output.show(titled_progress(found))
     output.show()
     output.show_values(_in_words(found))
     if hint := _next_step(found):
-        output.say(hint)
+        output.note(hint)
 
 
 @verb
@@ -85,9 +85,9 @@ def stop(call: Invocation, batch_id: int) -> None:
     stop within the grace period are killed. Nothing is lost, and no retry is spent.
     """
     batch = operations.stop_batch(call.session, batch_id)
-    if not call.printed_json(batch):
+    if not call.print_if_json(batch):
         output.show(f"stopped {batch.title}")
-        output.say(f"to continue: pagemill batch resume {batch.id}")
+        output.note(f"to continue: pagemill batch resume {batch.id}")
 
 
 @verb
@@ -116,14 +116,14 @@ def retry(call: Invocation, batch_id: int) -> int:
     _report_replaced_by(call, batch_id)
     moved = operations.retry_batch(call.session, batch_id)
     if not moved.job_ids and not moved.refused and not call.as_json:
-        output.say(f"no job of {moved.batch.title} has failed; nothing changed")
+        output.note(f"no job of {moved.batch.title} has failed; nothing changed")
         return 0
     return _show_moved(call, moved, f"retries {counted(len(moved.job_ids), 'job')}")
 
 
 @verb
 @_batch_argument
-@confirming
+@confirmation_options
 def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill batch cancel 7
@@ -135,24 +135,24 @@ def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> int:
     found = operations.get_batch_details(call.session, batch_id)
     left = found.progress.jobs - found.progress.jobs_ended
     if dry_run:
-        if not call.printed_json({"dry_run": True, "batch": batch_id, "jobs": left}):
+        if not call.print_if_json({"dry_run": True, "batch": batch_id, "jobs": left}):
             output.show(f"would cancel {counted(left, 'job')} of {found.batch.title}")
         return 0
     if left and not found.batch.state.is_ended:
         confirm(f"Cancel {counted(left, 'job')} of {found.batch.title}?", yes=yes, sample=[describe_progress(found)])
     moved = operations.cancel_batch(call.session, batch_id)
-    if call.printed_json(moved):
+    if call.print_if_json(moved):
         return 0
     output.show(f"cancelled {counted(len(moved.job_ids), 'job')} of {moved.batch.title}")
     if moved.asked:
         output.show(f"asked {counted(len(moved.asked), 'job')} to stop")
-    output.say(f"to continue: pagemill batch resume {batch_id}")
+    output.note(f"to continue: pagemill batch resume {batch_id}")
     return 0
 
 
 @verb
 @_batch_argument
-@confirming
+@confirmation_options
 def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill batch rm 7
@@ -164,12 +164,12 @@ def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     found = operations.get_batch_details(call.session, batch_id)
     what = f"{found.batch.title} ({found.batch.state.word}, {counted(found.progress.files, 'file')})"
     if dry_run:
-        if not call.printed_json({"dry_run": True, **as_object(found)}):
+        if not call.print_if_json({"dry_run": True, **as_object(found)}):
             output.show(f"would delete {what}")
         return
     confirm(f"Delete {what}? This cannot be undone.", yes=yes)
     batch = operations.remove_batch(call.session, batch_id)
-    if not call.printed_json(batch):
+    if not call.print_if_json(batch):
         output.show(f"deleted {batch.title}; its jobs and documents stay")
 
 
@@ -188,13 +188,13 @@ def report_batch(call: Invocation, added: BatchAdded) -> None:
         return
     batch = added.batch
     if batch.state is BatchState.STOPPED:
-        output.say(f"{batch.title} is stopped: pagemill batch resume {batch.id}")
+        output.note(f"{batch.title} is stopped: pagemill batch resume {batch.id}")
     elif batch.replaced_by is not None:
-        output.say(f"{batch.title} resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}")
+        output.note(f"{batch.title} resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}")
     elif batch.state is BatchState.WAITING:
-        output.say(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_owner(batch)}")
+        output.note(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_owner(batch)}")
     else:
-        output.say(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
+        output.note(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
 
 
 def report_replaced(call: Invocation, owner: str, *, by: int | None = None) -> None:
@@ -202,7 +202,7 @@ def report_replaced(call: Invocation, owner: str, *, by: int | None = None) -> N
     if call.as_json:
         return
     for other in operations.batches_to_replace(call.session, owner, by=by):
-        output.say(f"replaces {titled_progress(other)}; it resumes when the new batch ends")
+        output.note(f"replaces {titled_progress(other)}; it resumes when the new batch ends")
 
 
 def _report_replaced_by(call: Invocation, batch_id: int) -> None:
@@ -214,7 +214,7 @@ def _report_replaced_by(call: Invocation, batch_id: int) -> None:
 
 def _show_moved(call: Invocation, moved: BatchMoved, what: str) -> int:
     exit_code = 1 if moved.refused else 0
-    if call.printed_json(moved):
+    if call.print_if_json(moved):
         return exit_code
     waits = moved.batch.state is BatchState.WAITING
     output.show(f"{moved.batch.title} {'waits for its turn' if waits else what}")

@@ -17,7 +17,7 @@ import click
 from worker_service.base.errors import ConfigError
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, completes_names, verb
+from worker_service.cli.context import Invocation, name_completer, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
 from worker_service.services.job_control import drain_node
@@ -36,7 +36,7 @@ _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=fals
 
 
 _name = click.argument(
-    "name", shell_complete=completes_names(lambda call: [one.name for one in Overview(call.session).nodes])
+    "name", shell_complete=name_completer(lambda call: [one.name for one in Overview(call.session).nodes])
 )
 
 
@@ -104,7 +104,7 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
         f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {reconnect}",
         f"ray start --address={where}{cpus} --disable-usage-stats",
     ]
-    if call.printed_json({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
+    if call.print_if_json({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
         return
     output.show("# On this machine, as the user of the daemon:")
     output.show("\n".join(head))
@@ -112,7 +112,7 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     output.show("\n".join(node))
     output.show("\n# In the settings of this machine; then restart the daemon:")
     output.show(f'cluster = "ray:{where}"')
-    output.say("then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines")
+    output.note("then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines")
 
 
 @verb
@@ -126,10 +126,10 @@ def test(call: Invocation) -> int:
     """
     found = _try_nodes(call.settings)
     good = [one for one in found if one.state == "up"]
-    if not call.printed_json({"items": found}):
+    if not call.print_if_json({"items": found}):
         rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
         output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "REASON"), rows, whole=("REASON",))
-        output.say(f"{len(good)} of {counted(len(found), 'node')} can be used")
+        output.note(f"{len(good)} of {counted(len(found), 'node')} can be used")
     return 0 if good and len(good) == len(found) else 1
 
 
@@ -138,7 +138,7 @@ cluster = DefaultVerbGroup("cluster", ls, drain, use, test, init)
 
 def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
     sentence = drain_node(call.session, name, is_draining=is_draining)
-    if not call.printed_json({"node": name, "is_draining": is_draining}):
+    if not call.print_if_json({"node": name, "is_draining": is_draining}):
         output.show(sentence)
 
 

@@ -23,5 +23,5 @@ def completion(call: Invocation, shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"click does not know {shell}")
     script = kind(click.get_current_context().find_root().command, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
-    if not call.printed_json({"shell": shell, "script": script}):
+    if not call.print_if_json({"shell": shell, "script": script}):
         output.show_text(f"{script}\n")

@@ -18,11 +18,11 @@ from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
-from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completes, number_option, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completer, number_option, verb
 from worker_service.cli.documents import (
     batch_option,
-    choosing,
     document_argument,
+    document_selector_options,
     excel_option,
     owner_option,
     tag_option,
@@ -69,10 +69,10 @@ def text(call: Invocation, document_id: int, pages: str | None, form: str) -> in
     items = [
         {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
     ]
-    if not call.printed_json({"document": document_id, "name": document.name, "items": items}):
+    if not call.print_if_json({"document": document_id, "name": document.name, "items": items}):
         output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
     if not found:
-        output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
+        output.note(f"document {document_id} has no text to show: {_why_no_text(document)}")
     return 0 if found else 1
 
 
@@ -87,7 +87,7 @@ def _why_no_text(document: Document) -> str:
 # ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _filtering(function: Function) -> Function:
+def _search_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
@@ -109,7 +109,7 @@ def _filtering(function: Function) -> Function:
             "--document",
             "document_id",
             type=DocumentId(),
-            shell_complete=completes("document"),
+            shell_complete=completer("document"),
             metavar="N",
             help="Only pages of this document.",
         ),
@@ -123,7 +123,7 @@ def _filtering(function: Function) -> Function:
 
 
 @verb
-@_filtering
+@_search_options
 @number_option("--limit", "documents", 10, "Number of documents.")
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N documents.")
 @number_option("--pages", "pages_each", 3, "Passages of each document.")
@@ -145,15 +145,15 @@ def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
     """
     request = replace(request, marks=("[", "]") if call.as_json else _MARKS, **paging)
     found = find_documents(call.session, request)
-    if not call.printed_json(found):
+    if not call.print_if_json(found):
         for one in found.items:
             output.show(_document_line(one))
             for page in one.best_pages:
                 output.show(_page_line(one.document_id, page))
         for sentence in _search_notes(found, request):
-            output.say(sentence)
+            output.note(sentence)
     if found.is_partial:
-        output.say("too many pages match: only the newest pages were ranked")
+        output.note("too many pages match: only the newest pages were ranked")
     return 0 if found.items else 1
 
 
@@ -239,7 +239,7 @@ def tables(
         if found:
             with atomic_write(xlsx) as file:
                 write_tables(file, found)
-            output.say(f"wrote {xlsx}")
+            output.note(f"wrote {xlsx}")
     for table, rows in whole_tables(found) if directory is not None else ():
         path = directory / f"{table.name}.csv"  # type: ignore[operator]
         _require_free(path, force)
@@ -248,15 +248,15 @@ def tables(
             write_csv(file, rows)
         written.append(path)
     answer = {"items": written} if directory is not None else None
-    if call.printed_json(answer or {"document": document_id, "name": document.name, "items": found}):
+    if call.print_if_json(answer or {"document": document_id, "name": document.name, "items": found}):
         return 0 if found else 1
     for path in written:
         output.show(str(path))
     for table in found if directory is None and xlsx is None else ():
-        output.say(f"page {table.page}, table {table.number}:")
+        output.note(f"page {table.page}, table {table.number}:")
         output.show_text("".join("\t".join(map(harmless, row)).rstrip("\t") + "\n" for row in table.rows))
     if not found:
-        output.say(_why_no_tables(document))
+        output.note(_why_no_tables(document))
     return 0 if found else 1
 
 
@@ -319,8 +319,8 @@ def keywords(
     if xlsx is not None:
         with atomic_write(xlsx) as file:
             write_workbook(file, words, found)
-        output.say(f"wrote {xlsx}")
-    elif call.printed_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
+        output.note(f"wrote {xlsx}")
+    elif call.print_if_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
         return
     else:
         headers, cells = count_headers(words, of_pages=by_page), [*map(count_cells, rows)]
@@ -329,16 +329,16 @@ def keywords(
         else:
             output.show_table(headers, cells)
     if unread := sum(not row.is_read for row in whole):
-        output.say(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
+        output.note(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
     if not pages:
-        output.say("no term occurs on any page")
+        output.note("no term occurs on any page")
 
 
 # ── Export ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @verb
-@choosing
+@document_selector_options
 @click.option("--format", "form", type=click.Choice(list(CHOICES)), default="txt", help="Kind of file. Default: txt.")
 @click.option(
     "-o",
@@ -385,15 +385,15 @@ def export(
         found = exports.export_documents(call.session, chosen, form, directory, there)
     if found.selected == 1 and found.failures:
         raise found.failures[0]
-    if not call.printed_json({"items": found.written, "unchanged": found.unchanged}):
+    if not call.print_if_json({"items": found.written, "unchanged": found.unchanged}):
         for path in found.written:
             output.show(str(path))
         if found.unchanged:
-            output.say(f"{counted(len(found.unchanged), 'file')} already there, unchanged")
+            output.note(f"{counted(len(found.unchanged), 'file')} already there, unchanged")
         if not found.selected:
-            output.say("no document matches")
+            output.note("no document matches")
     for sentence in _failure_lines(found.failures):
-        output.say(sentence)
+        output.note(sentence)
     return 1 if found.failures else 0
 
 

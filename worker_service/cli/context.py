@@ -42,10 +42,10 @@ class Invocation:
         if self._session is None:
             from worker_service.services.database import open_session  # not every verb needs a database
 
-            self._session = open_session(self.settings, on_long_wait=say_that_it_waits)
+            self._session = open_session(self.settings, on_long_wait=note_lock_wait)
         return self._session
 
-    def printed_json(self, value: object) -> bool:
+    def print_if_json(self, value: object) -> bool:
         """Print the value as the whole answer and return True if --json was given."""
         if self.as_json:
             output.show_json(value)
@@ -61,20 +61,20 @@ class Invocation:
         gives_up: Sequence[str] = (),
     ) -> None:
         """Print a list as a table, or the sentence `empty`."""
-        if self.printed_json({"items": items}):
+        if self.print_if_json({"items": items}):
             return
         if items or not empty:
             output.show_table(headers, [*map(row, items)], gives_up=gives_up)
         else:
-            output.say(empty)
+            output.note(empty)
 
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
 
 
-def say_that_it_waits(_: float, holder: object) -> None:
-    output.say(f"waiting to write: {holder or 'another process'} holds the write lock")
+def note_lock_wait(_: float, holder: object) -> None:
+    output.note(f"waiting to write: {holder or 'another process'} holds the write lock")
 
 
 class Verb(click.Command):
@@ -114,26 +114,26 @@ def _summary(function: Function) -> str:
 Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
-def completes(column: str) -> Complete:
-    return lambda ctx, _, begun: completions(ctx, lambda call: _values(call, begun, column))
+def completer(column: str) -> Complete:
+    return lambda ctx, _, begun: complete_quietly(ctx, lambda call: _values(call, begun, column))
 
 
-def completes_type(ctx: click.Context, param: click.Parameter, begun: str) -> list[Any]:
+def complete_job_type(ctx: click.Context, param: click.Parameter, begun: str) -> list[Any]:
     # There may be no database.
-    known = completions(ctx, lambda call: _values(call, begun, "handler", "job_type"))
-    return sorted({*known, *completes_names(_installed_types)(ctx, param, begun)})
+    known = complete_quietly(ctx, lambda call: _values(call, begun, "handler", "job_type"))
+    return sorted({*known, *name_completer(_installed_types)(ctx, param, begun)})
 
 
-def completes_file(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
+def complete_file(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
     # The shell itself completes an item of this type.
     return [CompletionItem(begun, type="file")]
 
 
-def completes_names(names: Callable[[Invocation], Iterable[str]]) -> Complete:
+def name_completer(names: Callable[[Invocation], Iterable[str]]) -> Complete:
     def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-        return completions(ctx, lambda call: sorted({name for name in names(call) if name.startswith(begun)}))
+        return complete_quietly(ctx, lambda call: sorted({name for name in names(call) if name.startswith(begun)}))
 
     return complete
 
@@ -148,7 +148,7 @@ def _installed_types(call: Invocation) -> Iterable[str]:
     return installed_types(call.settings)
 
 
-def completions(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:
+def complete_quietly(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:
     """Return the names; none after an error, because the user is typing."""
     try:
         above = ctx.find_root().obj or {}
@@ -203,7 +203,7 @@ class _SelectorName(click.ParamType[str]):
 
 
 job_or_problem_argument = click.argument(
-    "job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completes("id")
+    "job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completer("id")
 )
 
 
@@ -212,7 +212,7 @@ job_or_problem_argument = click.argument(
 
 def _column_option(column: Column) -> Callable[[Function], Function]:
     several = isinstance(getattr(Selector(), column.chosen_by), tuple)
-    complete = completes_type if column.name == "job_type" else completes(column.name)
+    complete = complete_job_type if column.name == "job_type" else completer(column.name)
     return click.option(
         column.flag,
         column.chosen_by,
@@ -225,7 +225,7 @@ def _column_option(column: Column) -> Callable[[Function], Function]:
 
 
 def owners_option(what: str) -> Callable[[Function], Function]:
-    about, complete = f"Only {what} of this owner.", completes("owner")
+    about, complete = f"Only {what} of this owner.", completer("owner")
     return click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=complete, help=about)
 
 
@@ -249,7 +249,7 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 )
 
 
-def selecting(function: Function) -> Function:
+def job_selector_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(call: Invocation, **values: Any) -> Any:
@@ -258,7 +258,7 @@ def selecting(function: Function) -> Function:
 
     for option in reversed(_SELECTORS):
         option(run)
-    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_SelectorName(), shell_complete=completes("id"))
+    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_SelectorName(), shell_complete=completer("id"))
     return ids(run)
 
 
@@ -273,7 +273,7 @@ def number_option(flag: str, name: str, default: int, about: str) -> Callable[[F
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 
 
-def confirming(function: Function) -> Function:
+def confirmation_options(function: Function) -> Function:
     return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask.")(function))
 
 
@@ -289,7 +289,7 @@ def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int
     if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):
         raise Refused(f"{question} Nothing was done, because this is not a terminal", "add --yes, or --dry-run")
     for line in sample:
-        output.say(line)
+        output.note(line)
     question = harmless(question)
     if number is None:
         agrees = click.confirm(question, err=True)

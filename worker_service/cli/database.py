@@ -12,7 +12,7 @@ import click
 from worker_service.base.errors import BadInput, ProgramAbsent, StoreAbsent
 from worker_service.base.humanize import counted
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Invocation, confirm, confirming, dry_run_option, say_that_it_waits, verb
+from worker_service.cli.context import Invocation, confirm, confirmation_options, dry_run_option, note_lock_wait, verb
 from worker_service.services import maintenance as operations
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def init(call: Invocation) -> None:
     Create the database. An existing database is not changed.
     """
     database = call.settings.database
-    is_new = operations.initialise(call.settings, on_long_wait=say_that_it_waits)
-    if call.printed_json({"database": database, "created": is_new}):
+    is_new = operations.initialise(call.settings, on_long_wait=note_lock_wait)
+    if call.print_if_json({"database": database, "created": is_new}):
         return
     output.show(f"created {database}" if is_new else f"{database} exists already")
     if is_new:
-        output.say("next: pagemill add report.pdf, and pagemill run to read it")
+        output.note("next: pagemill add report.pdf, and pagemill run to read it")
 
 
 @verb
@@ -45,15 +45,15 @@ def migrate(call: Invocation, dry_run: bool) -> None:
 
     Update the database to this version's tables. A plain worker_job_queue table is adopted with all its rows.
     """
-    steps = operations.migrate(call.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
-    if call.printed_json({"dry_run": dry_run, "items": steps}):
+    steps = operations.migrate(call.settings, dry_run=dry_run, on_long_wait=note_lock_wait)
+    if call.print_if_json({"dry_run": dry_run, "items": steps}):
         return
     for step in steps:
         output.show(step)
     if not steps:
-        output.say("the database is up to date")
+        output.note("the database is up to date")
     elif dry_run:
-        output.say("nothing was changed (--dry-run)")
+        output.note("nothing was changed (--dry-run)")
 
 
 @verb
@@ -73,17 +73,17 @@ def backup(call: Invocation, target: str, keep: int | None) -> None:
     """
     if target.endswith("/") and not Path(target).is_dir():
         raise BadInput(f"there is no directory {target}", "create it first, or leave out the slash to write a file")
-    made = operations.backup(call.settings, Path(target), keep=keep, on_long_wait=say_that_it_waits)
-    if call.printed_json({"backup": made.path, "bytes": made.size, "removed": made.removed}):
+    made = operations.backup(call.settings, Path(target), keep=keep, on_long_wait=note_lock_wait)
+    if call.print_if_json({"backup": made.path, "bytes": made.size, "removed": made.removed}):
         return
     output.show(f"wrote {made.path}, {counted(made.size, 'byte')}")
     if made.removed:
-        output.say(f"deleted {counted(len(made.removed), 'older copy', 'older copies')}")
+        output.note(f"deleted {counted(len(made.removed), 'older copy', 'older copies')}")
 
 
 @verb
 @click.argument("file", type=click.Path(path_type=Path))
-@confirming
+@confirmation_options
 def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db --dry-run
@@ -98,14 +98,14 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
 
     plan = operations.plan_restore(call.settings, file)
     if dry_run:
-        if not call.printed_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
+        if not call.print_if_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
             for sentence in _sentences(plan):
                 output.show(sentence)
-            output.say("nothing was changed (--dry-run)")
+            output.note("nothing was changed (--dry-run)")
         return 0
     confirm(f"Replace {plan.database} with {file}?", yes=yes, sample=_sentences(plan))
     done = operations.restore(call.settings, plan)
-    if call.printed_json(done):
+    if call.print_if_json(done):
         return 0
     for step in done.restored.steps:
         output.show(step)
@@ -116,12 +116,12 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
         output.show(f"the old database is kept at {done.restored.replaced}")
     if done.missing:
         number = len(done.missing)
-        output.say(
+        output.note(
             f"{counted(number, 'file')} that it names {'is' if number == 1 else 'are'} missing in "
             f"{call.settings.workspace}, such as {done.missing[0]}: restore the copy of the workspace before you start "
             "the daemon"
         )
-    output.say(f"next: pagemill doctor, then {call.settings.start_command}")
+    output.note(f"next: pagemill doctor, then {call.settings.start_command}")
     return 1 if done.missing else 0
 
 
@@ -134,13 +134,13 @@ def check(call: Invocation) -> int:
     Check the database and its environment. Exit code 1 if a check fails.
     """
     checks = operations.check_database(call.session)
-    if not call.printed_json({"items": checks}):
+    if not call.print_if_json({"items": checks}):
         output.show_table(
             ("CHECK", "RESULT", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
         )
         for wrong in checks:
             if not wrong.is_good and wrong.fix:
-                output.say(f"{wrong.name}: {wrong.fix}")
+                output.note(f"{wrong.name}: {wrong.fix}")
     return 0 if all(check.is_good for check in checks) else 1
 
 
@@ -153,7 +153,7 @@ def rebuild_search(call: Invocation) -> None:
     may run meanwhile; until the end, a search finds only some of the pages.
     """
     pages = operations.rebuild_search(call.session)
-    if not call.printed_json({"pages": pages}):
+    if not call.print_if_json({"pages": pages}):
         output.show(f"the search index has {counted(pages, 'page')}")
 
 

@@ -20,9 +20,9 @@ from worker_service.cli.context import (
     DocumentId,
     Function,
     Invocation,
-    completes,
+    completer,
     confirm,
-    confirming,
+    confirmation_options,
     owners_option,
     status_option,
     verb,
@@ -44,13 +44,18 @@ _SHOWN_MAX = 50
 _SAMPLE = 5
 
 document_argument = click.argument(
-    "document_id", metavar="DOCUMENT", type=DocumentId(), shell_complete=completes("document")
+    "document_id", metavar="DOCUMENT", type=DocumentId(), shell_complete=completer("document")
 )
 owner_option = click.option(
-    "--owner", metavar="NAME", shell_complete=completes("owner"), help="Only documents of this owner."
+    "--owner", metavar="NAME", shell_complete=completer("owner"), help="Only documents of this owner."
 )
 tag_option = click.option(
-    "--tag", "tags", multiple=True, metavar="TAG", shell_complete=completes("tag"), help="Only documents with this tag."
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    shell_complete=completer("tag"),
+    help="Only documents with this tag.",
 )
 batch_option = click.option(
     "--batch", "batch_id", type=BatchId(), metavar="N", help="Only documents that this batch asked for."
@@ -61,7 +66,7 @@ excel_option = click.option(
 )
 
 
-def choosing(function: Function) -> Function:
+def document_selector_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
@@ -79,7 +84,7 @@ def choosing(function: Function) -> Function:
         owners_option("documents"),
         status_option([*IndexStatus]),
         click.argument(
-            "ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId(), shell_complete=completes("document")
+            "ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId(), shell_complete=completer("document")
         ),
     ):
         option(run)
@@ -93,7 +98,7 @@ _SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "
 
 
 @verb
-@choosing
+@document_selector_options
 @click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help=f"Number of documents. Default: {_LISTED}.")
 @click.option("--before", "before_id", type=DocumentId(), metavar="ID", help="Next page: documents with smaller ids.")
 @click.option(
@@ -134,11 +139,11 @@ def ls(
         call.session, chosen, limit=limit or _LISTED, before_id=before_id, order=read_document_order(order)
     )
     if not page.items and not page.not_brought_in and not chosen.is_empty and not call.as_json:
-        output.say("no document matches")
+        output.note("no document matches")
         return
     show_documents(call, page.items, page.not_brought_in, next_id=page.next)
     if page.are_more_not_brought_in and not call.as_json:
-        output.say("more files failed before they became documents: pagemill failures lists them")
+        output.note("more files failed before they became documents: pagemill failures lists them")
 
 
 def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, for_excel: bool) -> None:
@@ -160,15 +165,15 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
 def show_documents(
     call: Invocation, shown: Sequence[Document], failed: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
-    if call.printed_json({"items": shown, "not_brought_in": failed, "next": next_id}):
+    if call.print_if_json({"items": shown, "not_brought_in": failed, "next": next_id}):
         return
     now = wall_clock()
     if shown:
         output.show_table(_COLUMNS, [_row(one, now) for one in shown], gives_up=_GIVES_UP, whole=("ERROR",))
     elif not failed:
-        output.say("there are no documents yet: pagemill add report.pdf")
+        output.note("there are no documents yet: pagemill add report.pdf")
     if next_id is not None:
-        output.say(f"for more, add --before {next_id}")
+        output.note(f"for more, add --before {next_id}")
     if failed:
         if shown:
             output.show()
@@ -180,7 +185,7 @@ def show_documents(
             for job in failed
         ]  # fmt: skip
         output.show_table(_FAILED_COLUMNS, rows, gives_up=("FAILED", "OWNER"), whole=("ERROR",))
-        output.say("these files failed before they became documents; what to do: pagemill why JOB")
+        output.note("these files failed before they became documents; what to do: pagemill why JOB")
 
 
 def _row(one: Document, now: datetime) -> tuple[object, ...]:
@@ -202,8 +207,8 @@ def _failed_generation(document: Document) -> str:
 
 
 @verb
-@choosing
-@confirming
+@document_selector_options
+@confirmation_options
 def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill documents rm 7
@@ -224,7 +229,7 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     weight = weigh_removal(call.session, found)
     sample = _sample(found)
     if dry_run:
-        if not call.printed_json({"dry_run": True, **_as_object(weight), "items": [one.id for one in found]}):
+        if not call.print_if_json({"dry_run": True, **_as_object(weight), "items": [one.id for one in found]}):
             output.show(f"would remove {_described(weight)}")
             for line in sample:
                 output.show(line)
@@ -234,16 +239,16 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     removed, left = remove_documents(call.session, found)
     refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
     freed = {**_as_object(removed.freed), "items": removed.document_ids}
-    if call.printed_json({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
+    if call.print_if_json({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
         return 1 if refused else 0
     if not found:
-        output.say("no document matches")
+        output.note("no document matches")
         return 0
     output.show(f"removed {_described(removed.freed)}")
     for one in refused[:_SHOWN_MAX]:
-        output.say("document {id}: {reason}".format(**one))
+        output.note("document {id}: {reason}".format(**one))
     if left:
-        output.say(
+        output.note(
             f"no permission to delete {counted(len(left), 'file')} in the workspace; the daemon will delete them"
         )
     return 1 if refused else 0
@@ -290,16 +295,16 @@ def show_document(call: Invocation, document_id: int) -> None:
                 "lines": one.written_lines,
                 "second": len(one.second),
             }
-    if call.printed_json(row | whole):
+    if call.print_if_json(row | whole):
         return
     output.show_values(_facts_of(document))
     if document.has_failed_anew:
-        output.say(
+        output.note(
             f"readers see generation {document.current_generation}; {_failed_generation(document)}. Fix this and read "
             f"it again, or keep what is there: pagemill reindex {document_id} restores its settings"
         )
     elif document.error_code:
-        output.say(f"to read it again: pagemill reindex {document_id}; known pages are not read twice")
+        output.note(f"to read it again: pagemill reindex {document_id}; known pages are not read twice")
     _show_pages(found, read_by)
     files = [(file.role, file.name, file.size, file.path) for file in found.files]
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
@@ -344,7 +349,7 @@ def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRea
         ]
     output.show_section(titles, rows)
     if len(found.page_items) > len(pages):
-        output.say(f"and {counted(len(found.page_items) - len(pages), 'page')} more: --json lists all")
+        output.note(f"and {counted(len(found.page_items) - len(pages), 'page')} more: --json lists all")
 
 
 def _engines(page: PageReaders) -> str:

@@ -8,7 +8,7 @@ import click
 
 from worker_service.base.clock import PERIODS
 from worker_service.cli import output
-from worker_service.cli.context import Function, Invocation, completes, completes_type, read_stdin, verb
+from worker_service.cli.context import Function, Invocation, complete_job_type, completer, read_stdin, verb
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.selector import WRITTEN
 from worker_service.services import enqueue as operations
@@ -21,14 +21,14 @@ def _columns(function: Function) -> Function:
             column.name,
             type=int if column.is_number else None,
             metavar=column.metavar,
-            shell_complete=completes(column.name) if column.name == "owner" else None,
+            shell_complete=completer(column.name) if column.name == "owner" else None,
             help=column.written,
         )(function)
     return function
 
 
 @verb
-@click.argument("job_type", metavar="JOB_TYPE", shell_complete=completes_type)
+@click.argument("job_type", metavar="JOB_TYPE", shell_complete=complete_job_type)
 @click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one value of the payload. Repeatable."
@@ -72,13 +72,13 @@ def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
     enqueued = operations.enqueue(call.session, words, read_stdin, is_checked=not no_check)
     doubt = operations.unknown_type_warning(call.session, words["job_type"])
     more = {"doubt": doubt} if doubt else {}
-    if call.printed_json({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
+    if call.print_if_json({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
         return
     output.show(str(enqueued.job_id))
     if doubt:
-        output.say(f"job {enqueued.job_id} waits: {doubt}")
+        output.note(f"job {enqueued.job_id} waits: {doubt}")
     for sentence in operations.unknown_type_warnings(call.session, [read_action(word) for word in words["on_failure"]]):
-        output.say(sentence)
+        output.note(sentence)
     if enqueued.existing:
         before = f" or was added this {words['once_per']}" if words["once_per"] else ""
-        output.say(f"nothing was added: job {enqueued.job_id} with this unique key is live{before}")
+        output.note(f"nothing was added: job {enqueued.job_id} with this unique key is live{before}")

@@ -76,7 +76,7 @@ def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
 
 def show_estimate(call: Invocation, found: ToRead, left_out: LeftOut) -> None:
     whole = {"dry_run": True, **asdict(found), **estimate_duration(call, found.bytes_to_read), **left_out.as_answer()}
-    if call.printed_json(whole):
+    if call.print_if_json(whole):
         return
     output.show(
         f"{counted(found.files, 'file')}, {output.size(found.bytes)}: {found.known} read already and unchanged, "
@@ -86,7 +86,7 @@ def show_estimate(call: Invocation, found: ToRead, left_out: LeftOut) -> None:
         output.show(f"The size of {counted(found.unsized, 'address', 'addresses')} is unknown until the download.")
     if found.to_read:
         output.show(describe_duration(call, found.bytes_to_read))
-    say_what_is_left_out(call, left_out)
+    note_left_out(call, left_out)
 
 
 def estimate_duration(call: Invocation, size: int) -> dict[str, object]:
@@ -107,14 +107,14 @@ def describe_duration(call: Invocation, size: int) -> str:
     )
 
 
-def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
+def note_left_out(call: Invocation, left_out: LeftOut) -> None:
     if not left_out.counts or call.as_json:
         return
-    output.say(f"skipped: {in_words(left_out.counts)}")
+    output.note(f"skipped: {in_words(left_out.counts)}")
     for one in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
-        output.say(f"  {one['path']}")
+        output.note(f"  {one['path']}")
     if (more := left_out.counts.total() - _LEFT_OUT_SHOWN_MAX) > 0:
-        output.say(f"  … and {more:,} more; --json lists up to 1,000")
+        output.note(f"  … and {more:,} more; --json lists up to 1,000")
 
 
 def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
@@ -122,6 +122,6 @@ def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None
     job_id = next((one.job_id for one in jobs if one.job_id), None)
     for gate in () if job_id is None else call.session.gates.explain(job_id):
         if gate.code == "WORKER_DOWN":
-            output.say(f"no daemon is running, so nothing is read yet; to start one: {call.settings.start_command}")
+            output.note(f"no daemon is running, so nothing is read yet; to start one: {call.settings.start_command}")
         else:
-            output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")
+            output.note(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")

@@ -9,12 +9,20 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, JobId, completes, confirm, confirming, number_option, verb
+from worker_service.cli.context import (
+    Invocation,
+    JobId,
+    completer,
+    confirm,
+    confirmation_options,
+    number_option,
+    verb,
+)
 from worker_service.services import failures as operations
 
 _COLUMNS = ("JOB", "WHEN (UTC)", "OWNER", "FILE", "WHAT HAPPENED", "WHAT YOU CAN DO")
 
-_owner_option = click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="Only this owner's.")
+_owner_option = click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help="Only this owner's.")
 _code_option = click.option("--error", "code", metavar="CODE", help="Only failures with this error code.")
 
 
@@ -33,10 +41,10 @@ def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> Non
     """
     page = operations.list_failures(call.session, owner, code=code, limit=limit)
     reasons = operations.count_failures(call.session, owner)
-    if call.printed_json({"items": page.items, "next": page.next, "reasons": reasons}):
+    if call.print_if_json({"items": page.items, "next": page.next, "reasons": reasons}):
         return
     if not page.items:
-        output.say("nothing needs attention")
+        output.note("nothing needs attention")
         return
     rows = [
         (one.job_id, output.to_the_second(one.at), one.owner or None, one.name, one.happened, one.advice or None)
@@ -45,15 +53,15 @@ def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> Non
     output.show_table(_COLUMNS, rows, gives_up=("OWNER", "WHEN (UTC)"), whole=("JOB",))
     if len(reasons) > 1:
         output.show_section(("REASON", "FILES"), [(one.code or None, one.count) for one in reasons])
-    output.say("details: pagemill show ID; to run them again: pagemill retry --error CODE")
+    output.note("details: pagemill show ID; to run them again: pagemill retry --error CODE")
 
 
 @verb
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=JobId(), shell_complete=completes("id"))
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=JobId(), shell_complete=completer("id"))
 @click.option("--all", "is_all", is_flag=True, help="All failures, or all of --owner and --error.")
 @_owner_option
 @_code_option
-@confirming
+@confirmation_options
 def dismiss(
     call: Invocation, ids: Sequence[int], is_all: bool, owner: str | None, code: str | None, dry_run: bool, yes: bool
 ) -> None:
@@ -69,13 +77,13 @@ def dismiss(
         raise BadInput("name jobs as `pagemill failures` lists them, or give --all")
     chosen = operations.select_failures(call.session, owner, ids or None, code)
     if dry_run:
-        if not call.printed_json({"dry_run": True, "items": chosen}):
+        if not call.print_if_json({"dry_run": True, "items": chosen}):
             output.show(f"would dismiss {counted(len(chosen), 'failure')}")
         return
     if is_all and chosen:
         confirm(f"Dismiss {counted(len(chosen), 'failure')}?", yes=yes)
     changed = operations.dismiss_failures(call.session, owner, job_ids=chosen)
-    if not call.printed_json({"action": changed.action_id, "items": changed.job_ids}):
+    if not call.print_if_json({"action": changed.action_id, "items": changed.job_ids}):
         output.show(f"dismissed {counted(len(changed.job_ids), 'failure')}")
 
 

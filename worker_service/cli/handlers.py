@@ -10,7 +10,7 @@ import click
 
 from worker_service.base.errors import Refused
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Invocation, completes_type, verb
+from worker_service.cli.context import Invocation, complete_job_type, verb
 from worker_service.runner.messages import HandlerDeclaration, HandlerDescription
 from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
@@ -27,16 +27,16 @@ def ls(call: Invocation) -> None:
     List the installed handlers, the limits of each, and why one cannot be used.
     """
     found = operations.installed_handlers(call.settings)
-    if call.printed_json({"items": [_object(one, call) for one in found]}):
+    if call.print_if_json({"items": [_object(one, call) for one in found]}):
         return
     if found:
         output.show_table(_COLUMNS, [_row(one, call) for one in found])
     else:
-        output.say("no handler is installed; to create one: pagemill handlers new NAME")
+        output.note("no handler is installed; to create one: pagemill handlers new NAME")
 
 
 @verb
-@click.argument("job_type", metavar="TYPE", shell_complete=completes_type)
+@click.argument("job_type", metavar="TYPE", shell_complete=complete_job_type)
 @click.option("--schema", is_flag=True, help="Print only the JSON Schema of the payload.")
 def show(call: Invocation, job_type: str, schema: bool) -> None:
     """\b

@@ -61,5 +61,5 @@ def help(ctx: click.Context, call: Invocation, command: Sequence[str]) -> None:
             with formatter.section(question):
                 formatter.write_dl(lines)
         text = formatter.getvalue().rstrip()
-    if not call.printed_json({"help": text}):
+    if not call.print_if_json({"help": text}):
         output.show_text(f"{text}\n")

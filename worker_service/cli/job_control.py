@@ -14,11 +14,11 @@ from worker_service.cli.context import (
     Function,
     Invocation,
     JobId,
-    completes,
-    completes_type,
+    complete_job_type,
+    completer,
     confirm,
-    confirming,
-    selecting,
+    confirmation_options,
+    job_selector_options,
     verb,
 )
 from worker_service.jobs.history import OPPOSITE, Action, Changed
@@ -36,8 +36,8 @@ _NAMED_MAX = 20
 
 
 @verb
-@selecting
-@confirming
+@job_selector_options
+@confirmation_options
 @click.option("--now", is_flag=True, help="Kill the processes at once, and wait until they are gone.")
 def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: bool) -> int:
     """\b
@@ -57,8 +57,8 @@ def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: 
 
 
 @verb
-@selecting
-@confirming
+@job_selector_options
+@confirmation_options
 def retry(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill retry 42
@@ -73,8 +73,8 @@ def retry(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
 
 
 @verb
-@selecting
-@confirming
+@job_selector_options
+@confirmation_options
 def delete(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill delete 42
@@ -89,8 +89,8 @@ def delete(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> in
 
 @verb
 @click.argument("level", metavar="1-10", type=int)
-@selecting
-@confirming
+@job_selector_options
+@confirmation_options
 def priority(call: Invocation, selector: Selector, level: int, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill priority 1 42
@@ -104,7 +104,7 @@ def priority(call: Invocation, selector: Selector, level: int, dry_run: bool, ye
 
 
 @verb
-@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=JobId(), shell_complete=completes("id"))
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=JobId(), shell_complete=completer("id"))
 def run_now(call: Invocation, ids: tuple[int, ...]) -> None:
     """\b
     pagemill run-now 42
@@ -112,7 +112,7 @@ def run_now(call: Invocation, ids: tuple[int, ...]) -> None:
     Start jobs now that wait for a time (--run-at) or for their next retry. Other gates still apply: `pagemill why 42`.
     """
     forward = operations.run_now(call.session, ids)
-    if call.printed_json({"ids": forward}):
+    if call.print_if_json({"ids": forward}):
         return
     for job_id in ids:
         output.show(f"job {job_id} " + ("no longer waits for a time" if job_id in forward else "waits for no time"))
@@ -121,7 +121,7 @@ def run_now(call: Invocation, ids: tuple[int, ...]) -> None:
 @verb
 @click.argument("action_id", metavar="[ACTION]", type=click.IntRange(1, 2**62), required=False)
 @click.option("--list", "is_list", is_flag=True, help="List the last actions, newest first.")
-@confirming
+@confirmation_options
 def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill undo
@@ -139,7 +139,7 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
     action = find_undoable(call.session, action_id)
     final = None if action_id is not None else newest_final(call.session, action)
     if dry_run:
-        if not call.printed_json({"dry_run": True, **as_object(action), "newest_final": final}):
+        if not call.print_if_json({"dry_run": True, **as_object(action), "newest_final": final}):
             output.show(f"would undo action {action.id}: {_described(action)}")
         return 0
     if final is not None or action.jobs > 1 or action.actor != call.session.actor:
@@ -150,12 +150,12 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
         confirm(f"{first}Undo action {action.id}, the {_described(action)}: {effect}?", yes=yes)
     changed = undo_action(call.session, action)
     if action.subject:
-        if not call.printed_json({"action": action.id}):
+        if not call.print_if_json({"action": action.id}):
             output.show(f"undid the {_described(action)}")
         return 0
     if not call.as_json:
         done = "undid" if changed.job_ids or changed.asked else "could not undo"
-        output.say(f"{done} action {action.id}, the {_described(action)}:")
+        output.note(f"{done} action {action.id}, the {_described(action)}:")
     return _show_changed(call, action.opposite or "", changed)
 
 
@@ -172,8 +172,8 @@ def _described(action: Action) -> str:
 
 
 @verb
-@selecting
-@confirming
+@job_selector_options
+@confirmation_options
 def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill prune --older-than 30d --dry-run
@@ -190,7 +190,7 @@ def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
     if plan.jobs:
         confirm(f"This deletes {counted(plan.jobs, 'job')} for good.", yes=yes, sample=_sample(plan), number=plan.jobs)
     pruned = operations.prune_jobs(call.session, plan) if plan.jobs else 0
-    if not call.printed_json({"pruned": pruned}):
+    if not call.print_if_json({"pruned": pruned}):
         output.show(f"pruned {counted(pruned, 'job')}")
     return 0
 
@@ -202,8 +202,8 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs == 0 and not plan.is_single:
-        if not call.printed_json({"action": None, "items": [], "asked": [], "refused": []}):
-            output.say("no job matches")
+        if not call.print_if_json({"action": None, "items": [], "asked": [], "refused": []}):
+            output.note("no job matches")
         return 0
     is_delete = plan.verb == "delete"
     if is_delete or not plan.is_single:
@@ -238,7 +238,7 @@ def _sample(plan: Plan) -> list[str]:
 
 def _show_dry_run(call: Invocation, plan: Plan) -> int:
     answer: dict[str, object] = {"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample]}
-    if call.printed_json({**answer, **({"documents": plan.failing} if plan.error_code else {})}):
+    if call.print_if_json({**answer, **({"documents": plan.failing} if plan.error_code else {})}):
         return 0
     output.show(f"would {plan.verb} {counted(plan.jobs, 'job')}")
     if sentence := _failed_documents(plan, "would be"):
@@ -268,7 +268,7 @@ def _show_changed(
     answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
     answer |= {} if changed.batch_id is None else {"batch": changed.batch_id}
     answer |= {"waiting": changed.waiting} if changed.waiting else {}
-    if call.printed_json({**answer, "refused": refused}):
+    if call.print_if_json({**answer, "refused": refused}):
         return exit_code
     if changed.batch_id is not None:
         output.show(f"batch {changed.batch_id} continues")
@@ -280,22 +280,22 @@ def _show_changed(
         output.show(f"asked {counted(len(stopping), 'job')} to stop")
     are = "will be" if stopping else "is" if plan is not None and len(plan.failing) == 1 else "are"
     if sentence := _failed_documents(plan, are):
-        output.say(sentence)
+        output.note(sentence)
     for batch_id in changed.waiting:
-        output.say(f"batch {batch_id} waits for another batch of its owner: pagemill batch show {batch_id}")
+        output.note(f"batch {batch_id} waits for another batch of its owner: pagemill batch show {batch_id}")
     for one in still[:_REFUSALS_SHOWN]:
-        output.say("job {id} is still stopping: {reason}".format(**one))
+        output.note("job {id} is still stopping: {reason}".format(**one))
     show_refusals(changed.refused)
     if plan is not None and plan.verb in OPPOSITE and number > 1:
-        output.say(f"to undo: pagemill undo {changed.action_id}")
+        output.note(f"to undo: pagemill undo {changed.action_id}")
     return exit_code
 
 
 def show_refusals(refused: Mapping[int, str]) -> None:
     for one in _reasons(refused)[:_REFUSALS_SHOWN]:
-        output.say("job {id}: {reason}".format(**one))
+        output.note("job {id}: {reason}".format(**one))
     if len(refused) > _REFUSALS_SHOWN:
-        output.say(f"… and {len(refused) - _REFUSALS_SHOWN:,} more")
+        output.note(f"… and {len(refused) - _REFUSALS_SHOWN:,} more")
 
 
 def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
@@ -320,8 +320,8 @@ def _show_actions(call: Invocation) -> int:
 
 def _scope_options(function: Function) -> Function:
     click.option("--all", "everything", is_flag=True, help="All jobs.")(function)
-    click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="The jobs of this owner.")(function)
-    return click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=completes_type)(function)
+    click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help="The jobs of this owner.")(function)
+    return click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=complete_job_type)(function)
 
 
 @verb
@@ -342,12 +342,12 @@ def pause(
     scope, name = _scope(job_type, owner, everything)
     paused = operations.pause(call.session, scope, name, length=length, reason=reason)
     until, what = paused.until, title_of_pause(scope, name)
-    if call.printed_json({"scope": scope, "name": name, "until": until, "reason": reason}):
+    if call.print_if_json({"scope": scope, "name": name, "until": until, "reason": reason}):
         return
     ends_at = "until it is unpaused" if until is None else f"until {output.to_the_second(as_text(until))} UTC"
     output.show(f"paused {what} {ends_at}")
     if not paused.is_known:
-        output.say(f"no recent job is of {what}; check the spelling in pagemill ls")
+        output.note(f"no recent job is of {what}; check the spelling in pagemill ls")
 
 
 @verb
@@ -362,7 +362,7 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
     """
     scope, name = _scope(job_type, owner, everything)
     operations.unpause(call.session, scope, name)
-    if not call.printed_json({"scope": scope, "name": name}):
+    if not call.print_if_json({"scope": scope, "name": name}):
         output.show(f"unpaused {title_of_pause(scope, name)}")
 
 

@@ -14,10 +14,10 @@ from worker_service.cli.context import (
     DocumentId,
     Invocation,
     JobId,
-    completes,
+    completer,
     job_or_problem_argument,
+    job_selector_options,
     number_option,
-    selecting,
     verb,
 )
 from worker_service.jobs.job import Job
@@ -52,7 +52,7 @@ _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 
 
 @verb
-@selecting
+@job_selector_options
 @number_option("--limit", "limit", 50, "Number of jobs.")
 @click.option("--before", "before_id", type=JobId(), metavar="ID", help="Next page: jobs with smaller ids.")
 def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) -> None:
@@ -65,19 +65,19 @@ def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) 
     List jobs, newest first.
     """
     page = jobs.list_jobs(call.session, selector, limit=limit, before_id=before_id)
-    if call.printed_json(page):
+    if call.print_if_json(page):
         return
     if page.items:
         now = call.session.clock()
         output.show_table(_HEADINGS, [_row(job, now) for job in page.items], gives_up=_GIVES_UP, whole=("ERROR",))
     else:
-        output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
+        output.note("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
     if page.next is not None:
-        output.say(f"for more, add --before {page.next}")
+        output.note(f"for more, add --before {page.next}")
 
 
 @verb
-@click.argument("what", metavar="ID", shell_complete=completes("id"))
+@click.argument("what", metavar="ID", shell_complete=completer("id"))
 def show(call: Invocation, what: str) -> None:
     """\b
     pagemill show 42
@@ -111,7 +111,7 @@ def show(call: Invocation, what: str) -> None:
     shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
     output.show_section(("NAME", "BYTES", "PATH"), shown, title="files")
     if len(files) > len(shown):
-        output.say(
+        output.note(
             f"and {counted(len(files) - len(shown), 'file')} more: --json lists all, "
             f"pagemill export --job {job_id} copies them"
         )
@@ -182,10 +182,10 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     is_empty = True
     for line in follow_log(call.session, job_id) if follow else read_log(call.session, job_id):
         is_empty = False
-        if not call.printed_json(line):
+        if not call.print_if_json(line):
             output.show(f"{output.to_the_second(line.at)}  {line.line}")
     if is_empty and not call.as_json:
-        output.say(f"job {job_id} has no log; what happened: pagemill why {job_id}")
+        output.note(f"job {job_id} has no log; what happened: pagemill why {job_id}")
 
 
 # ── One job ────────────────────────────────────────────────────────────────────────────────────────────
@@ -263,6 +263,6 @@ def _newest_with_a_problem(call: Invocation) -> int | None:
     from worker_service.services.job_advice import newest_with_a_problem
 
     job_id = newest_with_a_problem(call.session)
-    if job_id is None and not call.printed_json({"id": None, "items": []}):
-        output.say("no job has a problem")
+    if job_id is None and not call.print_if_json({"id": None, "items": []}):
+        output.note("no job has a problem")
     return job_id

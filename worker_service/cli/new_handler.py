@@ -40,14 +40,14 @@ def new(call: Invocation, name: str) -> None:
         with project.open("x", encoding="utf-8") as opened:
             opened.write(_PROJECT.replace("NAME", name) + lines)
         files[project.name] = lines
-    if call.printed_json({"files": list(files), "entry_point": lines}):
+    if call.print_if_json({"files": list(files), "entry_point": lines}):
         return
-    output.say(f"wrote {', '.join(files)}")
+    output.note(f"wrote {', '.join(files)}")
     if not is_new:
-        output.say("add this to your pyproject.toml:")
+        output.note("add this to your pyproject.toml:")
         output.show_text(lines)
-    output.say(f"to install it: {shlex.quote(sys.executable)} -m pip install . (or copy {name}.py to handlers_dir)")
-    output.say(f"then restart the daemon: {call.settings.restart_command}")
+    output.note(f"to install it: {shlex.quote(sys.executable)} -m pip install . (or copy {name}.py to handlers_dir)")
+    output.note(f"then restart the daemon: {call.settings.restart_command}")
 
 
 def _refuse_as_name(name: str) -> None:

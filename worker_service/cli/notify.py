@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Invocation, completes_names, verb
+from worker_service.cli.context import Invocation, name_completer, verb
 from worker_service.services import notifications as operations
 
 
@@ -29,7 +29,7 @@ def ls(call: Invocation) -> None:
     "name",
     metavar="[NAME]",
     required=False,
-    shell_complete=completes_names(lambda call: [one.name for one in call.settings.notify]),
+    shell_complete=name_completer(lambda call: [one.name for one in call.settings.notify]),
 )
 def test(call: Invocation, name: str | None) -> None:
     """\b
@@ -40,7 +40,7 @@ def test(call: Invocation, name: str | None) -> None:
     ID` shows whether it was delivered.
     """
     sent = operations.send_test(call.session, name)
-    if not call.printed_json({"items": sent}):
+    if not call.print_if_json({"items": sent}):
         for one in sent:
             output.show(str(one.job_id))
 

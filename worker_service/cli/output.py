@@ -43,7 +43,7 @@ def joined(*parts: str) -> Styled:
     return Styled("".join(map(_sanitised, parts)))
 
 
-def say(sentence: str) -> None:
+def note(sentence: str) -> None:
     """Print to stderr."""
     click.echo(_sanitised(sentence), err=True)
 
@@ -95,7 +95,7 @@ def show_json(value: object) -> None:
     click.echo(_json_text(as_object(value), sys.stdout, indent=indent))
 
 
-def say_json(value: Mapping[str, object]) -> None:
+def show_error_json(value: Mapping[str, object]) -> None:
     click.echo(_json_text(value, sys.stderr), err=True)
 
 

@@ -166,10 +166,10 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
     for batch_id in ids:
         display = _display() if is_watched else None
         ended.append(wait_for_batch(call.session, batch_id, timeout=timeout, watch=watch))
-    if not call.printed_json({"items": ended}):
+    if not call.print_if_json({"items": ended}):
         for one in ended:
             output.show(titled_progress(one))
-            _say_failures(
+            _note_failures(
                 _unread_of_batch(call, one.batch.id), f"pagemill documents --status failed --batch {one.batch.id}"
             )
     return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
@@ -180,10 +180,12 @@ def await_reading(
 ) -> int:
     done = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch_reading() if is_watched else None)
     items = [{"name": one.name, "document_id": one.id, "state": one.state} for one in done.found]
-    if not call.printed_json({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
+    if not call.print_if_json(
+        {"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}
+    ):
         read = done.ended - len(done.failed)
         output.show(f"{read} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
-    _say_failures(done.failed, "pagemill documents --status failed")
+    _note_failures(done.failed, "pagemill documents --status failed")
     return 1 if done.failed else 0
 
 
@@ -198,11 +200,11 @@ def _path_or_name(one: Document | Job) -> str:
     return legible(path_of(one.source_key or "")) if one.platform == "local" else one.name or one.source_key or ""
 
 
-def _say_failures(failed: Sequence[UnreadDocument], list_command: str) -> None:
+def _note_failures(failed: Sequence[UnreadDocument], list_command: str) -> None:
     for one in failed[:_FAILED_SHOWN]:
-        output.say(f"{one.name}: {one.code}: {one.message}")
+        output.note(f"{one.name}: {one.code}: {one.message}")
     if len(failed) > _FAILED_SHOWN:
-        output.say(f"and more: {list_command}")
+        output.note(f"and more: {list_command}")
 
 
 def watch_reading(display: Display | None = None) -> WatchDocuments | None:
@@ -246,6 +248,6 @@ def reporting_interruption() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if output.is_terminal(sys.stderr):
-            output.say("")
-        output.say("stopped waiting; the jobs continue: pagemill documents shows their progress")
+            output.note("")
+        output.note("stopped waiting; the jobs continue: pagemill documents shows their progress")
         raise

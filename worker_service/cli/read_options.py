@@ -53,7 +53,7 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
                 enqueue.check_action_payload(call.session, action)
             lacking = enqueue.missing_capability_warnings(call.session, options.reading_settings())
             for sentence in [*lacking, *enqueue.unknown_type_warnings(call.session, options.actions())]:
-                output.say(sentence)
+                output.note(sentence)
             return function(call, *arguments, options=options, **values)
 
         for option in reversed(_READ_OPTIONS):

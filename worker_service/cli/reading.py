@@ -15,8 +15,8 @@ from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
-from worker_service.cli.context import Invocation, confirm, confirming, verb
-from worker_service.cli.documents import choosing, show_documents
+from worker_service.cli.context import Invocation, confirm, confirmation_options, verb
+from worker_service.cli.documents import document_selector_options, show_documents
 from worker_service.cli.read_options import force_option, priority_option, read_options
 from worker_service.cli.typed_password import TypedPassword, password_options
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
@@ -28,12 +28,12 @@ _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 
 
 @verb
-@choosing
+@document_selector_options
 @priority_option
 @password_options
 @read_options(ReadOptions)
 @force_option
-@confirming
+@confirmation_options
 def reindex(
     call: Invocation,
     chosen: DocumentSelector,
@@ -62,8 +62,8 @@ def reindex(
         return 0
     if not found:
         # A selector without ids means all documents.
-        if not call.printed_json({"items": []}):
-            output.say("no document matches")
+        if not call.print_if_json({"items": []}):
+            output.note("no document matches")
         return 0
     if len(found) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
@@ -78,14 +78,14 @@ def reindex(
         own = [one for one in results if one.job_id and documents.has_only_own_text(call.session, one.document_id or 0)]
         if own:
             names = ", ".join(one.name for one in own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
-            output.say(f"{names}: all text comes from the file itself; to recognise its pages anew, add --force-ocr")
+            output.note(f"{names}: all text comes from the file itself; to recognise its pages anew, add --force-ocr")
     return 0
 
 
 @verb
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--owner", default="", metavar="NAME", help="Owner of the documents.")
-@confirming
+@confirmation_options
 def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill documents adopt /srv/read --dry-run
@@ -99,8 +99,8 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
     read = sum(one.text is not None for one in found)
     sentence = f"{read} with text, {len(found) - read} without"
     if dry_run:
-        if not call.printed_json({"read": read, "not_read": len(found) - read}):
-            output.say(sentence)
+        if not call.print_if_json({"read": read, "not_read": len(found) - read}):
+            output.note(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
     _show_results(call, [_adopt_file(call, one, owner) for one in found])

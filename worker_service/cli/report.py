@@ -110,11 +110,11 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
     """
     parts = write_report(call.settings, lambda: call.session, target, with_names=with_names, is_forced=force)
     items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
-    if call.printed_json({"report": target, "with_names": with_names, "items": items}):
+    if call.print_if_json({"report": target, "with_names": with_names, "items": items}):
         return
     output.show_table(("FILE", "BYTES", "CONTENT"), [(one.name, len(one.content), one.about) for one in parts])
     names = "with names and messages: check it before you share it" if with_names else "without names and messages"
-    output.say(f"wrote {target}; {names}")
+    output.note(f"wrote {target}; {names}")
 
 
 def write_report(

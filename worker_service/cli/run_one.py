@@ -8,7 +8,7 @@ import click
 
 from worker_service.base.errors import in_a_sentence
 from worker_service.cli import output
-from worker_service.cli.context import Invocation, completes_type, read_stdin, verb
+from worker_service.cli.context import Invocation, complete_job_type, read_stdin, verb
 from worker_service.runner.messages import AttemptEvent, Ended, How, Logged, Progressed
 from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
@@ -30,7 +30,7 @@ _EXIT_CODES = {
     "job_type",
     required=True,
     metavar="TYPE",
-    shell_complete=completes_type,
+    shell_complete=complete_job_type,
     help="The job type.",
 )
 @click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
@@ -67,9 +67,9 @@ def run_one(
 def _show_event(happening: AttemptEvent) -> None:
     if isinstance(happening, Logged):
         for line in happening.lines:
-            output.say(line)
+            output.note(line)
     elif isinstance(happening, Progressed):
-        output.say(f"{happening.percent:3.0f} % {happening.message}".rstrip())
+        output.note(f"{happening.percent:3.0f} % {happening.message}".rstrip())
 
 
 def _show_end(call: Invocation, ended: Ended) -> int:
@@ -91,9 +91,9 @@ def _show_end(call: Invocation, ended: Ended) -> int:
     elif is_done:
         output.show_json_text("null" if ended.result is None else ended.result)
     for file in ended.files:
-        output.say(f"file: {file}")
+        output.note(f"file: {file}")
     for follow_up in ended.follow_ups:
-        output.say(f"follow-up job: {follow_up.job_type}")
+        output.note(f"follow-up job: {follow_up.job_type}")
     if not is_done and not call.as_json:
         _show_failure(ended)
     return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
@@ -101,6 +101,6 @@ def _show_end(call: Invocation, ended: Ended) -> int:
 
 def _show_failure(ended: Ended) -> None:
     after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
-    output.say(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
+    output.note(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
     for line in in_a_sentence(ended.message, ended.remedy).splitlines():
-        output.say(f"    {line}")
+        output.note(f"    {line}")

@@ -12,7 +12,7 @@ from job_handlers.reading.find_files import absolute
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import written
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Function, Invocation, completes_names, verb
+from worker_service.cli.context import Function, Invocation, name_completer, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
 from worker_service.settings.cron_schedules import EXAMPLE, cron_every
@@ -25,9 +25,7 @@ _COLUMNS = (
 
 _name_argument = click.argument(
     "name",
-    shell_complete=completes_names(
-        lambda call: [one.schedule.name for one in operations.known_schedules(call.session)]
-    ),
+    shell_complete=name_completer(lambda call: [one.schedule.name for one in operations.known_schedules(call.session)]),
 )
 
 
@@ -85,9 +83,9 @@ def ls(call: Invocation) -> None:
     call.show_items(found, _COLUMNS, _row, empty=empty, gives_up=("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR"))
     for one in found if not call.as_json else ():
         if one.trouble is not None:
-            output.say(one.trouble)
+            output.note(one.trouble)
     if any(one.is_waiting for one in found) and not call.as_json:
-        output.say(f"no timer runs the schedules: {operations.TICKS}")
+        output.note(f"no timer runs the schedules: {operations.TICKS}")
 
 
 @verb
@@ -127,7 +125,7 @@ def rm(call: Invocation, name: str) -> None:
     Remove a schedule. Jobs that it has started stay. `pagemill undo` brings it back.
     """
     operations.remove_schedule(call.session, name)
-    if not call.printed_json({"removed": name}):
+    if not call.print_if_json({"removed": name}):
         output.show(f"removed schedule {name}; to bring it back: pagemill undo")
 
 
@@ -162,14 +160,14 @@ def tick(call: Invocation) -> int:
     Start what is due, and send due notifications. Several ticks may run at once: each slot starts its job once.
     """
     done = operations.run_tick(call.session)
-    if not call.printed_json(done):
+    if not call.print_if_json(done):
         for one in done.items:
             is_there = ", which is already live" if one.existing else ""
             output.show(f"{one.schedule}: {output.to_the_second(one.slot)} UTC: {_title_of_run(one)}{is_there}")
         for missed in done.missed:
-            output.say(missed.sentence)
+            output.note(missed.sentence)
         for trouble in done.troubles:
-            output.say(trouble.why)
+            output.note(trouble.why)
     return 1 if done.troubles else 0
 
 
@@ -182,11 +180,11 @@ def run_now(call: Invocation, name: str) -> None:
     Start a schedule now, and print the id of its job, or batch:7. Its next slot does not change.
     """
     begun = operations.start_schedule_now(call.session, name)
-    if call.printed_json(begun):
+    if call.print_if_json(begun):
         return
     output.show(str(begun.job_id) if begun.batch_id is None else f"batch:{begun.batch_id}")
     if begun.existing:
-        output.say(f"nothing was added: job {begun.job_id} already does this")
+        output.note(f"nothing was added: job {begun.job_id} already does this")
 
 
 @verb
@@ -197,7 +195,7 @@ def example(call: Invocation) -> None:
 
     Print two example schedules for the settings file.
     """
-    if not call.printed_json({"toml": EXAMPLE}):
+    if not call.print_if_json({"toml": EXAMPLE}):
         output.show_text(EXAMPLE)
 
 
@@ -205,7 +203,7 @@ schedules = DefaultVerbGroup("schedules", ls, add, change, rm, pause, resume, ru
 
 
 def _show(call: Invocation, one: operations.ScheduleState) -> None:
-    if call.printed_json(one):
+    if call.print_if_json(one):
         return
     coming = "paused" if one.paused_at else f"next {output.to_the_second(one.next_at) or 'never'} UTC"
     output.show(f"{one.name}: {one.when[:1].lower()}{one.when[1:]} ({one.zone}), {one.what}; {coming}")

@@ -95,9 +95,9 @@ def install(
     if call.as_json or root is not None:
         return
     if not dry_run:
-        output.say(f"next: systemctl{' --user' if for_user else ''} status pagemill")
+        output.note(f"next: systemctl{' --user' if for_user else ''} status pagemill")
     for hint in _USER_HINTS if for_user else _HINTS:
-        output.say(hint.format(person=os.environ.get("SUDO_USER") or "NAME"))
+        output.note(hint.format(person=os.environ.get("SUDO_USER") or "NAME"))
 
 
 @verb
@@ -116,9 +116,9 @@ def uninstall(call: Invocation, for_user: bool, dry_run: bool, root: Path | None
     steps = [*(user_uninstall_steps() if for_user else uninstall_steps(root))]
     do_steps(call, steps, dry_run=dry_run)
     if not steps and not call.as_json:
-        output.say("the service is not installed")
+        output.note("the service is not installed")
     elif not call.as_json and not dry_run and not for_user and root is None:
-        output.say(f"kept: {STATE}, {CONFIGURATION} and the user pagemill")
+        output.note(f"kept: {STATE}, {CONFIGURATION} and the user pagemill")
 
 
 service = VerbGroup(

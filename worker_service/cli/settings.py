@@ -25,7 +25,7 @@ def show(call: Invocation) -> None:
     """
     settings = list(call.settings.describe_values())
     items = [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]
-    if not call.printed_json({"items": items}):
+    if not call.print_if_json({"items": items}):
         output.show_table(("KEY", "VALUE", "ORIGIN"), settings)
 
 
@@ -37,7 +37,7 @@ def docs(call: Invocation) -> None:
     Describe every setting, including those of the installed handlers, in a Markdown table.
     """
     settings = every_setting().values()
-    if call.printed_json({"items": [_as_object(setting) for setting in settings]}):
+    if call.print_if_json({"items": [_as_object(setting) for setting in settings]}):
         return
     output.show("| in TOML | environment | default | |")
     output.show("|---|---|---|---|")
@@ -94,11 +94,11 @@ def reload(call: Invocation) -> int:
                 f"worker {one.id} belongs to another user", "sudo systemctl reload pagemill pagemill-commands"
             ) from error
     exit_code = 0 if here else 1
-    if call.printed_json({"items": [one.id for one in here], "reloadable": RELOADABLE}):
+    if call.print_if_json({"items": [one.id for one in here], "reloadable": RELOADABLE}):
         return exit_code
     for one in here:
         output.show(f"asked worker {one.id} to read the settings again")
-    output.say(f"these change at once: {', '.join(RELOADABLE)}; all others need a restart: {settings.restart_command}")
+    output.note(f"these change at once: {', '.join(RELOADABLE)}; all others need a restart: {settings.restart_command}")
     if not here:
-        output.say("no daemon runs on this machine; the next one reads the settings when it starts")
+        output.note("no daemon runs on this machine; the next one reads the settings when it starts")
     return exit_code

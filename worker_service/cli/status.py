@@ -37,7 +37,7 @@ def _show_state(call: Invocation) -> None:
     oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
     alive, batches = len(found.live_workers), found.batches
     whole = {"database": at, "origin": origin, "workers_alive": alive, "oldest_pending_at": iso(oldest)}
-    if call.printed_json(
+    if call.print_if_json(
         {**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches, "failures": found.failures}
     ):
         return
@@ -66,10 +66,10 @@ def ls(call: Invocation) -> None:
     """
     state = Overview(call.session)
     found, nodes = state.workers, state.nodes
-    if call.printed_json({"items": found, "nodes": nodes}):
+    if call.print_if_json({"items": found, "nodes": nodes}):
         return
     if not found:
-        output.say(f"no daemon is running; to start one: {call.settings.start_command}")
+        output.note(f"no daemon is running; to start one: {call.settings.start_command}")
         return
     now = state.at
     output.show_table(
@@ -98,7 +98,7 @@ def slots(call: Invocation, number: int, worker_id: str | None) -> None:
     from worker_service.services.job_control import set_slots
 
     chosen = set_slots(call.session, number, worker_id)
-    if not call.printed_json({"worker": chosen, "slots": number}):
+    if not call.print_if_json({"worker": chosen, "slots": number}):
         output.show(f"{chosen} reads {counted(number, 'document')} at once from now on, until it restarts")
 
 
@@ -120,10 +120,10 @@ def status(call: Invocation, oldest: str | None) -> int:
     try:
         found = check_health(Overview(call.session), oldest_most=oldest_most)
     except PagemillError as error:
-        if not call.printed_json({"level": Level.UNKNOWN, "reasons": [str(error)]}):
+        if not call.print_if_json({"level": Level.UNKNOWN, "reasons": [str(error)]}):
             output.show(f"UNKNOWN: {error}")
         return Level.UNKNOWN.value
-    if not call.printed_json(found):
+    if not call.print_if_json(found):
         numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
         more = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
         more += f" failures={found.failures}" * bool(found.failures)
@@ -154,7 +154,7 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
         from worker_service.services.handlers import examine_online  # starts a fork server
 
         findings += examine_online(call.settings)
-    if not call.printed_json({"items": findings}):
+    if not call.print_if_json({"items": findings}):
         for finding in findings:
             sign, colour = _SIGNS[finding.level]
             styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
@@ -192,7 +192,7 @@ def stats(call: Invocation, hours: int) -> None:
     both, and once in the total.
     """
     found, rates = overview.statistics(call.session), work_rates(call.session, hours=hours)
-    if call.printed_json({**as_object(found), "rates": rates}):
+    if call.print_if_json({**as_object(found), "rates": rates}):
         return
     types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
     rows: list[tuple[object, ...]] = [

@@ -91,7 +91,7 @@ Step = WriteFile | Link | Remove | RunCommand
 
 
 def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
-    if not call.printed_json({"dry_run": dry_run, "items": [as_object(step) for step in steps]}):
+    if not call.print_if_json({"dry_run": dry_run, "items": [as_object(step) for step in steps]}):
         for step in steps:
             output.show(str(step))
     if dry_run:

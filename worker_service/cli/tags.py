@@ -9,15 +9,15 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, completes, confirm, confirming, verb
-from worker_service.cli.documents import choosing, owner_option, show_documents
+from worker_service.cli.context import Invocation, completer, confirm, confirmation_options, verb
+from worker_service.cli.documents import document_selector_options, owner_option, show_documents
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.tags import require_tags
 from worker_service.services import documents
 from worker_service.services import tags as operations
 from worker_service.services.database import Session
 
-_tag_argument = click.argument("word", metavar="TAG", shell_complete=completes("tag"))
+_tag_argument = click.argument("word", metavar="TAG", shell_complete=completer("tag"))
 
 
 @verb
@@ -43,8 +43,8 @@ def ls(call: Invocation, owner: str | None) -> None:
 
 @verb
 @_tag_argument
-@choosing
-@confirming
+@document_selector_options
+@confirmation_options
 def add(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag add invoice 7 8
@@ -58,8 +58,8 @@ def add(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, ye
 
 @verb
 @_tag_argument
-@choosing
-@confirming
+@document_selector_options
+@confirmation_options
 def rm(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag rm draft 7 8
@@ -90,8 +90,8 @@ def _change(
     if len(found) > 1 and not chosen.ids:
         confirm(f"{verb_shown} {counted(len(found), 'document')}?", yes=yes, sample=[one.name for one in found[:5]])
     changed = change(call.session, [one.id for one in found], [word])
-    if not call.printed_json({"items": changed}):
-        output.say(f"{counted(len(changed), 'document')} changed")
+    if not call.print_if_json({"items": changed}):
+        output.note(f"{counted(len(changed), 'document')} changed")
 
 
 tag = DefaultVerbGroup("tag", ls, add, rm)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Function, Invocation, completes, completes_names, verb
+from worker_service.cli.context import Function, Invocation, completer, name_completer, verb
 from worker_service.jobs.tokens import Power
 from worker_service.services import server_address
 from worker_service.services import tokens as operations
@@ -19,7 +19,7 @@ _SCOPE = "What it allows; each scope includes the ones before it."
 def _access_options(default: str, until: str) -> Callable[[Function], Function]:
     def options(function: Function) -> Function:
         click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until}")(function)
-        click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help=_OWNER)(function)
+        click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help=_OWNER)(function)
         scopes = click.Choice([one.value for one in Power])
         return click.option("--scope", type=scopes, default=default, show_default=True, help=_SCOPE)(function)
 
@@ -41,10 +41,10 @@ def make(call: Invocation, name: str, scope: str, owner: str | None, until: str 
     other users' actions.
     """
     made = operations.create_token(call.session, name, [Power(scope)], owner=owner, until=until)
-    if call.printed_json({"id": made.id, "name": made.name, "token": made.word, "until": made.until}):
+    if call.print_if_json({"id": made.id, "name": made.name, "token": made.word, "until": made.until}):
         return
     output.show(made.word)
-    output.say("this token is not shown again; store it where only its user can read it")
+    output.note("this token is not shown again; store it where only its user can read it")
 
 
 @verb
@@ -63,11 +63,11 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     # Behind a proxy, the link has the address of the proxy.
     base = call.settings.web_address if there is None or call.settings.web_urls else there
     address = f"{base}/session?link={made.word}"
-    if call.printed_json({"id": made.id, "name": made.name, "link": address, "until": made.until}):
+    if call.print_if_json({"id": made.id, "name": made.name, "link": address, "until": made.until}):
         return
     output.show(address)
     if there is None:
-        output.say("the server is not running: pagemill serve")
+        output.note("the server is not running: pagemill serve")
 
 
 @verb
@@ -89,7 +89,7 @@ def ls(call: Invocation) -> None:
     )  # fmt: skip
 
 
-_complete = completes_names(lambda call: [one.name for one in operations.list_tokens(call.session)])
+_complete = name_completer(lambda call: [one.name for one in operations.list_tokens(call.session)])
 
 
 @verb
@@ -102,8 +102,8 @@ def rm(call: Invocation, names: tuple[str, ...]) -> None:
     Delete tokens by name, or anything in `pagemill token ls` by id. Browsers that signed in with it are signed out.
     """
     removed = operations.remove_tokens(call.session, names)
-    if not call.printed_json({"removed": removed}):
-        output.say(f"removed: {removed}")
+    if not call.print_if_json({"removed": removed}):
+        output.note(f"removed: {removed}")
 
 
 token = VerbGroup(

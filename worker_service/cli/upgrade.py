@@ -62,7 +62,7 @@ def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) ->
     plan = UpgradePlan(call.settings.database, is_users=is_users)
     forward = plan.back(is_forced=True) if is_back else plan.forward(_full_path(what) if what else origin())
     shown = forward if is_back else [*forward, *plan.back(is_forced=True)]
-    if not call.printed_json({"dry_run": dry_run, "items": [as_object(step) for step in shown]}):
+    if not call.print_if_json({"dry_run": dry_run, "items": [as_object(step) for step in shown]}):
         for step in forward:
             output.show(str(step))
         if not is_back:
@@ -74,7 +74,7 @@ def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) ->
     if is_back and not plan.kept.exists():
         raise Refused(f"there is no earlier version in {plan.kept}", "it is kept by pagemill upgrade")
     _do(plan, forward, is_back=is_back)
-    output.say("done; the earlier version is kept: pagemill upgrade --back" if not is_back else "done")
+    output.note("done; the earlier version is kept: pagemill upgrade --back" if not is_back else "done")
 
 
 def _full_path(what: str) -> str:
@@ -148,7 +148,7 @@ def _do(plan: UpgradePlan, forward: Sequence[RunCommand], *, is_back: bool) -> N
         except PagemillError as error:
             if is_back:
                 raise
-            output.say(f"failed: {error}")
+            output.note(f"failed: {error}")
             _return(plan.back())
             raise UpgradeFailed(f"the upgrade failed, and version {VERSION} runs again: {error}") from error
 

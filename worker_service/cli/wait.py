@@ -7,14 +7,14 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Invocation, selecting, verb
+from worker_service.cli.context import Invocation, job_selector_options, verb
 from worker_service.cli.progress import await_batches, await_reading, watch_jobs
 from worker_service.cli.waiting import wait_for_jobs
 from worker_service.jobs.selector import Selector
 
 
 @verb
-@selecting
+@job_selector_options
 @click.option("--timeout", metavar="LENGTH", help="Give up after this time, such as 30s or 10m.")
 @click.option("--follow", is_flag=True, help="Also wait for the jobs that these jobs create.")
 @click.option("--progress", is_flag=True, help="Show the progress: bars on a terminal, else a line every 10 s.")
@@ -41,12 +41,12 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
     watch = watch_jobs() if progress else None
     waited = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
     exit_code = 0 if waited.is_good else 1
-    if call.printed_json(waited):
+    if call.print_if_json(waited):
         return exit_code
     counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
     output.show(", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no live job matches")
     if waited.going_on:
-        output.say(f"{counted(waited.going_on, 'follow-up job')} still live; --follow waits for them, too")
+        output.note(f"{counted(waited.going_on, 'follow-up job')} still live; --follow waits for them, too")
     return exit_code
 
 
