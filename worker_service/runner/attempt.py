@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from worker_service.base import directories
 from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
@@ -58,12 +59,18 @@ _PIPE_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 _LINES_PER_SECOND = 2000
-"""Also the limit in KiB per second. The table can store more."""
+"""The same number also limits the KiB of log lines per second. The database can store more."""
 _WAITING_CHARACTERS_MAX = 1 << 20
 _LAST_LINES = 12
 _LAST_LINES_CHARACTERS_MAX = 2000
 _QUESTIONS_BURST = 100
 _QUESTIONS_PER_SECOND = 100
+
+
+class EndReason(Struct, frozen=True):
+    how: How
+    code: str
+    message: str
 
 
 class ForkedChild:
@@ -81,24 +88,26 @@ class ForkedChild:
         self.job_class = handler.described.facts.job_class
         self.attempts_left = reuse
         self.home = home
-        """Contains the staging directory. Only the fork server can write it."""
+        """Parent of the staging directory. A sandboxed child cannot write here."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.output_lines = OutputLines()
         self.unsent = bytearray()
         self.is_watched = False
+        """True while the fork server waits until it can write more of `unsent`."""
         self.attempt: RunningAttempt | None = None
-        self.served = 0
+        self.attempts_given = 0
         self.sandbox = ""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
-        self.was_full = False
-        """The last read filled the buffer, so more may wait."""
-        self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
-        self._staging = os.open(self.staging, directories.OPEN_DIRECTORY)
+        self.may_have_more = False
+        """True if the last read filled the buffer."""
+        self._attempts_begun = mmap.mmap(-1, 8) if reuse > 1 else None
+        """A count that the child writes to shared memory."""
+        self._staging_fd = os.open(self.staging, directories.OPEN_DIRECTORY)
         try:
             self._fork(launch, begin, handler.loader)
         except BaseException:
-            os.close(self._staging)
+            os.close(self._staging_fd)
             raise
         self.pid_started = 0
         self.pipes = (self.messages, self.output)
@@ -106,65 +115,66 @@ class ForkedChild:
 
     def _fork(self, launch: Launch, begin: Begin, loader: HandlerLoader | None) -> None:
         assert loader is not None
-        with contextlib.ExitStack() as our_ends, contextlib.ExitStack() as child_ends:
-            ends = []
+        with contextlib.ExitStack() as parent_ends, contextlib.ExitStack() as child_ends:
+            pipes = []
             for child_writes in (True, True, False):
                 reading, writing = os.pipe()
-                ours, its = (reading, writing) if child_writes else (writing, reading)
-                our_ends.callback(os.close, ours)
-                child_ends.callback(os.close, its)
-                os.set_blocking(ours, False)
-                ends.append((ours, its))
-            (self.messages, messages), (self.output, output), (self.answers, answers) = ends
+                parent_end, child_end = (reading, writing) if child_writes else (writing, reading)
+                parent_ends.callback(os.close, parent_end)
+                child_ends.callback(os.close, child_end)
+                os.set_blocking(parent_end, False)
+                pipes.append((parent_end, child_end))
+            (self.messages, child_messages), (self.output, child_output), (self.answers, child_answers) = pipes
             spec = ChildSpec(
                 launch=launch,
                 begin=begin,
                 number=self.number,
                 staging=self.staging,
                 attempts=self.attempts_left,
-                messages=messages,
-                output=output,
-                answers=answers,
-                begun=self._begun,
+                messages=child_messages,
+                output=child_output,
+                answers=child_answers,
+                attempts_begun=self._attempts_begun,
             )
             self.pid = fork_process(lambda: run_child(spec, loader))
-            our_ends.pop_all()
+            # The parent's ends stay open after a successful fork.
+            parent_ends.pop_all()
 
     @property
     def staging(self) -> Path:
         return self.home / "staging"
 
     @property
-    def is_home_empty(self) -> bool:
-        """True if the staging directory is empty and still the original one."""
+    def is_home_reusable(self) -> bool:
+        """True if the child was fully sandboxed, and its staging directory is empty and still the original one."""
         with contextlib.suppress(OSError):
-            is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
-            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging)  # noqa: PTH208
+            is_the_same = os.path.samestat(os.fstat(self._staging_fd), self.staging.lstat())
+            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging_fd)  # noqa: PTH208
         return False
 
-    def move_files(self, ended: Ended, place: Path) -> None:
-        """Move the files to publish to where no process can replace them, and check them there."""
+    def move_published_files(self, ended: Ended, folder: Path) -> None:
+        """Move the files to `folder`, where the child cannot replace them, and check them there."""
         check_paths(ended)
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(mode=0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
         try:
-            with directories.open_nested_folder(place) as target:
+            with directories.open_nested_folder(folder) as target:
                 for name in {file.path.parts[0] for file in ended.published}:
-                    os.rename(name, name, src_dir_fd=self._staging, dst_dir_fd=target)
+                    os.rename(name, name, src_dir_fd=self._staging_fd, dst_dir_fd=target)
                 check_files(ended, target)
         except BaseException:
-            # The home directory is removed by another process, because there may be a million files.
-            place.rename(self.home / "refused")
+            # There may be a million files: a separate process will delete them with the home directory.
+            folder.rename(self.home / "refused")
             raise
 
     @property
-    def has_begun_order(self) -> bool:
-        return self._begun is None or int.from_bytes(self._begun[:8]) == self.served
+    def has_begun_last_attempt(self) -> bool:
+        return self._attempts_begun is None or int.from_bytes(self._attempts_begun[:8]) == self.attempts_given
 
     def queue_order(self, message: bytes) -> None:
         self.unsent += wrap_frame(message)
 
-    def send(self) -> None:
+    def send_unsent(self) -> None:
         try:
             while self.unsent:
                 del self.unsent[: os.write(self.answers, self.unsent)]
@@ -174,18 +184,18 @@ class ForkedChild:
             self.unsent.clear()
 
     def read_piece(self, pipe: int) -> bytes:
-        self.was_full = False
+        self.may_have_more = False
         try:
             received = os.read(pipe, READ_BYTES)
         except BlockingIOError:
             return b""
-        self.was_full = len(received) == READ_BYTES
+        self.may_have_more = len(received) == READ_BYTES
         if not received:
             self.open_pipes.discard(pipe)
         return received
 
     def close(self) -> None:
-        for descriptor in (*self.pipes, self.answers, self._staging):
+        for descriptor in (*self.pipes, self.answers, self._staging_fd):
             os.close(descriptor)
 
 
@@ -195,15 +205,18 @@ class RunningAttempt:
         self.order = launch.order
         self.child = child
         self.began_at = time.monotonic()
-        self.stop_at = self.began_at + seconds
+        self.timeout_at = self.began_at + seconds
         self._timeout_message = f"it was not done after {seconds} s"
-        self.end_at = math.inf
+        self.kill_at = math.inf
         self.status: int | None = None
+        """Wait status of the child, once it has exited."""
         self._usage: resource.struct_rusage | None = None
-        self._reason: tuple[How, str, str] | None = None
-        self._end_report: tuple[Ended, bytes] | None = None
+        self._stop_reason: EndReason | None = None
+        self._ended: Ended | None = None
+        self._ended_body = b""
+        """`_ended` as the child encoded it."""
         self._ended_before_stop = False
-        """If True, its result counts."""
+        """If True, the result counts in spite of the stop."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
         self._lines = LogBuffer()
@@ -211,11 +224,11 @@ class RunningAttempt:
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._open_question: int | None = None
         self._question: bytes | None = None
-        """A question held back, because the child asks too often."""
+        """A question that is held back because the child asks too often."""
         self._questions_allowed = float(_QUESTIONS_BURST)
         self._questions_counted_at = 0.0
         child.attempt = self
-        child.served += 1
+        child.attempts_given += 1
         child.attempts_left -= 1
 
     @property
@@ -227,24 +240,26 @@ class RunningAttempt:
         return self.status is not None
 
     @property
-    def is_over(self) -> bool:
-        return self._end_report is not None and self._end_report[0].is_reusable and self._reason is None
+    def has_ended_reusably(self) -> bool:
+        """The handler has ended, and its child waits for another order."""
+        return self._ended is not None and self._ended.is_reusable and not self.is_stopping
 
     @property
     def is_stopping(self) -> bool:
-        return self._reason is not None
+        return self._stop_reason is not None
 
     @property
-    def is_not_begun(self) -> bool:
-        is_silent = self._end_report is None and self._reason is None
-        return is_silent and self.child.served > 1 and not self.child.has_begun_order
+    def died_before_begin(self) -> bool:
+        """A reused child died after it was given this order, and before it began it."""
+        is_silent = self._ended is None and not self.is_stopping
+        return is_silent and self.child.attempts_given > 1 and not self.child.has_begun_last_attempt
 
     @property
-    def must_wait_to_print(self) -> bool:
+    def has_log_backlog(self) -> bool:
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
-        # A reused child sends the message only once.
+        # A reused child sends `Started` itself only for its first attempt.
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
@@ -254,18 +269,20 @@ class RunningAttempt:
         received = self.child.read_piece(pipe)
         if pipe == self.child.output:
             self._take_output(received)
-        elif self._reason is None or self._reason[0] is not How.GARBLED:
+        elif self._stop_reason is None or self._stop_reason.how is not How.GARBLED:
             try:
                 for body in self.child.inbox.feed(received):
                     yield from self._handle_message(body, now)
             except Garbled as error:
-                self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
+                reason = EndReason(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}")
+                self.stop(reason, grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
+        """Read all that the pipes can hold, but no more: another process may write to them for ever."""
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
                 yield from self.read(pipe, now)
-                if not self.child.was_full:
+                if not self.child.may_have_more:
                     break
         yield from self.due_messages(now, is_last=True)
 
@@ -276,22 +293,25 @@ class RunningAttempt:
         if is_last and (rest := self.child.output_lines.take_rest()):
             self._add_line(rest)
         if self._lines and (is_last or now >= self._lines_at):
-            told = max(len(self._lines), self._lines.characters >> 10)
-            self._lines_at = now + max(_LINES_SECONDS, told / _LINES_PER_SECOND)
+            lines_or_kib = max(len(self._lines), self._lines.characters >> 10)
+            self._lines_at = now + max(_LINES_SECONDS, lines_or_kib / _LINES_PER_SECOND)
             yield encode_frame(Logged(*self.key, self._lines.take()))
-        if self._question is not None:
-            earned = (now - self._questions_counted_at) * _QUESTIONS_PER_SECOND
-            self._questions_allowed, self._questions_counted_at = (
-                min(self._questions_allowed + earned, float(_QUESTIONS_BURST)),
-                now,
-            )
-            if self._questions_allowed >= 1:
-                self._questions_allowed -= 1
-                yield wrap_frame(self._question)
-                self._question = None
+        if self._question is not None and self._may_ask(now):
+            yield wrap_frame(self._question)
+            self._question = None
+
+    def _may_ask(self, now: float) -> bool:
+        """Take one question from the allowance (a token bucket)."""
+        earned = (now - self._questions_counted_at) * _QUESTIONS_PER_SECOND
+        self._questions_allowed = min(self._questions_allowed + earned, float(_QUESTIONS_BURST))
+        self._questions_counted_at = now
+        if self._questions_allowed < 1:
+            return False
+        self._questions_allowed -= 1
+        return True
 
     def next_due(self) -> float:
-        times = [self.end_at if self._reason else self.stop_at]
+        times = [self.kill_at if self.is_stopping else self.timeout_at]
         if self._progress is not None:
             times.append(self._progress_at + _PROGRESS_SECONDS)
         if self._lines:
@@ -302,7 +322,7 @@ class RunningAttempt:
 
     def _handle_message(self, body: bytes, now: float) -> Iterator[bytes]:
         message = decode_child_message(body, self.order)
-        if self._end_report is not None:
+        if self._ended is not None:
             raise Garbled("it went on after it had ended")
         if isinstance(message, Progressed):
             self._progress = body
@@ -315,7 +335,7 @@ class RunningAttempt:
         elif isinstance(message, Ended):
             if message.is_reusable and (self.child.unsent or not self.child.attempts_left):
                 raise Garbled("it stays, and is not asked to")
-            self._end_report = message, body
+            self._ended, self._ended_body = message, body
         else:
             if isinstance(message, Started):
                 if message.pid != self.child.pid:
@@ -343,28 +363,27 @@ class RunningAttempt:
 
     # --- stopping ---
 
-    def stop(self, how: How, code: str, message: str, *, grace: float, now: float) -> None:
-        """Send SIGTERM, later SIGKILL. The first reason and the shortest grace period count."""
-        if self._reason is None:
-            self._reason = (how, code, message)
-            self._ended_before_stop = self._end_report is not None
-            self.end_at = now + grace
+    def stop(self, reason: EndReason, *, grace: float, now: float) -> None:
+        """Send SIGTERM, and SIGKILL `grace` seconds later. The first reason and the shortest grace period count."""
+        if not self.is_stopping:
+            self._stop_reason = reason
+            self._ended_before_stop = self._ended is not None
             if grace > 0:
                 self._signal(signal.SIGTERM)
-        self.end_at = min(self.end_at, now + grace)
+        self.kill_at = min(self.kill_at, now + grace)
 
     def enforce_deadlines(self, now: float, *, grace: float) -> None:
         if self.has_exited:
             return
-        if self._reason is None and now >= self.stop_at:
-            self.stop(How.TIMED_OUT, "TIMED_OUT", self._timeout_message, grace=grace, now=now)
-        if now >= self.end_at:
+        if not self.is_stopping and now >= self.timeout_at:
+            self.stop(EndReason(How.TIMED_OUT, "TIMED_OUT", self._timeout_message), grace=grace, now=now)
+        if now >= self.kill_at:
             self._signal(signal.SIGKILL)
-            # Repeat while it is alive: a process may have joined the group meanwhile.
-            self.end_at = now + 0.1
+            # Repeat while the child is alive: a process may have joined its group meanwhile.
+            self.kill_at = now + 0.1
 
     def _signal(self, number: signal.Signals) -> None:
-        # After its end the pid may belong to another process. Its orphans are found by their marks.
+        # Once the child has exited, its pid may belong to another process. Orphans are found by their marks instead.
         if not self.has_exited:
             processes.signal_group(self.child.pid, number)
 
@@ -375,51 +394,56 @@ class RunningAttempt:
 
     def end_message(self, staging_root: Path) -> bytes:
         """Call only when no process of the attempt is left."""
-        ended, body = self._end()
+        ended, body = self._outcome()
         usage, took_seconds = self._usage_and_duration(ended)
         if ended.published:
             try:
-                self.child.move_files(ended, staging_root / attempt_name(self.key))
+                self.child.move_published_files(ended, staging_root / attempt_name(self.key))
             except (Garbled, OSError) as error:
-                self._reason = How.GARBLED, "GARBLED", str(error)
-                body = encode_message(Ended(*self.key, How.GARBLED, code="GARBLED", message=str(error)))
+                self._stop_reason = EndReason(How.GARBLED, "GARBLED", str(error))
+                body = encode_message(self._ended_for(self._stop_reason))
         return encode_frame(AttemptOver(msgspec.Raw(body), usage, took_seconds))
 
-    def _end(self) -> tuple[Ended, bytes]:
-        if self._end_report is not None and (
-            self._reason is None or (self._ended_before_stop and self._reason[0] is not How.GARBLED)
-        ):
-            return self._end_report
-        how, code, message = self._reason or self._reason_without_end()
-        ended = Ended(*self.key, how, code=code, message=message)
+    def _outcome(self) -> tuple[Ended, bytes]:
+        reason = self._stop_reason
+        if self._ended is not None:
+            counts_after_stop = self._ended_before_stop and reason is not None and reason.how is not How.GARBLED
+            if reason is None or counts_after_stop:
+                return self._ended, self._ended_body
+        ended = self._ended_for(reason or self._reason_with_last_lines())
         return ended, encode_message(ended)
 
+    def _ended_for(self, reason: EndReason) -> Ended:
+        return Ended(*self.key, reason.how, code=reason.code, message=reason.message)
+
     def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
+        """Return a duration only if the child lives on: the daemon claims only jobs of reused children ahead."""
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
             self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0
             return ended.usage, seconds
+        # The kernel counts the CPU time of all attempts of the child.
         used = self._usage.ru_utime + self._usage.ru_stime - self.child.cpu_seconds
         number = os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
         name = None if number is None else _signal_name(number)
         return Usage(round(used, 3), self._usage.ru_maxrss * 1024, name), None
 
-    def _reason_without_end(self) -> tuple[How, str, str]:
-        how, code, message = self._exit_reason()
-        words = "\n".join(filter(None, self._last_lines))[-_LAST_LINES_CHARACTERS_MAX:]
-        return how, code, f"{message}\n{words}".strip()
+    def _reason_with_last_lines(self) -> EndReason:
+        reason = _exit_reason(self.status or 0)
+        lines = "\n".join(filter(None, self._last_lines))[-_LAST_LINES_CHARACTERS_MAX:]
+        return EndReason(reason.how, reason.code, f"{reason.message}\n{lines}".strip())
 
-    def _exit_reason(self) -> tuple[How, str, str]:
-        status = self.status or 0
-        if os.WIFSIGNALED(status):
-            name = _signal_name(os.WTERMSIG(status))
-            if name == "SIGXCPU":
-                return How.TIMED_OUT, "CPU_TIME_USED_UP", "it used more CPU time than its limit allows"
-            why = ", as the kernel does where memory runs out: journalctl -k tells" if name == "SIGKILL" else ""
-            return How.CRASHED, "CRASHED", f"it was ended by {name}{why}"
-        if os.WEXITSTATUS(status) == EXIT_OUT_OF_MEMORY:
-            return How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows"
-        return How.GARBLED, "NO_RESULT", f"it ended without a result (exit code {os.WEXITSTATUS(status)})"
+
+def _exit_reason(status: int) -> EndReason:
+    if os.WIFSIGNALED(status):
+        name = _signal_name(os.WTERMSIG(status))
+        if name == "SIGXCPU":
+            return EndReason(How.TIMED_OUT, "CPU_TIME_USED_UP", "it used more CPU time than its limit allows")
+        why = ", as the kernel does where memory runs out: journalctl -k tells" if name == "SIGKILL" else ""
+        return EndReason(How.CRASHED, "CRASHED", f"it was ended by {name}{why}")
+    if os.WEXITSTATUS(status) == EXIT_OUT_OF_MEMORY:
+        return EndReason(How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
+    return EndReason(How.GARBLED, "NO_RESULT", f"it ended without a result (exit code {os.WEXITSTATUS(status)})")
 
 
 def _signal_name(number: int) -> str:

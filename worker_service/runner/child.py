@@ -1,6 +1,6 @@
-"""A child process from its fork to its exit, and what its handler returned or raised.
+"""A child process from its fork to its exit, and the outcome that it reports.
 
-One that ends without sending `Ended` has crashed.
+A child that exits without sending `Ended` has crashed.
 """
 
 from __future__ import annotations
@@ -61,9 +61,12 @@ _KEEP_RETRY_SECONDS = 30.0
 _DIGEST = re.compile(r"[0-9a-f]*")
 _OWN_DIRECTORY = Path(__file__).parent
 HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
+"""A handler that was imported before the fork, or a function with which the child imports it."""
 
 
 class ChildSpec(Struct, frozen=True):
+    """Data of a new child. `messages`, `output` and `answers` are the descriptors of its pipes."""
+
     launch: Launch
     begin: Begin
     number: int
@@ -73,8 +76,8 @@ class ChildSpec(Struct, frozen=True):
     output: int
     """Log lines, stdout and stderr, also of C libraries and started programs."""
     answers: int
-    begun: mmap.mmap | None
-    """Counts the attempts that a reused child has begun."""
+    attempts_begun: mmap.mmap | None
+    """Shared memory where a reusable child counts the attempts it has begun."""
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
@@ -87,77 +90,66 @@ def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
 def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
     order: Order | None = spec.launch.order
     child_sandbox = _ChildSandbox(spec, loader)
-    reuse_check = ReuseCheck(spec.staging, spec.begun) if spec.attempts > 1 else None
-    left = spec.attempts
+    reuse_check = ReuseCheck(spec.staging, spec.attempts_begun) if spec.attempts > 1 else None
+    attempts_left = spec.attempts
     while order is not None:
-        left -= 1
-        with contextlib.ExitStack() as held:
-            ended = _attempt(order, child_sandbox, reuse_check, pipe, cancel, held)
-            continues = (
+        attempts_left -= 1
+        with contextlib.ExitStack() as locks:
+            ended = _attempt(order, child_sandbox, reuse_check, pipe, cancel, locks)
+            is_reusable = (
                 reuse_check is not None
-                and left > 0
+                and attempts_left > 0
                 and not cancel.is_requested
                 and child_sandbox.is_complete
-                and _is_clean(ended)
+                and _is_decision(ended)
                 and reuse_check.is_unchanged(ended.published)
             )
-        if not continues:
+        if not is_reusable:
             # A SIGTERM must not cut the last message short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if reuse_check is not None:
-            ended = msgspec.structs.replace(ended, is_reusable=continues, usage=reuse_check.usage())
+            ended = msgspec.structs.replace(ended, is_reusable=is_reusable, usage=reuse_check.usage())
         pipe.send(ended)
-        order = pipe.next_order() if continues else None
+        order = pipe.next_order() if is_reusable else None
 
 
-def _attempt(
+def _run_order(
     order: Order,
     child_sandbox: _ChildSandbox,
     reuse_check: ReuseCheck | None,
     pipe: Pipe,
     cancel: Cancellation,
-    held: contextlib.ExitStack,
+    locks: contextlib.ExitStack,
 ) -> Ended:
-    context: ChildContext | None = None
-
-    def attempt() -> Ended:
-        nonlocal context
-        cancel.listen()
-        os.environ[processes.ATTEMPT] = attempt_name(order.key)
-        chosen = child_sandbox.handler()
-        payload = _decode(chosen, order.payload)
-        keep = _lock_keep(chosen, payload, child_sandbox.spec.begin.keep_root, held)
-        child_sandbox.apply(order, keep, payload)
-        if reuse_check is not None:
-            reuse_check.begin(chosen.limits)
-        if not reuse_check or reuse_check.is_new:
-            pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
-        place = None if keep is None else keep.path
-        context = ChildContext(order, payload, staging=child_sandbox.spec.staging, keep=place, pipe=pipe, cancel=cancel)
-        return _call_handler(chosen, order, context)
-
-    ended = _outcome_of(order, attempt)
-    if context is not None:
-        # A handler may have kept a reference; it can no longer report for the attempt.
-        context.is_over = True
-    return ended
+    cancel.listen()
+    os.environ[processes.ATTEMPT] = attempt_name(order.key)
+    handler = child_sandbox.handler()
+    payload = _decode(handler, order.payload)
+    keep = _lock_keep(handler, payload, child_sandbox.spec.begin.keep_root, locks)
+    child_sandbox.apply(order, keep, payload)
+    if reuse_check is not None:
+        reuse_check.begin(handler.limits)
+    if reuse_check is None or reuse_check.is_first_attempt:
+        pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
+    keep_path = None if keep is None else keep.path
+    context = ChildContext(order, payload, staging=child_sandbox.spec.staging, keep=keep_path, pipe=pipe, cancel=cancel)
+    return _call_handler(handler, order, context)
 
 
 def _prepare_process(spec: ChildSpec) -> None:
     os.setsid()
     sandbox.raise_oom_score()
     processes.mark_process(spec.begin.pool_id, spec.number)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(spec.output, 1)
     os.dup2(spec.output, 2)
     lock = [] if spec.begin.lock_fd is None else [spec.begin.lock_fd]
     close_all_but({0, 1, 2, spec.messages, spec.output, spec.answers, *sandbox.rule_descriptors(), *lock})
-    # Without these, the environment is the basic one of the fork server.
+    # All other variables are the basic ones of the fork server.
     os.environ.update({"HOME": str(spec.staging), **spec.launch.environment})
     os.umask(0o077)
     os.chdir(spec.staging)
-    # A library may have cached the directory while the fork server loaded it.
+    # `tempfile` may have cached another directory while the fork server loaded a library.
     tempfile.tempdir = str(spec.staging)
     sandbox.reset_signals()
 
@@ -211,7 +203,7 @@ class KeepDirectory(Struct, frozen=True):
 
 
 def _lock_keep(
-    handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack
+    handler: Handler[Any], payload: Any, keep_root: Path, locks: contextlib.ExitStack
 ) -> KeepDirectory | None:
     if handler.keep_key is None:
         return None
@@ -221,15 +213,14 @@ def _lock_keep(
         while True:
             keep.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                # A reused child can write all keep directories, and could put a link here.
+                # Do not follow links: a reused child can write all keep directories, and could put a link here.
                 lock = os.open(keep, OPEN_DIRECTORY)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The sweep of kept directories goes by this time.
+                # The daemon deletes keep directories that were not touched for long.
                 os.utime(lock)
-                # The sweep may have removed the directory between the two calls. Then the lock is on a deleted
-                # directory: try again.
+                # If the daemon deleted the directory before it was locked, try again.
                 if os.path.samestat(os.fstat(lock), keep.lstat()):
-                    held.callback(os.close, lock)
+                    locks.callback(os.close, lock)
                     return KeepDirectory(keep, lock)
                 os.close(lock)
     except BlockingIOError as error:
@@ -249,7 +240,11 @@ def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _call_handler(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
-    done = handler.run(context)
+    try:
+        done = handler.run(context)
+    finally:
+        # The handler may have kept a reference, with which it must not report for a later attempt.
+        context.is_over = True
     if done is None:
         done = Done()
     if not isinstance(done, Done):
@@ -261,42 +256,52 @@ def _call_handler(handler: Handler[Any], order: Order, context: ChildContext) ->
     return ended
 
 
-def _outcome_of(order: Order, attempt: Callable[[], Ended]) -> Ended:
-    def ended(how: How, code: str, message: object, remedy: object = "", after: float | None = None) -> Ended:
-        detail, remedy_text = (strip_surrogates(clip(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
-        return Ended(*order.key, how, code=code, message=detail, remedy=remedy_text, after_seconds=after)
-
+def _attempt(
+    order: Order,
+    child_sandbox: _ChildSandbox,
+    reuse_check: ReuseCheck | None,
+    pipe: Pipe,
+    cancel: Cancellation,
+    locks: contextlib.ExitStack,
+) -> Ended:
     try:
-        return attempt()
+        return _run_order(order, child_sandbox, reuse_check, pipe, cancel, locks)
     except Permanent as error:
-        return ended(How.PERMANENT, *error.problem)
+        return _failed(order, How.PERMANENT, *error.problem)
     except Retryable as error:
-        return ended(How.RETRYABLE, *error.problem, error.after)
+        return _failed(order, How.RETRYABLE, *error.problem, after_seconds=error.after)
     except Snooze as error:
-        return ended(How.SNOOZED, *error.problem, _delay_of(error))
+        return _failed(order, How.SNOOZED, *error.problem, after_seconds=_delay_of(error))
     except PauseSource as error:
-        return msgspec.structs.replace(
-            ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), pauses_source=True
-        )
+        ended = _failed(order, How.SNOOZED, *error.problem, after_seconds=max(float(error.after), 0.0))
+        return msgspec.structs.replace(ended, pauses_source=True)
     except sandbox.SandboxError as error:
-        return ended(How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
+        return _failed(order, How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
     except MemoryError:
-        return ended(How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
+        return _failed(order, How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
     except Stopped:
         # The fork server ignores this outcome if it sent the signal itself.
-        return ended(How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
+        return _failed(order, How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
     except BaseException as error:  # any exception of a handler is an outcome, sys.exit() included
-        return ended(How.RETRYABLE, "HANDLER_ERROR", _describe_bug(error))
+        return _failed(order, How.RETRYABLE, "HANDLER_ERROR", _describe_bug(error))
+
+
+def _failed(
+    order: Order, how: How, code: str, message: object, remedy: object = "", *, after_seconds: float | None = None
+) -> Ended:
+    detail, remedy_text = (strip_surrogates(clip(str(text), MESSAGE_CHARACTERS_MAX)) for text in (message, remedy))
+    return Ended(*order.key, how, code=code, message=detail, remedy=remedy_text, after_seconds=after_seconds)
 
 
 def _describe_bug(error: BaseException) -> str:
-    steps = error.__traceback__
-    while steps is not None and Path(steps.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:
-        steps = steps.tb_next
+    # Leave out the frames of this package that called the handler.
+    trace = error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:
+        trace = trace.tb_next
     with contextlib.suppress(Exception):  # the handler may have broken stderr
-        traceback.print_exception(type(error), error, steps)
+        traceback.print_exception(type(error), error, trace)
     first, newline, more = _describe_exception(error).partition("\n")
-    return f"{first}{_location(steps)}{newline}{more}".strip()
+    return f"{first}{_location(trace)}{newline}{more}".strip()
 
 
 def _describe_exception(error: BaseException) -> str:
@@ -309,29 +314,31 @@ def _describe_exception(error: BaseException) -> str:
     return f"{name}: {message}" if message else name
 
 
-def _location(steps: TracebackType | None) -> str:
-    frames = traceback.extract_tb(steps)
+def _location(trace: TracebackType | None) -> str:
+    """Return the innermost frame in the handler's own directory."""
+    frames = traceback.extract_tb(trace)
     if not frames:
         return ""
-    home = Path(frames[0].filename).parent
-    *_, inner = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(home)]
+    directory = Path(frames[0].filename).parent
+    inner = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(directory)][-1]
     return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
 
 
-def _is_clean(ended: Ended) -> bool:
+def _is_decision(ended: Ended) -> bool:
+    """Return True if the handler returned, or raised one of the exceptions that stand for an outcome."""
     is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
     return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 
 
 def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
-    files: list[Publication] = []
-    files_again: list[RepublishedFile] = []
-    for one in done.files:
-        if isinstance(one, SameFile):
-            files_again.append(RepublishedFile(one.file_id, one.role, strip_surrogates(one.name)))
+    publications: list[Publication] = []
+    published_again: list[RepublishedFile] = []
+    for file in done.files:
+        if isinstance(file, SameFile):
+            published_again.append(RepublishedFile(file.file_id, file.role, strip_surrogates(file.name)))
         else:
-            files.append(_publication(one if isinstance(one, File) else File(one), staging))
-    for directory in {staging / file.path.parent for file in files}:
+            publications.append(_publication(file if isinstance(file, File) else File(file), staging))
+    for directory in {staging / publication.path.parent for publication in publications}:
         sync_path(directory)
     result = None if done.result is None else json.dumps(done.result, ensure_ascii=False, allow_nan=False)
     return Ended(
@@ -339,8 +346,8 @@ def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
         How.DONE,
         result=result,
         follow_ups=list(done.follow_ups),
-        published=files,
-        published_again=files_again,
+        published=publications,
+        published_again=published_again,
         document=done.document,
         publishes=done.publishes,
     )

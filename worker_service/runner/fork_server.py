@@ -1,8 +1,8 @@
 """The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
 
 It gets its socket to the daemon as `argv[1]`, and ends when that closes. As a subreaper it inherits a child's orphans,
-and kills them before the attempt counts as ended. An order sent ahead of a free slot goes back if it has waited too
-long.
+and kills them before the attempt counts as ended. The daemon may send orders ahead of free slots; an order that waits
+too long goes back to the daemon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from msgspec import Struct
 from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
-from worker_service.runner.attempt import ForkedChild, RunningAttempt
+from worker_service.runner.attempt import EndReason, ForkedChild, RunningAttempt
 from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.messages import AttemptOver, Begin, Ended, Hello, How, Key, Launch, Ping, Pong, Reply, Stop
 from worker_service.runner.protocol import (
@@ -45,14 +45,14 @@ _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
 _FLOOD_PAUSE_FACTOR = 4
-"""Multiple of the time of the last read."""
+"""After each full read, the fork server ignores a child's output for this many times the duration of the read."""
 _FIRST_PAUSE_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _SELECT_SECONDS_MAX = 3600.0
 _SWEEPS_AT_ONCE = 20
-"""Catches a process that forks and ends for ever."""
+"""Several, to catch a process that forks and ends for ever."""
 
 
 class _QueuedOrder(Struct, frozen=True):
@@ -92,7 +92,7 @@ class ForkServer:
         self._cleaners: set[int] = set()
         self._forks = 0
         self._free_homes: list[Path] = []
-        """Making and removing a directory on a disk takes 1 ms of an attempt's 12."""
+        """Kept for other children, because making and removing a directory takes 1 ms of an attempt's 12."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
@@ -117,6 +117,7 @@ class ForkServer:
                 if events & selectors.EVENT_READ:
                     self._read_control()
             elif key.data is None:
+                # A SIGCHLD has written to the wake-up pipe; `_reap` follows below.
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, _READ_BYTES)
             elif key.fd == key.data.answers:
@@ -169,7 +170,7 @@ class ForkServer:
         self._selector.unregister(self._control)
         self._queues.clear()
         for attempt in self._attempts.values():
-            attempt.stop(How.STOPPED, "STOPPED", reason, grace=0.0, now=time.monotonic())
+            attempt.stop(EndReason(How.STOPPED, "STOPPED", reason), grace=0.0, now=time.monotonic())
 
     def _handle_message(self, body: bytes) -> None:
         message = decode_daemon_message(body)
@@ -190,7 +191,7 @@ class ForkServer:
         attempt = self._attempts.get(key)
         if attempt is not None:
             grace = 0.0 if stop.now else self._begin.grace_seconds
-            attempt.stop(How.STOPPED, "STOPPED", "it was asked to stop", grace=grace, now=time.monotonic())
+            attempt.stop(EndReason(How.STOPPED, "STOPPED", "it was asked to stop"), grace=grace, now=time.monotonic())
         for queue in self._queues.values():
             for queued in [queued for queued in queue if queued.key == key]:
                 self._return_order(queued, queue)
@@ -199,9 +200,9 @@ class ForkServer:
         for frame in frames:
             self._unsent += frame
 
-    def _refuse(self, key: Key, how: How, code: str, message: str, waited: float | None = None) -> None:
+    def _refuse(self, key: Key, how: How, code: str, message: str, *, waited_seconds: float | None = None) -> None:
         ended = encode_message(Ended(*key, how, code=code, message=message))
-        self._unsent += encode_frame(AttemptOver(msgspec.Raw(ended), Usage(), waited))
+        self._unsent += encode_frame(AttemptOver(msgspec.Raw(ended), Usage(), waited_seconds))
 
     def _flush(self) -> None:
         if self._is_closing:
@@ -224,7 +225,7 @@ class ForkServer:
         gc.disable()
         self._handlers = handler_probe.load_handlers(self._begin, self._control.fileno())
         sandbox.prepare()
-        # Remove secrets before the fork, so that no child sees them and none has to clean its environment.
+        # Remove secrets from the environment once here, so that no child inherits them.
         sandbox.set_environment(sandbox.basic_environment())
         # Collect once before forking, so that a collection in a child does not copy shared pages.
         gc.collect()
@@ -276,7 +277,7 @@ class ForkServer:
     def _return_order(self, queued: _QueuedOrder, queue: deque[_QueuedOrder]) -> None:
         queue.remove(queued)
         message = "it was not begun: another attempt was before it"
-        self._refuse(queued.key, How.STOPPED, "NOT_BEGUN", message, self._begin.wait_seconds)
+        self._refuse(queued.key, How.STOPPED, "NOT_BEGUN", message, waited_seconds=self._begin.wait_seconds)
 
     def _start(self, queued: _QueuedOrder) -> None:
         seconds = queued.launch.order.timeout_seconds or queued.handler.described.facts.timeout_seconds
@@ -287,25 +288,21 @@ class ForkServer:
             self._add_unsent([attempt.started_message()])
             child.queue_order(queued.body)
             self._send(child)
-            return
-        assert queued.handler.loader is not None
+        else:
+            self._start_in_new_child(queued, seconds)
+
+    def _start_in_new_child(self, queued: _QueuedOrder, seconds: int) -> None:
         self._retire_surplus_child(queued)
         self._forks += 1
+        home = self._take_home()
         try:
-            child = ForkedChild(
-                self._forks,
-                self._take_home(),
-                queued.launch,
-                self._begin,
-                queued.handler,
-                queued.reuse,
-            )
+            child = ForkedChild(self._forks, home, queued.launch, self._begin, queued.handler, queued.reuse)
         except OSError as error:
             self._refuse(queued.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
             return
         self._attempts[queued.key] = RunningAttempt(queued.launch, child, seconds=seconds)
         self._children[child.pid] = child
-        # Do not read at first: a short attempt ends before, and all its messages are read at once.
+        # Begin to read a few milliseconds later: a short attempt has ended by then, and one read gets all its messages.
         for pipe in child.pipes:
             self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_PAUSE_SECONDS)
 
@@ -331,31 +328,31 @@ class ForkServer:
 
     def _read(self, pipe: int, child: ForkedChild) -> None:
         now = time.monotonic()
-        # While the daemon does not read, its children wait as well.
-        must_pause = len(self._unsent) >= _UNSENT_BYTES_MAX
-        is_printed = pipe == child.output
-        must_pause |= is_printed and child.attempt is not None and child.attempt.must_wait_to_print
-        pause_seconds = _PAUSE_SECONDS
-        if not must_pause:
-            if child.attempt is None:
-                # An idle child has nothing to send: stop it if it does. An empty read means that it has ended.
-                if child.read_piece(pipe):
-                    self._retire(child)
-            else:
-                self._add_unsent(child.attempt.read(pipe, now))
-                if child.attempt.is_over:
-                    self._end_and_keep_child(child.attempt, now)
-            if pipe not in child.open_pipes:
-                with contextlib.suppress(KeyError):
-                    self._selector.unregister(pipe)
-                return
-            # More output is waiting in the pipe.
-            must_pause = child.was_full
-            if is_printed and child.was_full:
-                pause_seconds = max(pause_seconds, (time.monotonic() - now) * _FLOOD_PAUSE_FACTOR)
-        if must_pause and pipe in self._selector.get_map():
+        is_output = pipe == child.output
+        has_log_backlog = is_output and child.attempt is not None and child.attempt.has_log_backlog
+        # While the daemon does not read, the children wait, too.
+        if has_log_backlog or len(self._unsent) >= _UNSENT_BYTES_MAX:
+            self._pause_pipe(pipe, child, now + _PAUSE_SECONDS)
+            return
+        if child.attempt is None:
+            # An idle child has nothing to send: stop it if it does. An empty read means that it has ended.
+            if child.read_piece(pipe):
+                self._retire(child)
+        else:
+            self._add_unsent(child.attempt.read(pipe, now))
+            if child.attempt.has_ended_reusably:
+                self._end_and_keep_child(child.attempt, now)
+        if pipe not in child.open_pipes:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(pipe)
+        elif child.may_have_more:
+            flood_seconds = (time.monotonic() - now) * _FLOOD_PAUSE_FACTOR if is_output else 0.0
+            self._pause_pipe(pipe, child, now + max(_PAUSE_SECONDS, flood_seconds))
+
+    def _pause_pipe(self, pipe: int, child: ForkedChild, resume_at: float) -> None:
+        if pipe in self._selector.get_map():
             self._selector.unregister(pipe)
-            self._paused_pipes[pipe] = (child, now + pause_seconds)
+            self._paused_pipes[pipe] = (child, resume_at)
 
     def _resume_paused_pipes(self, now: float) -> None:
         for pipe, (child, resume_at) in list(self._paused_pipes.items()):
@@ -365,7 +362,7 @@ class ForkServer:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
     def _send(self, child: ForkedChild) -> None:
-        child.send()
+        child.send_unsent()
         if bool(child.unsent) is child.is_watched:
             return
         child.is_watched = not child.is_watched
@@ -383,10 +380,10 @@ class ForkServer:
     # --- the end of an attempt ---
 
     def _end_and_keep_child(self, attempt: RunningAttempt, now: float) -> None:
-        # All its output is in the pipe by now, and the next attempt has not started.
+        # All output of this attempt is in the pipe by now, and the child has not begun another.
         self._add_unsent(attempt.drain(now))
-        if not attempt.is_over:
-            # It sent a message after its end, and is being stopped.
+        if not attempt.has_ended_reusably:
+            # The child sent a message after the end of the attempt, and is being stopped.
             return
         self._add_unsent([attempt.end_message(self._begin.staging_root)])
         del self._attempts[attempt.key]
@@ -411,8 +408,8 @@ class ForkServer:
                 processes.kill(orphan)
             self._reap()
         else:
-            # Try again in the next turn: children of a killed process are reparented only when it is gone. A process
-            # that cannot be killed (another user's) is checked at growing intervals.
+            # Try again in the next turn: the fork server inherits the children of a killed process only when that is
+            # gone. A process that cannot be killed (another user's) is checked at growing intervals.
             self._sweep_seconds = min(self._sweep_seconds * 1.5, _SWEEP_SECONDS_MAX)
             return
         for attempt in exited:
@@ -420,15 +417,16 @@ class ForkServer:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _orphans(self) -> set[int]:
-        own_marks = {processes.child_mark(child.number) for child in self._children.values()}
-        not_forked_here = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
-        return {pid for pid in not_forked_here if (processes.marks_of(pid) or (0, 0))[0] not in own_marks}
+        """Return inherited processes, except those of children that still run."""
+        marks_in_use = {processes.child_mark(child.number) for child in self._children.values()}
+        inherited = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
+        return {pid for pid in inherited if (processes.marks_of(pid) or processes.NO_MARKS).child not in marks_in_use}
 
     def _end(self, attempt: RunningAttempt, now: float) -> None:
         self._add_unsent(attempt.drain(now))
         del self._attempts[attempt.key]
-        if attempt.is_not_begun:
-            # The child died between two attempts, so no work is lost: queue the order again.
+        if attempt.died_before_begin:
+            # No work is lost: queue the order again.
             launch = attempt.launch
             requeued = _QueuedOrder(launch, encode_message(launch), self._handlers[launch.order.job_type], now)
             self._queues[requeued.job_class].appendleft(requeued)
@@ -479,26 +477,22 @@ class ForkServer:
 
     def _forget(self, child: ForkedChild) -> None:
         self._unwatch(child)
-        is_home_reusable = child.is_home_empty
+        is_home_reusable = child.is_home_reusable
         child.close()
         if is_home_reusable:
             self._free_homes.append(child.home)
             return
-        cleaner = _discard(child.home)
-        if cleaner is not None:
-            self._cleaners.add(cleaner)
+        self._delete_home(child.home)
 
-
-def _discard(directory: Path) -> int | None:
-    """Start a process that removes it: deleting a million files would block all attempts."""
-    with contextlib.suppress(OSError):
+    def _delete_home(self, home: Path) -> None:
+        """Delete the directory, in another process if it has files: a million of them would block all attempts."""
         with contextlib.suppress(OSError):
-            (directory / "staging").rmdir()
-        directory.rmdir()
-        return None
-    with contextlib.suppress(OSError):
-        return fork_process(lambda: shutil.rmtree(directory, ignore_errors=True), keeps=())
-    return None
+            with contextlib.suppress(OSError):
+                (home / "staging").rmdir()
+            home.rmdir()
+            return
+        with contextlib.suppress(OSError):
+            self._cleaners.add(fork_process(lambda: shutil.rmtree(home, ignore_errors=True), keeps=()))
 
 
 def main() -> None:

@@ -14,10 +14,19 @@ import resource
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ATTEMPT = "PAGEMILL_ATTEMPT"
+"""Environment variable with the name of the attempt."""
+_SCANS_MIN = 30
 
-_EMPTY_LOOKS = 30
+
+class ProcessMarks(NamedTuple):
+    child: int
+    pool: int
+
+
+NO_MARKS = ProcessMarks(0, 0)
 
 
 def pool_id_of(staging_root: Path) -> str:
@@ -25,7 +34,7 @@ def pool_id_of(staging_root: Path) -> str:
 
 
 def pool_mark(pool_id: str) -> int:
-    """Bit 61 and 60 bits of the digest: unlikely to be another limit."""
+    """Return bit 61 and 60 bits of the digest. Nobody sets such a limit by accident."""
     return 1 << 61 | int(pool_id, 16) >> 4
 
 
@@ -34,13 +43,13 @@ def child_mark(number: int) -> int:
 
 
 def mark_process(pool_id: str, number: int) -> None:
-    # If the service runs with a lower limit, keep it; then only the fork server knows its children.
+    # If the service runs with a lower limit, this fails, and only the fork server knows its children.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (child_mark(number), pool_mark(pool_id)))
 
 
-def marks_of(pid: int) -> tuple[int, int] | None:
-    """Return the marks of child and pool, 0 for none; None without such a process."""
+def marks_of(pid: int) -> ProcessMarks | None:
+    """Return 0 for each mark that the process does not have; None if there is no such process."""
     try:
         text = _read(f"/proc/{pid}/limits")
     except OSError:
@@ -48,18 +57,18 @@ def marks_of(pid: int) -> tuple[int, int] | None:
     for line in text.splitlines():
         if line.startswith(b"Max realtime timeout"):
             soft, hard = line.split()[-3:-1]
-            return (int(soft) if soft.isdigit() else 0, int(hard) if hard.isdigit() else 0)
-    return 0, 0
+            return ProcessMarks(int(soft) if soft.isdigit() else 0, int(hard) if hard.isdigit() else 0)
+    return NO_MARKS
 
 
 def started_at(pid: int) -> int:
-    """Return clock ticks since boot, or 0."""
+    """Return clock ticks from boot to the start of the process, or 0."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
 
 def children_of(pid: int) -> set[int]:
-    """Read twice: the kernel may skip one child while another ends."""
+    """Read the list twice: the kernel may skip a child while another ends."""
     path = f"/proc/{pid}/task/{pid}/children"
     try:
         return {int(one) for _ in range(2) for one in _read(path).split()}
@@ -68,12 +77,12 @@ def children_of(pid: int) -> set[int]:
 
 
 def sweep(pool_id: str) -> list[int]:
-    """Kill every process of the pool, and return their pids; call again until there is none.
+    """Kill every process of the pool, and return their pids. Call again until the result is empty.
 
-    A process that forks and ends for ever may slip through one scan, so an empty result needs many.
+    A process that forks and ends for ever may slip through a scan, so an empty result needs many scans.
     """
     others: set[int] = set()
-    for _ in range(_EMPTY_LOOKS):
+    for _ in range(_SCANS_MIN):
         if left := _sweep_once(pool_id, others):
             return left
     return []
@@ -107,7 +116,7 @@ def _sweep_once(pool_id: str, others: set[int]) -> list[int]:
     # Newest first: they are the most likely to end during the scan.
     for pid in sorted(set(_pids()) - others, reverse=True):
         marks = marks_of(pid)
-        if marks is not None and marks[1] == wanted and pid != os.getpid() and _is_alive(pid):
+        if marks is not None and marks.pool == wanted and pid != os.getpid() and _is_alive(pid):
             kill(pid)
             left.append(pid)
         else:

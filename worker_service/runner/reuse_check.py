@@ -24,56 +24,56 @@ _SIGNALS = (
     signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU,
 )  # fmt: skip
 _THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
+_RESET_PEAK_MEMORY = b"5"
+"""Written to /proc/self/clear_refs."""
 
 
 class ReuseCheck:
-    """Cannot see what the handler keeps in variables."""
+    """Compares the state of the process before and after an attempt. Variables of the handler are not compared."""
 
-    def __init__(self, staging: Path, begun: mmap.mmap | None) -> None:
+    def __init__(self, staging: Path, shared_count: mmap.mmap | None) -> None:
         self._staging = staging
-        # Opened before the sandbox is applied. Writing to it resets the peak memory for each attempt.
-        self._peak: int | None = None
+        self._clear_refs: int | None = None
         with contextlib.suppress(OSError):
-            self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        self._cpu_seconds = 0.0
+            # Open it before the sandbox is applied, which forbids this.
+            self._clear_refs = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        self._cpu_seconds_before = 0.0
         self._state_before: object = None
-        self._begun, self._note = 0, begun
+        self._attempts_begun = 0
+        self._shared_count = shared_count
 
     @property
-    def is_new(self) -> bool:
-        return self._begun == 1
+    def is_first_attempt(self) -> bool:
+        return self._attempts_begun == 1
 
-    def begin(self, allowed: Limits) -> None:
-        self._begun += 1
-        if self._note is not None:
+    def begin(self, limits: Limits) -> None:
+        self._attempts_begun += 1
+        if self._shared_count is not None:
             # If the child dies before this point, the order counts as not begun.
-            self._note[:8] = self._begun.to_bytes(8)
-        sandbox.renew_cpu(allowed)
-        if self._peak is not None:
-            os.write(self._peak, b"5")
+            self._shared_count[:8] = self._attempts_begun.to_bytes(8)
+        sandbox.renew_cpu(limits)
+        if self._clear_refs is not None:
+            os.write(self._clear_refs, _RESET_PEAK_MEMORY)
         os.chdir(self._staging)
-        self._cpu_seconds = _cpu_seconds()
+        self._cpu_seconds_before = _cpu_seconds()
         if self._state_before is None:
             self._state_before = self._state()
 
     def usage(self) -> Usage:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
+        return Usage(round(_cpu_seconds() - self._cpu_seconds_before, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
+        """Also delete the staged files that are not published."""
         flush_output()
-        try:
-            os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            pass
-        else:
+        if _has_child_process():
             return False
         try:
             if self._state() != self._state_before:
                 return False
-            kept = {file.path.parts[0] for file in published}
+            names_to_keep = {file.path.parts[0] for file in published}
             for entry in list(os.scandir(self._staging)):
-                if entry.name not in kept:
+                if entry.name not in names_to_keep:
                     if entry.is_dir(follow_symlinks=False):
                         shutil.rmtree(entry.path)
                     else:
@@ -85,17 +85,26 @@ class ReuseCheck:
     def _state(self) -> object:
         return (
             _THREADS.stat().st_nlink,
-            # From Linux 6.2, the size is the number of descriptors.
+            # From Linux 6.2, the size of the directory is the number of descriptors.
             _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS)),  # noqa: PTH208
             os.getcwd(),  # noqa: PTH109
+            # The mask can only be read by setting it: set it to the value that every child starts with.
             os.umask(0o077),
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            [signal.getsignal(one) for one in _SIGNALS],
-            [signal.getitimer(one) for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
-            [resource.getrlimit(one) for one in _CHECKED_LIMITS],
+            [signal.getsignal(number) for number in _SIGNALS],
+            [signal.getitimer(timer) for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+            [resource.getrlimit(limit) for limit in _CHECKED_LIMITS],
             {name: value for name, value in os.environ.items() if name != processes.ATTEMPT},
             tempfile.tempdir,
         )
+
+
+def _has_child_process() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _cpu_seconds() -> float:
