@@ -15,7 +15,7 @@ from tests.store.kit import ByHand
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.job import NewJob
-from worker_service.services.job_advice import NEXT_MOVES
+from worker_service.services.job_advice import NEXT_MOVES_BY_GATE
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -235,7 +235,7 @@ def test_each_gate_has_a_next_move() -> None:
         " TYPE_FULL SLOTS_FULL NO_NODE CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
     )
 
-    assert list(NEXT_MOVES) == gates.split()
+    assert list(NEXT_MOVES_BY_GATE) == gates.split()
 
 
 def test_logs_prints_what_was_reported_in_order(run: Run, daemon: Daemon) -> None:

@@ -35,7 +35,7 @@ from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.exports import CHOICES, IfExists, TargetExists
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
 from worker_service.services.page_blocks import with_markdown
-from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
+from worker_service.services.page_layouts import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.services.search import find_documents, read_added
 
 # Marks around the hits in a snippet. The text of a document contains neither.
@@ -240,7 +240,7 @@ def tables(
             with atomic_write(xlsx) as file:
                 write_tables(file, found)
             output.note(f"wrote {xlsx}")
-    for table, rows in whole_tables(found) if directory is not None else ():
+    for table, rows in tables_with_all_rows(found) if directory is not None else ():
         path = directory / f"{table.name}.csv"  # type: ignore[operator]
         _require_free(path, force)
         path.parent.mkdir(parents=True, exist_ok=True)

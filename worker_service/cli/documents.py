@@ -34,7 +34,7 @@ from worker_service.services import documents as operations
 from worker_service.services.parse import read_document_order, read_document_selector
 
 if TYPE_CHECKING:
-    from worker_service.services.page_layouts import PageReaders
+    from worker_service.services.page_layouts import PageRecognition
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "UPDATED", "ERROR", "NAME", "NOTE")
 _GIVES_UP = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
@@ -284,16 +284,16 @@ def show_document(call: Invocation, document_id: int) -> None:
     document, pages = found.document, found.page_items
     whole = _as_object(found)
     row = whole.pop("document")
-    from worker_service.services.page_layouts import page_readers  # loads the workbook writer
+    from worker_service.services.page_layouts import page_recognitions  # loads the workbook writer
 
-    read_by = page_readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_MAX)
+    read_by = page_recognitions(call.session, document_id, len(pages) if call.as_json else _SHOWN_MAX)
     for page in whole["page_items"]:
         if one := read_by.get(page["number"]):
             page |= {
-                "written_in": one.written_in,
-                "readers": one.readers,
-                "lines": one.written_lines,
-                "second": len(one.second),
+                "written_in": one.languages,
+                "readers": one.engines,
+                "lines": one.lines_with_words,
+                "second": len(one.second_pass_lines),
             }
     if call.print_if_json(row | whole):
         return
@@ -334,7 +334,7 @@ def _facts_of(document: Document) -> dict[str, object]:
     }
 
 
-def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageReaders]) -> None:
+def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRecognition]) -> None:
     pages = found.page_items[:_SHOWN_MAX]
     titles: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
     rows: list[tuple[object, ...]] = [
@@ -344,7 +344,7 @@ def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRea
         titles += ("LANGUAGE", "READ BY")
         readers = [read_by.get(one.number) for one in pages]
         rows = [
-            (*row, "+".join(one.written_in) if one else "", _engines(one) if one else "")
+            (*row, "+".join(one.languages) if one else "", _engines(one) if one else "")
             for row, one in zip(rows, readers, strict=True)
         ]
     output.show_section(titles, rows)
@@ -352,8 +352,8 @@ def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRea
         output.note(f"and {counted(len(found.page_items) - len(pages), 'page')} more: --json lists all")
 
 
-def _engines(page: PageReaders) -> str:
+def _engines(page: PageRecognition) -> str:
     """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``."""
-    names = [re.sub(r" \(.*\)", "", name) for name in page.readers]
-    lines = f"{len(page.second)} of {counted(page.written_lines, 'line')} "
+    names = [re.sub(r" \(.*\)", "", name) for name in page.engines]
+    lines = f"{len(page.second_pass_lines)} of {counted(page.lines_with_words, 'line')} "
     return "".join(names[:1]) + "".join(f"; {lines}{name}" for name in names[1:])

@@ -1,4 +1,4 @@
-"""Start, follow, stop and resume batches. The caller makes the jobs."""
+"""Start, follow, stop and resume batches of jobs that the caller has made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from worker_service.jobs.batches import (
     BatchMoved,
     BatchState,
     InBatch,
-    LiveWork,
     NewBatch,
     OwnerPolicy,
     WorkToSubmit,
@@ -34,8 +33,8 @@ PRIORITY = 3
 """High: a user is waiting for it."""
 
 _UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
-_SHOWN_MOST = 3
-_PAGES_FOR_PACE = 2
+_LIVE_BATCHES_SHOWN_MAX = 3
+_PAGES_FOR_PACE_MIN = 2
 
 
 class BatchProgress(Struct, frozen=True):
@@ -105,7 +104,7 @@ def newest_batches(session: Session, owner: str | None, *, most: int) -> Sequenc
 
 
 def newest_live_batches(session: Session) -> Sequence[BatchDetails]:
-    return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
+    return list_batches(session, states=_UNDER_WAY, limit=_LIVE_BATCHES_SHOWN_MAX).items
 
 
 def get_batch_details(session: Session, batch_id: int) -> BatchDetails:
@@ -124,15 +123,17 @@ def with_progress(batch: Batch, facts: BatchFacts) -> BatchDetails:
 def progress_of(facts: BatchFacts) -> BatchProgress:
     documents, jobs = facts.documents, sum(facts.jobs.values())
     cancelled = facts.documents_cancelled + facts.files_cancelled
+    # The store counts cancelled files among the failed ones.
     failed = documents.get(IndexStatus.FAILED, 0) + facts.files_not_brought_in - cancelled
     finished = documents.get(IndexStatus.SUCCESS, 0) + documents.get(IndexStatus.NOT_INDEXED, 0)
     live = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
     is_all_counted = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
     pages_left = facts.pages_left if is_all_counted else None
     pace = None
-    if facts.pages_lately >= _PAGES_FOR_PACE and facts.lately_seconds >= 1:
+    if facts.pages_lately >= _PAGES_FOR_PACE_MIN and facts.lately_seconds >= 1:
         pace = 60 * facts.pages_lately / facts.lately_seconds
     name, name_pages_read, name_pages = facts.current or ("", 0, None)
+    seconds_left = 60 * pages_left / pace if pace and pages_left is not None else None
     return BatchProgress(
         jobs=jobs,
         jobs_ended=jobs - live,
@@ -146,7 +147,7 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
         pages_read=facts.pages_read,
         pages_left=pages_left,
         pages_a_minute=pace,
-        seconds_left=60 * pages_left / pace if pace and pages_left is not None else None,
+        seconds_left=seconds_left,
         size=facts.size,
         name=name,
         name_pages_read=name_pages_read,
@@ -160,22 +161,27 @@ def describe_progress(found: BatchDetails) -> str:
     """Return such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, progress = found.batch, found.progress
     failed = progress.files_failed or progress.jobs_failed
-    problems = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
-    counts = [f"{number:,} {word}" for number, word in problems if number]
+    problem_counts = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
+    problems = [f"{number:,} {word}" for number, word in problem_counts if number]
     total = counted(progress.files, "file") if progress.files else counted(progress.jobs, "job")
     pages = counted(progress.pages_read, "page")
     if batch.state.is_ended:
-        return " · ".join([", ".join([batch.state.word, *counts]), total, *[pages] * bool(progress.files)])
+        parts = [", ".join([batch.state.word, *problems]), total]
+        if progress.files:
+            parts.append(pages)
+        return " · ".join(parts)
     ended = progress.files_ended if progress.files else progress.jobs_ended
     so_far = " found so far" if progress.may_find_more else ""
-    parts = [", ".join([f"{ended:,} of {total}{so_far}", *counts]), *[pages] * bool(progress.pages_read)]
+    parts = [", ".join([f"{ended:,} of {total}{so_far}", *problems])]
+    if progress.pages_read:
+        parts.append(pages)
     if batch.state is not BatchState.ACTIVE:
         state = str(batch.state) if batch.replaced_by is None else f"replaced by batch {batch.replaced_by}"
         return " · ".join([state, *parts])
     if progress.pages_a_minute is not None:
         parts.append(f"{progress.pages_a_minute:.0f} pages/min")
     if progress.seconds_left is not None:
-        parts.append(f"{_length(progress.seconds_left)} left")
+        parts.append(f"{_rounded_length(progress.seconds_left)} left")
     elif progress.files:
         parts.append("still counting pages")
     return " · ".join(parts)
@@ -185,7 +191,7 @@ def titled_progress(found: BatchDetails) -> str:
     return f"{found.batch.title}: {describe_progress(found)}"
 
 
-def _length(seconds: float) -> str:
+def _rounded_length(seconds: float) -> str:
     minutes = round(seconds / 60)
     if seconds < 60:
         return f"{max(1, round(seconds))} s"
@@ -208,7 +214,8 @@ def add_batch(
 ) -> BatchAdded:
     """Add a batch with its jobs, all or none.
 
-    `asked` is kept for display; `actions` (job_type, payload) run at its end, which is reported to `notify`.
+    `asked` is kept for display. When the batch ends, a job is made from each of `actions` (job_type, payload), and the
+    end is reported to the address `notify`.
     """
     new = NewBatch(
         owner,
@@ -219,7 +226,7 @@ def add_batch(
         notify,
     )
     if notify:
-        # Start to follow the ends of batches before this one can end.
+        # Start to follow the notices of ended batches before this batch can end.
         session.store.notices.begin(ENDS_TO_REPORT)
     return session.store.batches.add(new, with_lost_files_forced(session, jobs, owner=owner), policy=_policy(session))
 
@@ -251,38 +258,35 @@ def submit_batch(
 ) -> SubmittedBatch:
     """Start a batch unless no job is new: repeating a command replaces no batch."""
     jobs, live = submission.jobs, submission.work.live
-    rest = [at for at in range(len(jobs)) if at not in live]
     added: BatchAdded | None = None
+    to_insert = [position for position in range(len(jobs)) if position not in live]
     if submission.work.new:
-        chosen = [jobs[at] for at in rest]
+        chosen = [jobs[position] for position in to_insert]
         added = add_batch(session, chosen, owner=owner, name=name, priority=priority, asked=asked)
         inserted: Sequence[InBatch] = added.jobs
     else:
-        known = enqueue_jobs(session, [replace(jobs[at], priority=priority) for at in rest])
-        inserted = [InBatch.from_enqueued(one) for one in known]
-    items = dict(zip(rest, inserted, strict=True)) | {at: _existing(one) for at, one in live.items()}
-    held = (
-        get_batch(session, one) for one in dict.fromkeys(work.batch_id for work in live.values()) if one is not None
-    )
-    waiting = [one for one in held if one.state is BatchState.WAITING]
-    return SubmittedBatch([items[at] for at in range(len(jobs))], added, waiting)
-
-
-def _existing(work: LiveWork) -> InBatch:
-    return InBatch(work.job_id, existing=True, document_id=work.document_id, decision=None)
+        enqueued = enqueue_jobs(session, [replace(jobs[position], priority=priority) for position in to_insert])
+        inserted = [InBatch.from_enqueued(one) for one in enqueued]
+    items = dict(zip(to_insert, inserted, strict=True))
+    for position, work in live.items():
+        items[position] = InBatch(work.job_id, existing=True, document_id=work.document_id, decision=None)
+    batch_ids = dict.fromkeys(work.batch_id for work in live.values() if work.batch_id is not None)
+    batches = [get_batch(session, batch_id) for batch_id in batch_ids]
+    waiting = [batch for batch in batches if batch.state is BatchState.WAITING]
+    return SubmittedBatch([items[position] for position in range(len(jobs))], added, waiting)
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
-    """Return what waits once this owner's batch `by`, or a new one, starts."""
+    """Return the owner's active batches, which will wait when batch `by` (None: a new one) starts."""
     if not owner or _policy(session) is not OwnerPolicy.REPLACE:
         return []
     active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items
-    return [one for one in active if one.batch.id != by]
+    return [details for details in active if details.batch.id != by]
 
 
 def batches_replaced_by(session: Session, batch: Batch) -> Sequence[Batch]:
     waiting = session.store.batches.list(owners=[batch.owner], states=[BatchState.WAITING])
-    return [one for one in waiting if one.replaced_by == batch.id]
+    return [other for other in waiting if other.replaced_by == batch.id]
 
 
 def extend_batch(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:

@@ -16,12 +16,15 @@ from worker_service.services.enqueue import installed_types
 from worker_service.services.overview import Overview
 from worker_service.settings.config import Settings
 
-_LIVE_JOBS_MOST = 100
+_LIVE_JOBS_EXAMINED_MAX = 100
 
-_OPEN_ALONE = set("NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AHEAD_IN_QUEUE BATCH_WAITING".split())
+_TEMPORARY_GATES = set(
+    "NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AHEAD_IN_QUEUE BATCH_WAITING".split()
+)
+"""Gates that open without a user's action."""
 
 _START_NOW = "to start it now: pagemill run-now {id}"
-NEXT_MOVES = {
+NEXT_MOVES_BY_GATE = {
     "WORKER_DOWN": "to start a daemon: {start}",
     "PAUSED": "to lift the pause: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` shows the pauses",
     "BATCH_STOPPED": "to resume the batch: pagemill batch resume {batch_id}",
@@ -46,13 +49,13 @@ NEXT_MOVES = {
 }
 
 
-class NextMove(Gate, frozen=True):
+class GateAdvice(Gate, frozen=True):
     next: str = ""
 
 
 class Why(Struct, frozen=True):
     job: Job
-    gates: Sequence[NextMove]
+    gates: Sequence[GateAdvice]
     worker_state: str
     helps: str
     silent_seconds: float | None = None
@@ -62,21 +65,24 @@ class Why(Struct, frozen=True):
 
 def why(session: Session, job_id: int) -> Why:
     job, overview = session.reading.get(job_id), Overview(session)
-    gates = session.gates.explain(job_id, dead=overview.dead_ids)
-    moves = [
-        NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
+    gates = session.gates.explain(job_id, dead=overview.dead_worker_ids)
+    advised_gates = [
+        GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_move_at(gate, job, session.settings))
         for gate in gates
     ]
     if job.status is not Status.RUNNING:
-        return Why(job, moves, "", advice_for(job))
-    state = next((one.state for one in overview.workers if one.id == job.worker_id), "")
-    is_silent = pace_of(job, session.clock()).silent_seconds is not None
-    advice = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent else ""
-    return Why(job, moves, state, advice, _silent_seconds(session, job), session.reading.time_limit(job_id))
+        return Why(job, advised_gates, "", advice_for(job))
+    worker_state = next((worker.state for worker in overview.workers if worker.id == job.worker_id), "")
+    # The pace has a silence only if it is too long for this job; the time since a message is always returned.
+    is_silent_too_long = pace_of(job, session.clock()).silent_seconds is not None
+    helps = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent_too_long else ""
+    limit_seconds = session.reading.time_limit(job_id)
+    return Why(job, advised_gates, worker_state, helps, _seconds_since_message(session, job), limit_seconds)
 
 
-def _silent_seconds(session: Session, job: Job) -> float | None:
-    heard_at = next((one.heard_at for one in session.history.attempts(job.id) if one.fence == job.fence), None)
+def _seconds_since_message(session: Session, job: Job) -> float | None:
+    attempts = session.history.attempts(job.id)
+    heard_at = next((attempt.heard_at for attempt in attempts if attempt.fence == job.fence), None)
     since = heard_at or job.started_at
     return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
 
@@ -91,17 +97,22 @@ def stops_at(session: Session, job: Job) -> str | None:
 def newest_with_a_problem(session: Session) -> int | None:
     overview = Overview(session)
     failed = session.reading.list(Selector(statuses=(Status.FAILED,)), most=1)
-    live = session.reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_MOST)
+    live = session.reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_EXAMINED_MAX)
     newest_first = sorted([*failed, *live], key=lambda job: -job.id)
     return next((job.id for job in newest_first if _has_a_problem(session, job, overview)), None)
 
 
 def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
+    if job.status is Status.FAILED:
+        return True
     if job.status is not Status.PENDING:
-        return job.status is Status.FAILED or any(one.id == job.worker_id for one in overview.lost_workers)
-    codes = {gate.code for gate in session.gates.explain(job.id, dead=overview.dead_ids)}
-    if codes - _OPEN_ALONE or "NOT_YET" not in codes:
-        return bool(codes - _OPEN_ALONE)
+        return any(worker.id == job.worker_id for worker in overview.lost_workers)
+    codes = {gate.code for gate in session.gates.explain(job.id, dead=overview.dead_worker_ids)}
+    if codes - _TEMPORARY_GATES:
+        return True
+    if "NOT_YET" not in codes:
+        return False
+    # A job with a start time may have been given it by its user, or by a handler that cannot go on now.
     attempts = session.history.attempts(job.id)
     return bool(attempts) and attempts[-1].outcome == "snoozed"
 
@@ -112,19 +123,16 @@ def advice_for(job: Job) -> str:
         return f"to run it again: {retry}"
     if job.status is not Status.FAILED:
         return ""
-    if not is_given_up(job):
+    if job.retry_count >= job.max_retries > 0:
         return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
+    # The error was permanent: a retry without a change would fail in the same way.
     again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
     if job.error_remedy:
         return f"{job.error_remedy}; then: {again}"
     return f"it would fail again in the same way; when the cause is fixed: {again}"
 
 
-def is_given_up(job: Job) -> bool:
-    return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
-
-
-def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
+def _next_move_at(gate: Gate, job: Job, settings: Settings) -> str:
     if gate.code == "UNKNOWN_TYPE" and job.job_type in installed_types(settings):
         return (
             "its handler is installed, but no running daemon has loaded it. Restart the daemon: "
@@ -133,7 +141,7 @@ def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
         )
     if gate.remedy:
         return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
-    move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
+    move = NEXT_MOVES_BY_GATE.get(gate.code, "pagemill show {id}")
     return move.format(
         id=job.id,
         job_type=job.job_type,

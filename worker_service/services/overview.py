@@ -21,8 +21,8 @@ from worker_service.services.database import Session
 from worker_service.services.parse import read_past
 from worker_service.store.errors import read_only_error
 
-_JOBS_MOST = 500
-_BEATS_MOST = 3
+_RUNNING_JOBS_LISTED_MAX = 500
+_MISSED_HEARTBEATS_MAX = 3
 
 
 class CheckedWorker(WorkerState, frozen=True):
@@ -35,7 +35,7 @@ class CheckedWorker(WorkerState, frozen=True):
 
 
 class CheckedNode(NodeRow, frozen=True):
-    """Its state is `down` if its daemon is dead, whatever its row says."""
+    """The state is `down` if the node's daemon is dead, whatever the row says."""
 
     jobs: Sequence[int] = ()
 
@@ -45,7 +45,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """Queries each part when it is first used."""
+    """Parts of the state, each queried when it is first used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -62,13 +62,13 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """Include workers without a row that jobs name as theirs."""
+        """Include workers that running jobs name but that have no row."""
         overview = self._session.overview
-        found = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
+        checked = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():
             is_gone = self._fate_of(row) is Fate.GONE
-            found.append(_checked_worker(row, "dead" if is_gone else "no row"))
-        return found
+            checked.append(_checked_worker(row, "dead" if is_gone else "no row"))
+        return checked
 
     @property
     def live_workers(self) -> list[CheckedWorker]:
@@ -79,31 +79,34 @@ class Overview:
         return [one for one in self.workers if not one.is_alive]
 
     @property
-    def dead_ids(self) -> list[str]:
+    def dead_worker_ids(self) -> list[str]:
         return [one.id for one in self.workers if one.state in ("dead", "dying")]
 
     @property
     def is_healthy(self) -> bool:
-        oldest = self.at - timedelta(seconds=_BEATS_MOST * self._session.settings.heartbeat_interval_seconds)
+        oldest = self.at - timedelta(seconds=_MISSED_HEARTBEATS_MAX * self._session.settings.heartbeat_interval_seconds)
         return any(from_text(one.heartbeat_at) >= oldest for one in self.live_workers)
 
     @cached_property
     def nodes(self) -> Sequence[CheckedNode]:
         rows = self._session.overview.nodes()
-        work = self._session.overview.work_on_nodes() if rows else ()
-        alive = {one.id for one in self.live_workers} if rows else set()
-        found = []
+        if not rows:
+            return []
+        attempts = self._session.overview.work_on_nodes()
+        live_worker_ids = {worker.id for worker in self.live_workers}
+        checked = []
         for row in rows:
             fields = {name: getattr(row, name) for name in NodeRow.__struct_fields__}
-            if row.worker_id not in alive:
+            if row.worker_id not in live_worker_ids:
                 fields |= {"state": "down", "slots": 0, "reason": "its daemon is dead"}
-            found.append(CheckedNode(**fields, jobs=[one.job_id for one in work if one.node == row.name]))
-        return found
+            job_ids = [attempt.job_id for attempt in attempts if attempt.node == row.name]
+            checked.append(CheckedNode(**fields, jobs=job_ids))
+        return checked
 
     @cached_property
     def standstill(self) -> Sequence[Gate]:
-        """What keeps every pending job from starting."""
-        return self._session.gates.standstill(dead=self.dead_ids)
+        """Gates that keep every pending job from starting."""
+        return self._session.gates.standstill(dead=self.dead_worker_ids)
 
     @cached_property
     def running_jobs(self) -> Sequence[Job]:
@@ -132,8 +135,8 @@ class Overview:
 
     def _fate_of(self, worker: WorkerState) -> Fate:
         settings = self._session.settings
-        seen = observe(worker, settings.database, host=own_host(), boot=boot_id(), now=self.at)
-        return decide_fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
+        observation = observe(worker, settings.database, host=own_host(), boot=boot_id(), now=self.at)
+        return decide_fate(observation, orphan_after_seconds=settings.orphan_after_seconds)
 
     def _state_of(self, worker: WorkerState) -> str:
         fate = self._fate_of(worker)
@@ -150,7 +153,9 @@ def _checked_worker(row: WorkerState, state: str) -> CheckedWorker:
 
 def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:
     selector = Selector(statuses=(Status.RUNNING,), owners=() if owner is None else (owner,))
-    return sorted(session.reading.list(selector, most=_JOBS_MOST), key=lambda job: (job.started_at or "", job.id))
+    return sorted(
+        session.reading.list(selector, most=_RUNNING_JOBS_LISTED_MAX), key=lambda job: (job.started_at or "", job.id)
+    )
 
 
 class SchedulerStatus(Struct, frozen=True):
@@ -173,9 +178,9 @@ class Statistics(Struct, frozen=True):
 
 
 def statistics(session: Session) -> Statistics:
-    removal = session.store.removal
-    counts, pending = session.overview.counts_by_type(), session.overview.pending_by_platform()
-    return Statistics(counts, pending, removal.sizes_by_owner(), *removal.size_of_all())
+    overview, removal = session.overview, session.store.removal
+    files, size = removal.size_of_all()
+    return Statistics(overview.counts_by_type(), overview.pending_by_platform(), removal.sizes_by_owner(), files, size)
 
 
 def recent_errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:

@@ -18,11 +18,15 @@ from worker_service.settings.config import Settings
 _PAGES_AT_ONCE = 50
 
 
+def last_page_number(session: Session, document_id: int) -> int:
+    return max((page.number for page in session.library.page_summaries(document_id)), default=0)
+
+
 def structured_pages(session: Session, document_id: int) -> list[StructuredPage]:
-    newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
-    if newest > PAGES_MAX:
+    last = last_page_number(session, document_id)
+    if last > PAGES_MAX:
         raise BadInput(f"document {document_id} is too long for this format, which holds {PAGES_MAX} pages at most")
-    return structure_of(stored_pages(session, document_id, 1, newest))
+    return structure_of(stored_pages(session, document_id, 1, last))
 
 
 def stored_pages(session: Session, document_id: int, first: int, last: int) -> Iterator[PageResult]:

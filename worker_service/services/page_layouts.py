@@ -8,28 +8,28 @@ from itertools import chain, groupby
 from typing import IO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from worker_service.jobs.page_structure import TableOnPage, tables_in
 from worker_service.services.csv_and_xlsx import Workbook, csv_lines
 from worker_service.services.database import Session
-from worker_service.services.page_blocks import stored_pages
+from worker_service.services.page_blocks import last_page_number, stored_pages
 from worker_service.services.parse import read_pages
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
     first, last = read_pages(pages)
-    newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
-    for page in stored_pages(session, document_id, first, newest if last is None else min(last, newest)):
+    last_stored = last_page_number(session, document_id)
+    for page in stored_pages(session, document_id, first, last_stored if last is None else min(last, last_stored)):
         yield from tables_in(page.number, page.layout)
 
 
-def whole_tables(found: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
-    """Join the rows of a worksheet from all of its pages."""
-    for _, parts in groupby(found, lambda one: (one.page, one.number) if one.sheet is None else one.sheet):
-        pages = iter(parts)
-        first = next(pages)
-        yield first, chain(first.rows, chain.from_iterable(one.rows for one in pages))
+def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
+    """Yield the first part of each table with the rows of all its parts: a long worksheet has one on each page."""
+    for _, same_table in groupby(parts, lambda part: (part.page, part.number) if part.sheet is None else part.sheet):
+        parts_of_table = iter(same_table)
+        first = next(parts_of_table)
+        yield first, chain(first.rows, chain.from_iterable(part.rows for part in parts_of_table))
 
 
 def write_csv(file: IO[bytes], rows: Iterator[Sequence[str]]) -> None:
@@ -37,48 +37,53 @@ def write_csv(file: IO[bytes], rows: Iterator[Sequence[str]]) -> None:
         file.write(line.encode())
 
 
-def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
+def write_tables(file: IO[bytes], parts: Iterable[TableOnPage]) -> int:
     count = 0
     with Workbook(file) as workbook:
-        for table, rows in whole_tables(found):
+        for table, rows in tables_with_all_rows(parts):
             count += 1
             add_row = workbook.add_sheet(table.name)
             for row in rows:
-                add_row(row if table.sheet is None else [_typed(cell) for cell in row])
+                # A worksheet had numbers of its own; a table read from a page keeps its text.
+                add_row(row if table.sheet is None else [_number_or_text(cell) for cell in row])
         if not count:
             workbook.add_sheet("no tables")
     return count
 
 
-def _typed(text: str) -> str | int | float:
-    for kind in (int, float):
+def _number_or_text(text: str) -> str | int | float:
+    for number_type in (int, float):
         with suppress(ValueError):
-            if str(kind(text)) == text:
-                return kind(text)
+            # "007" and "1e3" stay text: as numbers they would be shown as 7 and 1000.
+            if str(number_type(text)) == text:
+                return number_type(text)
     return text
 
 
 # ── Recognition ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class PageReaders(Struct, frozen=True):
-    written_in: list[str] = []
-    """Detected, if the user chose none."""
-    readers: list[str] = []
-    """Of the first pass, and of the second if it contributed words."""
+class PageRecognition(Struct, frozen=True):
+    """How a page was recognised, decoded from its stored layout."""
+
+    languages: list[str] = field(default=[], name="written_in")
+    """Languages detected on the page; empty if the user chose some."""
+    engines: list[str] = field(default=[], name="readers")
+    """OCR engine of the first pass, then that of the second pass if it contributed words."""
     lines: list[list[msgspec.Raw]] = []
-    second: list[int] = []
-    """Lines with words from the second pass."""
+    second_pass_lines: list[int] = field(default=[], name="second")
+    """Numbers of the lines with words from the second pass."""
 
     @property
-    def written_lines(self) -> int:
-        return sum(map(bool, self.lines))
+    def lines_with_words(self) -> int:
+        return sum(1 for words in self.lines if words)
 
 
-def page_readers(session: Session, document_id: int, pages: int) -> Mapping[int, PageReaders]:
-    decode = msgspec.json.Decoder(PageReaders).decode
+def page_recognitions(session: Session, document_id: int, pages_max: int) -> Mapping[int, PageRecognition]:
+    decode = msgspec.json.Decoder(PageRecognition).decode
     return {
         page.number: decode(page.layout)
-        for page in stored_pages(session, document_id, 1, pages)
+        for page in stored_pages(session, document_id, 1, pages_max)
+        # A cheap check before decoding: a page with text of its own was read by no engine.
         if page.layout and '"readers":' in page.layout
     }

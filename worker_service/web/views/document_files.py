@@ -12,7 +12,7 @@ from worker_service.base.sanitize import harmless
 from worker_service.services import documents, exports
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTH, WIDTHS
-from worker_service.services.page_layouts import tables_of, whole_tables, write_csv, write_tables
+from worker_service.services.page_layouts import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.documents import page_image_response, requested_document
@@ -86,7 +86,7 @@ def table(request: Request, session: Session) -> Response:
     if chosen is None:
         raise exports.NotExported(f"page {number} has no table {position}")
     parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
-    whole, rows = next(whole_tables(one for one in parts if one.sheet == chosen.sheet))
+    whole, rows = next(tables_with_all_rows(one for one in parts if one.sheet == chosen.sheet))
     name = f"document-{document.id}-{whole.name}.csv"
     return stream_written(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
 
