@@ -23,7 +23,8 @@ from benchmarks.corpus import Book
 from benchmarks.ocr_peers import Reading
 from benchmarks.own import Own
 from benchmarks.running import Failed, memory_megabytes, wait_until, with_all_below
-from job_handlers.reading.requests import Quality, ReadOptions, download_job
+from job_handlers.reading.reading_settings import Quality
+from job_handlers.reading.requests import ReadOptions, download_job
 from worker_service.base.clock import from_text
 from worker_service.store.opening import open_store
 

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.page_digests import PageSource
+from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import DrawnPage, ReadPage
-from job_handlers.reading.page_settings import PageSource, read_ranges
 from worker_service.handlers import Context, Done, Handler
 
 NEAR, FAR = "range_near", "range_far"

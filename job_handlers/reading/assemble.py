@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading import layout, pdf, searchable
 from job_handlers.reading.document import (
-    HowToRead,
     check_current,
     content_of,
     document_of,
@@ -25,8 +24,10 @@ from job_handlers.reading.document import (
     original_of,
     password_of,
 )
+from job_handlers.reading.page_digests import PARTIAL, TOO_LARGE, UNREADABLE
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE, pages_in_words
+from job_handlers.reading.page_ranges import pages_in_words
+from job_handlers.reading.reading_settings import HowToRead
 from worker_service.handlers import (
     CONFIDENCE_LEAST,
     MIB,

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading import formats, ocr, pdf
 from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.reading_settings import LANGUAGE_CODE, PASSWORD_CREDENTIAL, HowToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.base.files import sha256_of
 from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
 
-Quality = Literal["fast", "auto", "best"]
-
-H = TypeVar("H", bound="HowToRead")
+H = TypeVar("H", bound=HowToRead)
 
 ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
 
-_LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 LOCKED = "locked"
-_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
-
-
-class HowToRead(Struct, frozen=True, kw_only=True):
-    """Reading settings. In a payload, None means the document's own setting; in a document, the default."""
-
-    languages: tuple[str, ...] | None = None
-    """Tesseract codes, such as eng and deu. By default each page's language is chosen from those installed."""
-    quality: Quality | None = None
-    """fast: one engine; auto: a second engine rereads uncertain lines; best: it rereads every line."""
-    force_ocr: bool | None = None
-    """Also recognise pages that have a good text layer."""
-    password_file: str | None = None
-    """Credential with the password of an encrypted file.
-
-    Its name must begin with `password`, which keeps all other secrets out of reach.
-    """
-
-    def given_settings(self) -> dict[str, Any]:
-        ways = {name: getattr(self, name) for name in HowToRead.__struct_fields__}
-        plain: dict[str, Any] = msgspec.to_builtins({name: way for name, way in ways.items() if way is not None})
-        return plain
-
-    @property
-    def engine(self) -> WayToRead:
-        return ocr.way_to_read(self.languages, self.quality or value_of(HandlersSettings.ocr_quality))
 
 
 def document_of(context: Context[Any]) -> KnownDocument:
@@ -71,11 +41,15 @@ def how_to_read(context: Context[H]) -> HowToRead:
     except msgspec.MsgspecError as error:
         raise Permanent("SETTINGS_INVALID", f"how the document is to be read: {error}") from error
     for language in how.languages or ():
-        if not _LANGUAGE.fullmatch(language):
+        if not LANGUAGE_CODE.fullmatch(language):
             raise Permanent("PAYLOAD_INVALID", f"{language[:40]!r} is not a language", "write eng, or deu")
     if how.languages == ():
         raise Permanent("PAYLOAD_INVALID", "languages is empty", "name one at least, such as eng")
     return how
+
+
+def engine_settings(how: HowToRead) -> WayToRead:
+    return ocr.way_to_read(how.languages, how.quality or value_of(HandlersSettings.ocr_quality))
 
 
 def original_of(context: Context[Any]) -> Path:
@@ -121,6 +95,6 @@ def password_of(context: Context[Any], how: HowToRead) -> str:
         return password
     if (name := how.password_file) is None:
         return ""
-    if not _PASSWORD.fullmatch(name):
+    if not PASSWORD_CREDENTIAL.fullmatch(name):
         raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")
     return credential_text(name).rstrip("\r\n")

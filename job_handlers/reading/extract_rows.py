@@ -7,8 +7,9 @@ from msgspec import Struct
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import spreadsheets
 from job_handlers.reading.document import check_current, content_of, original_of
+from job_handlers.reading.page_digests import rows_digest
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
-from job_handlers.reading.page_settings import read_ranges, rows_digest
+from job_handlers.reading.page_ranges import read_ranges
 from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
 
 _CPU_SECONDS = 600

@@ -11,8 +11,8 @@ from job_handlers.file_kinds import FileKind
 from job_handlers.reading import formats, layout, ocr, ocr_layout
 from job_handlers.reading.ocr import Reader, WayToRead
 from job_handlers.reading.ocr.recognition import RecognisedPage, distinct
+from job_handlers.reading.page_digests import PARTIAL, UNREADABLE
 from job_handlers.reading.page_recognition import SECOND_TRY, DrawnPage, ReadPage, rules_in
-from job_handlers.reading.page_settings import PARTIAL, UNREADABLE
 from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash
 
 _PICTURE_DPI = 150.0

@@ -24,28 +24,31 @@ from job_handlers.reading.assemble import Assembly
 from job_handlers.reading.document import (
     ENVIRONMENT,
     LOCKED,
-    HowToRead,
     content_of,
     document_of,
+    engine_settings,
     how_to_read,
     library_of,
     locked_error,
     original_of,
     password_of,
 )
-from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
-from job_handlers.reading.page_settings import (
+from job_handlers.reading.page_digests import (
     TOO_LARGE,
     UNREADABLE,
     PageSource,
-    Scan,
-    costs_of,
-    divide_pages,
-    format_ranges,
     job_digest,
     layer_digest,
     ocr_digest,
 )
+from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
+from job_handlers.reading.page_ranges import (
+    Scan,
+    costs_of,
+    divide_pages,
+    format_ranges,
+)
+from job_handlers.reading.reading_settings import HowToRead
 from job_handlers.reading.text_layer import PageInk, Verdict, classify_page
 from worker_service.handlers import (
     MIB,
@@ -182,7 +185,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> 
     # Identifying the engine costs more than reading a page with a text layer.
     if not (some := list(numbers)):
         return {}
-    wanted = how.engine
+    wanted = engine_settings(how)
     engine = ocr.identity_of(wanted)
     return {number: ocr_digest(source, number, wanted.languages, wanted.quality, engine) for number in some}
 
@@ -345,7 +348,7 @@ def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, ranges:
 def _ocr_range_jobs(
     context: Context[HowToRead], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
-    to_recognise, engine = sorted(numbers), how.engine
+    to_recognise, engine = sorted(numbers), engine_settings(how)
     way = [content, engine.languages, engine.quality, how.password_file]
     some = divide_pages(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
     return [_range_job(context, "ocr_pages", one, way) for one in some]

@@ -17,8 +17,8 @@ from job_handlers.reading import ocr, pdf
 from job_handlers.reading.document import (
     ENVIRONMENT,
     LOCKED,
-    HowToRead,
     content_of,
+    engine_settings,
     how_to_read,
     library_of,
     locked_error,
@@ -28,17 +28,18 @@ from job_handlers.reading.document import (
 )
 from job_handlers.reading.flow_pictures import flow_reader
 from job_handlers.reading.ocr import WayToRead
-from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.page_recognition import AT_ONCE, SECOND_TRY, DrawnPage, ReadPage, page_reader
-from job_handlers.reading.page_settings import (
+from job_handlers.reading.page_digests import (
     TOO_LARGE,
     UNREADABLE,
     PageSource,
     job_digest,
     ocr_digest,
     pixels_digest,
-    read_ranges,
 )
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
+from job_handlers.reading.page_ranges import read_ranges
+from job_handlers.reading.page_recognition import AT_ONCE, SECOND_TRY, DrawnPage, ReadPage, page_reader
+from job_handlers.reading.reading_settings import HowToRead
 from worker_service.handlers import (
     Context,
     Done,
@@ -69,7 +70,7 @@ def run(context: Context[OcrPagesPayload]) -> Done:
     sliced = context.inputs.get("slice")
     original, content = sliced or original_of(context), content_of(context)
     kind = kind_of(original)
-    password, engine = password_of(context, how), how.engine
+    password, engine = password_of(context, how), engine_settings(how)
     identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)

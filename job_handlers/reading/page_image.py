@@ -11,7 +11,8 @@ import msgspec
 from PIL import WebPImagePlugin  # noqa: F401  imported before the sandbox hides Pillow's plugins
 
 from job_handlers.reading import pdf
-from job_handlers.reading.document import HowToRead, how_to_read, locked_error, original_of, password_of
+from job_handlers.reading.document import how_to_read, locked_error, original_of, password_of
+from job_handlers.reading.reading_settings import HowToRead
 from worker_service.handlers import MIB, Context, Done, Handler, Limits, Permanent, counted
 
 _WALL_SECONDS, _CPU_SECONDS = 30, 25

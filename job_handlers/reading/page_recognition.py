@@ -13,7 +13,7 @@ from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import layout, ocr, ocr_layout, pdf
 from job_handlers.reading.document import LOCKED
 from job_handlers.reading.ocr import Reader, WayToRead
-from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE
+from job_handlers.reading.page_digests import PARTIAL, TOO_LARGE, UNREADABLE
 from job_handlers.reading.preprocess import Gray, pixels_hash, ruled_lines, whiten_missing_rows
 from job_handlers.reading.tables import RulingLine
 from job_handlers.reading.text_layer import is_fuller, is_worth_comparing

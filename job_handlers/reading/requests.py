@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from job_handlers.fetch.sources import sources
 from job_handlers.fetch.sources.local import revision_of
+from job_handlers.reading.reading_settings import (
+    LANGUAGE_CODE,
+    PASSWORD_CREDENTIAL,
+    QUALITIES,
+    HowToRead,
+    Quality,
+)
 from worker_service.base.suggestions import did_you_mean
 from worker_service.handlers import (
     BadInput,
@@ -29,12 +36,6 @@ from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.library import Document
 from worker_service.jobs.tags import read_tags
 
-Quality = Literal["fast", "auto", "best"]
-QUALITIES: Sequence[str] = get_args(Quality)
-
-_LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
-_DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "password_file")
-_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _OPTION_NAMES = {
     "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password_file": "password-file",
     "on_failure": "on-failure", "tags": "tag", "size_max": "max-size", "newer_than": "since",
@@ -57,7 +58,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
     def reading_settings(self) -> dict[str, object]:
         """Return the payload of `ingest`. None resets a setting to the default."""
-        said: dict[str, object] = dict.fromkeys(_DOCUMENT_SETTINGS) if self.as_usual else {}
+        said: dict[str, object] = dict.fromkeys(HowToRead.__struct_fields__) if self.as_usual else {}
         if self.languages:
             said["languages"] = [language for word in self.languages for language in _languages(word)]
         if self.quality is not None:
@@ -65,7 +66,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         if self.force_ocr:
             said["force_ocr"] = True
         if self.password_file is not None:
-            if not _PASSWORD.fullmatch(self.password_file):
+            if not PASSWORD_CREDENTIAL.fullmatch(self.password_file):
                 raise BadInput(
                     f"{self.password_file!r} is not the name of a credential that begins with password",
                     "give an existing file with `add` or `reindex`; otherwise add LoadCredential=password-reports:"
@@ -195,6 +196,6 @@ def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
 
 def _languages(word: str) -> list[str]:
     languages = re.split(r"[+,]", word)
-    if not all(_LANGUAGE.fullmatch(one) for one in languages):
+    if not all(LANGUAGE_CODE.fullmatch(one) for one in languages):
         raise BadInput(f"{word!r} is not a language", "write eng, or eng+deu")
     return languages

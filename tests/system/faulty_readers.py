@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from job_handlers.reading import layout, page_recognition
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import Reader
+from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import PagePicture, ReadPage
-from job_handlers.reading.page_settings import read_ranges
 from tests import fake_distributions as installed
 from worker_service.handlers import Context, Done, Permanent, digest
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from job_handlers.reading.requests import QUALITIES, ReadOptions
+from job_handlers.reading.reading_settings import QUALITIES
+from job_handlers.reading.requests import ReadOptions
 from worker_service.cli import output
 from worker_service.cli.context import Function, Invocation
 from worker_service.services import enqueue

@@ -6,16 +6,18 @@ import random
 
 import pytest
 
-from job_handlers.reading.page_settings import (
-    RANGE_PAGES_MAX,
+from job_handlers.reading.page_digests import (
     PageSource,
+    layer_digest,
+    ocr_digest,
+    pixels_digest,
+)
+from job_handlers.reading.page_ranges import (
+    RANGE_PAGES_MAX,
     Scan,
     costs_of,
     divide_pages,
     format_ranges,
-    layer_digest,
-    ocr_digest,
-    pixels_digest,
     read_ranges,
 )
 from job_handlers.reading.preprocess import Gray, pixels_hash

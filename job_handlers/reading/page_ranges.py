@@ -1,0 +1,98 @@
+"""Ranges of pages, such as `1-12`, and how the pages of a document are divided into jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from worker_service.handlers import Permanent
+
+RANGE_PAGES_MAX = 12
+_COST_LEAST, _COST_MOST = 0.1, 2.0
+_WORTH_BALANCING = 0.99
+"""The longest range must become shorter than this share of its cost."""
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def pages_in_words(numbers: Sequence[int]) -> str:
+    return f"page{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
+
+
+def read_ranges(text: str, most: int) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if first < 1 or last < first or len(numbers) + last - first >= most:
+            raise Permanent("PAYLOAD_INVALID", f"{text[:60]!r} names no pages", f"write 1-12, or 3,7-9, at most {most}")
+        numbers += range(first, last + 1)
+    return numbers
+
+
+class Scan(Struct, frozen=True):
+    """The picture of a page. One with more text is larger, and takes longer to recognise."""
+
+    packing: str
+    """Compression of the picture. Sizes are only comparable between pictures of the same compression."""
+    packed_bytes: int
+    """0 if unknown."""
+
+
+def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
+    """Return page number → cost relative to the median page, without the pages of unknown cost."""
+    sizes: dict[str, list[int]] = {}
+    for scan in scans.values():
+        sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
+    median_size = {packing: sorted(each)[len(each) // 2] or 1 for packing, each in sizes.items()}
+    return {
+        number: min(max(scan.packed_bytes / median_size[scan.packing], _COST_LEAST), _COST_MOST)
+        for number, scan in scans.items()
+        if scan.packed_bytes
+    }
+
+
+def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
+    """Divide the pages into ranges of nearly equal length; their number is a multiple of `slots` if possible.
+
+    Each group of `slots` ranges, which run at the same time, is balanced by cost, so that no slot is idle at the end.
+    """
+    if not numbers:
+        return []
+    count = -(-len(numbers) // RANGE_PAGES_MAX)
+    count = min(-(-count // slots) * slots, len(numbers))
+    size, longer_ranges = divmod(len(numbers), count)
+    ends = [at * size + min(at, longer_ranges) for at in range(count + 1)]
+    ranges = [list(numbers[begin:end]) for begin, end in pairwise(ends)]
+    return [pages for at in range(0, count, slots) for pages in _balance(ranges[at : at + slots], costs)]
+
+
+def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
+    """Give each page, the costliest first, to the range with the lowest cost so far.
+
+    The ranges stay as they are if that gains less than 1 %, because users see pages by their ranges.
+    """
+
+    def cost_of(number: int) -> float:
+        return costs.get(number, 1.0)
+
+    balanced: list[list[int]] = [[] for _ in ranges]
+    sums = [0.0] * len(ranges)
+    for number in sorted((number for pages in ranges for number in pages), key=cost_of, reverse=True):
+        at = min((at for at, pages in enumerate(balanced) if len(pages) < RANGE_PAGES_MAX), key=sums.__getitem__)
+        balanced[at].append(number)
+        sums[at] += cost_of(number)
+    longest = max(sum(map(cost_of, pages)) for pages in ranges)
+    return sorted(map(sorted, balanced)) if max(sums) < longest * _WORTH_BALANCING else ranges
