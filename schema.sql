@@ -158,7 +158,7 @@ CREATE TABLE worker_job_queue (
 -- claim: the lane (job_type, owner, source) comes first, so that a closed lane is skipped with one seek.
 CREATE INDEX job_ready ON worker_job_queue (job_type, owner, source, priority, created_at)
     WHERE status = 'pending' AND held = 0;
--- free_due, next_deadline
+-- free_due_jobs, next_deadline
 CREATE INDEX job_due ON worker_job_queue (priority, run_at) WHERE status = 'pending' AND held & 3;
 -- list, counts, and all queries for running jobs
 CREATE INDEX job_by_status ON worker_job_queue (status);

@@ -155,20 +155,20 @@ MUTANTS = (
         ("CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'\n            WHEN EXISTS",
          "CASE WHEN EXISTS"),)),
     Mutant("type limit not counted", "P8", "simulation", (
-        ("is_free = capacity.left_for_type(job_type, 1) > 0", "is_free = True"),
-        ("min(most, capacity.left_for_type(job_type, most), capacity", "min(most, capacity"))),
+        ("has_capacity = capacity.left_for_type(head.job_type, 1) > 0", "has_capacity = True"),
+        ("min(most, capacity.left_for_type(lane.job_type, most), capacity", "min(most, capacity"))),
     Mutant("owner limit not counted", "P8", "simulation", (
-        ("if owner_lanes and capacity.left_for_owner(owner, 1) > 0:", "if owner_lanes:"),
-        ("capacity.left_for_type(job_type, most), capacity.left_for_owner(owner, most))",
-         "capacity.left_for_type(job_type, most))"))),
+        ("if owner_heads and capacity.left_for_owner(owner, 1) > 0:", "if owner_heads:"),
+        ("capacity.left_for_type(lane.job_type, most), capacity.left_for_owner(lane.owner, most))",
+         "capacity.left_for_type(lane.job_type, most))"))),
     Mutant("slots not counted", "P8", "contract", (
         ("most = min(most, class_capacity)", "most = max(most, 0)"),)),
     Mutant("two of one concurrency key", "P8", "simulation", (
-        ("if is_free and (key is None or key not in keys):", "if is_free:"),
+        ("if has_capacity and (key is None or key not in keys):", "if has_capacity:"),
         ("CREATE UNIQUE INDEX job_key_running ON", "CREATE INDEX job_key_running ON"))),
     Mutant("turns of owners forgotten", "P9", "contract", (
-        ("(capacity.by_owner[owner], served[owner], owner_lanes", "(0, 0, owner_lanes"),
-        ("heapreplace(turns, (running, served[owner], owner_lanes", "heapreplace(turns, (0, 0, owner_lanes"))),
+        ("(capacity.by_owner[owner], owner_turns[owner], owner_heads", "(0, 0, owner_heads"),
+        ("heapreplace(owners, (running, owner_turns[owner], owner_heads", "heapreplace(owners, (0, 0, owner_heads"))),
     Mutant("unique key ignored", "P3", "contract", (
         ('CREATE UNIQUE INDEX "a live job already', 'CREATE INDEX "a live job already'),)),
     Mutant("due jobs never freed", "P3", "simulation", (

@@ -96,13 +96,13 @@ def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]]) -> N
 INDEXES = {
     "lanes_of_worker": "job_ready",
     "lanes_of_jobs": "job_ready",
-    "behind": "job_ready",
+    "jobs_behind": "job_ready",
     "claim": "INTEGER PRIMARY KEY",
     "claim_one": "INTEGER PRIMARY KEY",
     "next_turn": "job_ready",
-    "free_due": "job_due",
+    "free_due_jobs": "job_due",
     "next_deadline": "job_due",
-    "comes_due": "job_due",
+    "has_job_due": "job_due",
     "orphans": "job_by_status",
     "live_with_unique_key": "a live job already has this unique_key: that one will do the work",
     "beat_leases": "INTEGER PRIMARY KEY|job_by_status",
@@ -111,11 +111,11 @@ INDEXES = {
     "report": "INTEGER PRIMARY KEY",
     "close_attempt": "PRIMARY KEY",
     "prune": "INTEGER PRIMARY KEY",
-    "settle_meet": "dependency_by_needs",
+    "free_met_dependents": "dependency_by_needs",
     "errors": "job_failed",
     "hours_of_work": "PRIMARY KEY",
     "not_brought_in": "job_not_brought_in",
-    "links_are_due": r"PRIMARY KEY \(crawl=\? AND id=\?",
+    "mark_links_due_after_moves": r"PRIMARY KEY \(crawl=\? AND id=\?",
 }
 
 

@@ -133,7 +133,7 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Pa
     restored.close()
 
 
-@pytest.mark.parametrize("moment", ["explain", "unready", "next_turn"])
+@pytest.mark.parametrize("moment", ["explain", "has_unsettled_or_due", "next_turn"])
 def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
     sqlite: Store, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

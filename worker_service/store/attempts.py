@@ -1,3 +1,5 @@
+"""What running attempts save and ask: checkpoints, pages, crawls."""
+
 from __future__ import annotations
 
 import json
@@ -52,7 +54,7 @@ class PageTarget(Struct, frozen=True):
     document_id: int | None = None
     generation: int | None = None
     is_current: bool = False
-    """False: store them under their digest only, for later attempts."""
+    """False: pages are stored only under their digest, for later attempts to reuse."""
     is_wanted: bool = False
 
     @property
@@ -60,7 +62,7 @@ class PageTarget(Struct, frozen=True):
         return self.generation is not None
 
     @property
-    def place(self) -> dict[str, object]:
+    def generation_key(self) -> dict[str, object]:
         return {"document_id": self.document_id, "generation": self.generation}
 
 
@@ -104,12 +106,12 @@ class Attempts(StorePart):
             for lease, target in targets.items():
                 own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
                 if target.is_current:
-                    pages_read = {**target.place, "pages": msgspec.json.encode(own).decode()}
+                    pages_read = {**target.generation_key, "pages": msgspec.json.encode(own).decode()}
                     replaced = self._db.write("pages_to_replace", **pages_read)
                     self._db.write("save_pages", **pages_read)
                     self._db.write("unmark_results", **pages_read)
                     mark_unused_results(self._db, replaced)
-                    self._db.write("document_moved", **target.place, now=now)
+                    self._db.write("touch_document", **target.generation_key, now=now)
                 elif own:
                     self._db.write(
                         "mark_results_without_page", digests=msgspec.json.encode([digest for _, digest in own]).decode()
@@ -121,7 +123,7 @@ class Attempts(StorePart):
         gone = [{"crawl": crawl.crawl, "id": item.id, "now": now} for item in crawl.items if item.is_gone]
         seen = [(crawl.crawl, *_facts_of(item), crawl.walk, now) for item in crawl.items if not item.is_gone]
         places = json.dumps([(item.id, item.name, item.parent_id) for item in crawl.items if not item.is_gone])
-        self._db.write("links_are_due", crawl=crawl.crawl, places=places)
+        self._db.write("mark_links_due_after_moves", crawl=crawl.crawl, places=places)
         self._db.write_each("mark_crawl_item_gone", gone)
         self._db.write_each("save_crawl_item", seen)
         for item in crawl.items:
@@ -134,7 +136,7 @@ class Attempts(StorePart):
                 self._db.write("mark_document_gone", **named)
                 if crawl.keys:
                     key = f"{crawl.keys}{item.id}:"
-                    self._db.write("cancel_what_went", first=key, beyond=f"{key}\U0010ffff", **named)
+                    self._db.write("cancel_jobs_of_gone_item", first=key, beyond=f"{key}\U0010ffff", **named)
 
     # ── Questions ──
 

@@ -1,4 +1,4 @@
-"""Triggers hold the jobs of a stopped batch and write notices; `settle` ends batches."""
+"""Changes of batches. Triggers hold the jobs of a stopped batch and write notices; `settle` ends batches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Batches(StorePart):
             [(may_find_more,)] = self._db.read("batch_may_find_more", **key)
             [(pages, pages_read, pages_left, uncounted, size)] = self._db.read("batch_pages", **key)
             [(pages_lately, seconds)] = self._db.read("batch_pages_lately", **key, **lately)
-            current = next(iter(self._db.read("batch_current", **key)), None)
+            current = next(iter(self._db.read("document_being_read", **key)), None)
         return BatchFacts(
             jobs,
             documents,
@@ -90,21 +90,21 @@ class Batches(StorePart):
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Live work of a stopped batch does not count."""
+        """Sort the jobs into new work and live work. Work of a stopped batch counts as new."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
             with self._db.transaction():
                 for at, job in enumerate(jobs[start : start + _JOBS_PER_TRANSACTION], start):
-                    is_known, found = self._find_work_of(job)
-                    if found is not None:
-                        live[at] = found
-                    elif not is_known:
+                    is_done, live_work = self._find_work_of(job)
+                    if live_work is not None:
+                        live[at] = live_work
+                    elif not is_done:
                         new.append(at)
         return WorkToSubmit(new, live)
 
     def _find_work_of(self, job: NewJob) -> tuple[bool, LiveWork | None]:
-        """Return (True if no job is needed, live job that does the same work)."""
+        """Return whether no job is needed, and the live job that does the same work."""
         if job.unique_key is not None:
             for row in self._db.write("live_for_submission", key=job.unique_key, owner=job.owner):
                 return False, LiveWork(*row)
@@ -121,7 +121,7 @@ class Batches(StorePart):
     # ── Changes ──
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
-        """Take over documents of stopped and waiting batches."""
+        """Insert a batch, which takes over its documents from stopped and waiting batches."""
         with self._db.transaction():
             return self.insert(new, jobs, policy)
 
@@ -132,7 +132,7 @@ class Batches(StorePart):
         # Replace the other batches first, so that the new jobs can take over their documents.
         replaced = self._replace(others, policy, batch_id)
         inserted = self._store.intake.insert_many([_with_batch(job, new, batch_id) for job in jobs])
-        self._db.write("batch_unsettled", batch_id=batch_id)
+        self._db.write("mark_batch_unsettled", batch_id=batch_id)
         settle(self._db)
         return BatchAdded(self._get_locked(batch_id), _results_of(inserted), replaced)
 
@@ -187,7 +187,7 @@ class Batches(StorePart):
         return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
 
     def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
-        """Return the batches that it replaces."""
+        """Return the batches that this one replaces."""
         others = self._other_active(batch.owner, policy, batch.id)
         replaced = self._replace(others, policy, batch.id)
         waits = bool(others) and policy is OwnerPolicy.QUEUE
@@ -198,7 +198,7 @@ class Batches(StorePart):
         with self._db.transaction():
             for (batch_id,) in self._db.write("batch_left_cancelled", action_id=action_id):
                 self._activate(self._get_locked(batch_id), f"cancel undone by {actor}", policy)
-                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
+                self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
                 settle(self._db)
                 return self._get_locked(batch_id)
         return None
@@ -264,7 +264,7 @@ class Batches(StorePart):
     # ── The owner's other batches ──
 
     def apply_policy(self, job_ids: Sequence[int], policy: OwnerPolicy, *, actor: str) -> Sequence[int]:
-        """Return the batches that wait now."""
+        """Apply the policy to the active batches of these jobs. Return the batches that now wait."""
         waiting: list[int] = []
         with self._db.transaction():
             for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):

@@ -62,7 +62,7 @@ SELECT q.id, q.batch_id FROM document d
 SELECT DISTINCT b.id FROM json_each(:job_ids) w CROSS JOIN worker_job_queue q NOT INDEXED ON q.id = w.value
   JOIN batch b ON b.id = q.batch_id AND b.state = 'active' ORDER BY b.id DESC;
 
--- name: batch_unsettled
+-- name: mark_batch_unsettled
 INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (:batch_id);
 
 -- name: to_retry_in_batch
@@ -148,7 +148,7 @@ SELECT count(*), (julianday(:now) - julianday(min(r.created_at))) * 86400
  CROSS JOIN page_result r ON r.id = p.result_id AND r.created_at >= :since
  WHERE b.batch_id = :batch_id;
 
--- name: batch_current
+-- name: document_being_read
 SELECT d.name, (SELECT count(*) FROM page p WHERE p.document_id = d.id AND p.generation = d.index_generation), d.pages
   FROM batch_document b CROSS JOIN document d ON d.id = b.document_id AND d.index_status = 'indexing'
  WHERE b.batch_id = :batch_id ORDER BY d.updated_at DESC, d.id LIMIT 1;

@@ -28,7 +28,7 @@ class Work(Struct, frozen=True):
     priority: int
 
     @property
-    def place(self) -> dict[str, object]:
+    def generation_key(self) -> dict[str, object]:
         return {"document_id": self.document_id, "generation": self.generation}
 
 
@@ -54,29 +54,31 @@ class Completions(StorePart):
         for file in done.files:
             self._add_file(done.lease, work, file, now)
         if done.files:
-            self._db.write("files_are_back", **done.lease._asdict())
+            self._db.write("unmark_files_gone", **done.lease._asdict())
         if done.document is not None and work.generation is not None:
-            self._db.write("learn", **asdict(done.document), document_id=work.document_id, now=now)
+            self._db.write("save_document_facts", **asdict(done.document), document_id=work.document_id, now=now)
         inserted = self.insert_follow_ups(done.lease.job_id, work, done.follow_ups)
         self._assign_originals(done.lease, done.follow_ups, inserted)
         if work.generation is not None and work.document_id is not None:
             if done.publishes:
                 self._publish(work, work.document_id, now)
             else:
-                self._db.write("document_moved", **work.place, now=now)
+                self._db.write("touch_document", **work.generation_key, now=now)
 
     def _publish(self, work: Work, document_id: int, now: str) -> None:
-        forget_files(self._db, "forget_older_files", **work.place)
-        if not self._db.write("publish", **work.place, now=now):
+        forget_files(self._db, "forget_older_files", **work.generation_key)
+        if not self._db.write("publish", **work.generation_key, now=now):
             raise RuleBroken(f"generation {work.generation} of document {document_id} is no longer the newest")
         documents_changed(self._db, [document_id])
-        self._db.write("link_is_due", document_id=document_id)
+        self._db.write("mark_link_due", document_id=document_id)
 
     def _fail_unpublished_document(self, done: Completion, work: Work, now: str) -> None:
         if done.publishes or work.generation is None:
             return
-        values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
-        documents_changed(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
+        values = {**work.generation_key, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
+        documents_changed(
+            self._db, [document_id for (document_id,) in self._db.write("fail_unpublished_document", **values)]
+        )
 
     def _add_file(self, lease: Lease, work: Work, file: NewFile | RepublishedFile, now: str) -> None:
         row = {**lease._asdict(), "document_id": work.document_id, "owner": work.owner, "now": now}
@@ -93,8 +95,8 @@ class Completions(StorePart):
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None
-            if self._db.write("tie_files", **lease._asdict(), document_id=document_id, content=content):
-                self._db.write("link_is_due", document_id=document_id)
+            if self._db.write("assign_originals", **lease._asdict(), document_id=document_id, content=content):
+                self._db.write("mark_link_due", document_id=document_id)
 
 
 def work_from(row: Row) -> Work:

@@ -7,13 +7,13 @@ q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batc
 -- name: work_of
 SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
 
--- name: learn
+-- name: save_document_facts
 UPDATE document
    SET kind = ifnull(:kind, kind), pages = ifnull(:pages, pages), content = ifnull(:content, content),
        note = ifnull(:note, note), is_locked = ifnull(:is_locked, is_locked), updated_at = :now
  WHERE id = :document_id;
 
--- name: document_moved
+-- name: touch_document
 UPDATE document SET updated_at = :now WHERE id = :document_id AND index_generation = :generation;
 
 -- name: add_file
@@ -28,7 +28,7 @@ SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role 
   FROM file f WHERE f.id = :file_id
 RETURNING id;
 
--- name: tie_files
+-- name: assign_originals
 -- Assigns the original that was just published to its document. The publisher is a download, which has no document of
 -- its own, or a job that has found the file inside its own document.
 UPDATE file SET document_id = :document_id, role = 'original'
@@ -44,17 +44,17 @@ DELETE FROM file
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation)
 RETURNING CAST(path AS BLOB);
 
--- name: files_are_gone
+-- name: mark_files_gone
 INSERT OR IGNORE INTO file_gone (path)
 SELECT w.value FROM json_each(:paths) w WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.path = w.value);
 
--- name: files_are_back
+-- name: unmark_files_gone
 DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_id AND fence = :fence);
 
--- name: link_is_due
+-- name: mark_link_due
 INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
 
--- name: links_are_due
+-- name: mark_links_due_after_moves
 -- 0 stands for all documents: folders have been moved or renamed. CROSS JOIN, so that each place is looked up by key:
 -- the planner knows nothing of json_each and would walk the whole crawl for it.
 INSERT OR IGNORE INTO link_due (document_id)
@@ -73,7 +73,7 @@ UPDATE document
  WHERE id = :document_id AND index_generation = :generation
 RETURNING id;
 
--- name: led_nowhere
+-- name: fail_unpublished_document
 -- Fails a document if the last live job of its newest generation has completed without publishing it.
 UPDATE document
    SET index_status = 'failed', updated_at = :now,
@@ -88,7 +88,7 @@ UPDATE document
                       AND q.status IN ('pending', 'running'))
 RETURNING id;
 
--- name: cancel_what_went
+-- name: cancel_jobs_of_gone_item
 -- Cancels pending jobs for an item that has disappeared. Ids may contain colons, so the key prefix is not exact; the
 -- source_key is.
 UPDATE worker_job_queue

@@ -24,7 +24,7 @@ OnLongWait = Callable[[float, "LockOwner | None"], None]
 """Called once in each long wait for the write lock, with the seconds and the holder."""
 
 _LONG_WAIT_SECONDS = 1.0
-"""Pagemill's own transactions take milliseconds."""
+"""Transactions of pagemill take milliseconds."""
 
 # Below the default of 1,000 pages, so that checkpoints are made here and not by another program, whose SQLite may have
 # the WAL-reset bug.
@@ -133,7 +133,7 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
 
 
 def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
-    """SQLite does not call the busy handler for this, so retry here."""
+    """Retry here, because SQLite does not call the busy handler for this statement."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -166,7 +166,7 @@ def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | 
 
 
 def schema_version_of(connection: Connection) -> int | None:
-    """Return 0 for the original proposal's table, None without pagemill tables."""
+    """Return 0 if there is only the table of the original proposal, None if there are no pagemill tables."""
     tables = {
         name
         for (name,) in connection.execute(

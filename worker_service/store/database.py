@@ -27,13 +27,13 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 Values = Sequence[Any] | dict[str, Any]
 
-_PAUSE_SECONDS = 0.001
-_IN_A_ROW_SECONDS = 0.01
-"""The writes of one turn follow each other without a pause."""
+_PAUSE_SECONDS_MIN = 0.001
+_BURST_SECONDS = 0.01
+"""Writes within this time of the first one follow each other without a pause."""
 _PAUSE_SHARE = 1 / 3
-"""Length of the pause per time the lock was held."""
-_LONG_SECONDS = 0.005
-"""A longer write gets a pause as long as itself: waiting programs retry at growing intervals."""
+"""Length of a pause as a share of the time that the lock was held."""
+_LONG_WRITE_SECONDS = 0.005
+"""A longer write gets a pause as long as itself, because waiting programs retry at growing intervals."""
 
 
 class WriteOptions(Struct, frozen=True):
@@ -56,19 +56,19 @@ class Database:
     ) -> None:
         self.path = path
         self.retries = retries
-        self.writing = writing or WriteOptions()
+        self.write_options = writing or WriteOptions()
         self.statements = statements
         self.clock = clock
         self._orphan_after = timedelta(seconds=orphan_after_seconds)
-        self._writing: apsw.Connection | None = None
-        self._reading: apsw.Connection | None = None
-        self._last_write: Callable[[], None] | None = None
+        self._writer: apsw.Connection | None = None
+        self._reader: apsw.Connection | None = None
+        self._before_commit: Callable[[], None] | None = None
 
     def close(self) -> None:
-        for connection in (self._reading, self._writing):
+        for connection in (self._reader, self._writer):
             if connection is not None:
                 connection.close()
-        self._reading = self._writing = None
+        self._reader = self._writer = None
 
     def now(self) -> str:
         return as_text(self.clock())
@@ -79,46 +79,51 @@ class Database:
 
     @property
     def writer(self) -> apsw.Connection:
-        if self._writing is None:
-            self._writing = connect(
-                self.path, is_durable=self.writing.is_durable, on_long_wait=self.writing.on_long_wait
+        if self._writer is None:
+            self._writer = connect(
+                self.path, is_durable=self.write_options.is_durable, on_long_wait=self.write_options.on_long_wait
             )
-        return self._writing
+        return self._writer
 
     @property
     def reader(self) -> apsw.Connection:
         # An immutable connection does not see later commits, so open another one once the database is in use.
-        if self._reading is not None and self._reading.open_flags & apsw.SQLITE_OPEN_URI and not is_unused(self.path):
-            self._reading.close()
-            self._reading = None
-        if self._reading is None:
-            self._reading = connect_to_read(self.path)
-        return self._reading
+        if self._reader is not None and self._reader.open_flags & apsw.SQLITE_OPEN_URI and not is_unused(self.path):
+            self._reader.close()
+            self._reader = None
+        if self._reader is None:
+            self._reader = connect_to_read(self.path)
+        return self._reader
 
     def change_counter(self) -> int:
         # The number changes when another connection commits.
         try:
             # Ask the write connection, if any, so that this process's own commits do not count.
-            [(counter,)] = (self._writing or self.reader).execute("PRAGMA data_version").fetchall()
+            [(counter,)] = (self._writer or self.reader).execute("PRAGMA data_version").fetchall()
         except DRIVER_ERRORS as error:
             raise_translated(error, self.path)
         return int(str(counter))
 
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Text that is not UTF-8: a query replaces it; RETURNING raises `UnicodeDecodeError` after the write."""
+        """Run a statement on the write connection.
+
+        Where text is not UTF-8, a SELECT returns replacement characters, and RETURNING raises `UnicodeDecodeError`
+        after the write.
+        """
         return _run(self.writer, self.statements[name], named if row is None else row)
 
-    def query(self, name: str, /, **named: object) -> list[Row]:
+    def query_strictly(self, name: str, /, **named: object) -> list[Row]:
+        """Run a SELECT on the write connection. Raise `UnicodeDecodeError` where text is not UTF-8."""
         return self.writer.execute(self.statements[name], named).fetchall()
 
     def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
-        """Repeat the statement's VALUES row; `more` is bound after the rows."""
+        """Run a statement once for all rows, with its VALUES row repeated; `more` is bound after them."""
         row = row_of(len(rows[0]))
         sql = self.statements[name].replace(row, ", ".join([row] * len(rows)))
         return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
 
     def try_to_write(self, name: str, values: Values) -> str | None:
-        """Return the rule if a constraint refuses it; the transaction stays open."""
+        """Return None, or the rule that a constraint enforced; the transaction stays open."""
         try:
             self.writer.execute(self.statements[name], values).fetchall()
         except apsw.ConstraintError as error:
@@ -138,21 +143,21 @@ class Database:
             raise_translated(error, self.path)
 
     def transaction(self) -> Transaction:
-        """IMMEDIATE, because SQLite refuses to upgrade a read transaction without waiting."""
-        return Transaction(lambda: self.writer, self.path, self.writing.pauses, self._last_write)
+        """Take the write lock at once: SQLite refuses to upgrade a read transaction without waiting."""
+        return Transaction(lambda: self.writer, self.path, self.write_options.pauses, self._before_commit)
 
     def relaxed_durability(self) -> Database:
-        """Return this database with `synchronous = NORMAL`, for what a power cut may lose."""
+        """Return this database with `synchronous = NORMAL`, for writes that a power cut may undo."""
         return _RelaxedDatabase(self)
 
     @contextmanager
-    def with_last_write(self, write: Callable[[], None]) -> Iterator[None]:
+    def with_before_commit(self, write: Callable[[], None]) -> Iterator[None]:
         """Call `write` at the end of each transaction in this block."""
-        self._last_write = write
+        self._before_commit = write
         try:
             yield
         finally:
-            self._last_write = None
+            self._before_commit = None
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -165,14 +170,14 @@ class Database:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Roll the block back. Do not wait for the lock."""
+        """Roll the block back at its end. Raise `StoreBusy` at once if another program holds the lock."""
         with translate_errors(self.path):
             connection = self.writer
             connection.set_busy_timeout(0)
             try:
                 connection.execute("BEGIN IMMEDIATE")
             finally:
-                connection.set_busy_handler(BusyHandler(self.path, self.writing.on_long_wait))
+                connection.set_busy_handler(BusyHandler(self.path, self.write_options.on_long_wait))
             try:
                 yield
             finally:
@@ -180,10 +185,10 @@ class Database:
 
 
 class _RelaxedDatabase(Database):
-    """A separate connection's commits would wake up the main loop and drop SQLite's page caches."""
+    """Shares the connections of `durable`: other commits would wake up the main loop and drop SQLite's page caches."""
 
     def __init__(self, durable: Database) -> None:
-        super().__init__(durable.path, durable.statements, durable.clock, writing=durable.writing)
+        super().__init__(durable.path, durable.statements, durable.clock, writing=durable.write_options)
         self._durable = durable
 
     def close(self) -> None:
@@ -198,7 +203,7 @@ class _RelaxedDatabase(Database):
         return self._durable.reader
 
     def transaction(self) -> Transaction:
-        return _RelaxedTransaction(lambda: self.writer, self.path, self.writing.pauses)
+        return _RelaxedTransaction(lambda: self.writer, self.path, self.write_options.pauses)
 
 
 class StorePart:
@@ -230,7 +235,7 @@ def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
 
 def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values, width: int) -> list[Row]:
     names = [f"c{number}" for number in range(width)]
-    columns = ", ".join(f"typeof({one}), iif(typeof({one}) = 'text', CAST({one} AS BLOB), {one})" for one in names)
+    columns = ", ".join(f"typeof({name}), iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in names)
     sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {columns} FROM found"
     rows: list[Row] = connection.execute(sql, values).fetchall()
     return [
@@ -252,19 +257,19 @@ def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:
 
 
 class Transaction:
-    """A class, because it is faster than a generator at every claim."""
+    """A class instead of a `contextmanager`, whose generator would slow down every claim."""
 
     def __init__(
         self,
         connection: Callable[[], apsw.Connection],
         path: Path,
         pauses: WritePauses | None = None,
-        last: Callable[[], None] | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> None:
         self._connect = connection
         self._path = path
         self._pauses = pauses
-        self._last = last
+        self._before_commit = before_commit
 
     def __enter__(self) -> None:
         if self._pauses is not None:
@@ -289,8 +294,8 @@ class Transaction:
 
     def _commit(self) -> None:
         try:
-            if self._last is not None:
-                self._last()
+            if self._before_commit is not None:
+                self._before_commit()
             self._connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
@@ -329,7 +334,7 @@ def _set_synchronous(connection: apsw.Connection, how: str) -> None:
 
 
 class WritePauses:
-    """Pauses between write transactions: SQLite's lock is not fair, so other programs would wait for seconds."""
+    """Pauses between write transactions. SQLite's lock is not fair: without pauses, other programs wait for seconds."""
 
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -351,7 +356,7 @@ class WritePauses:
             if left > 0:
                 self._sleep(left)
                 now += left
-            self._held_seconds, self._busy_until = 0.0, now + _IN_A_ROW_SECONDS
+            self._held_seconds, self._busy_until = 0.0, now + _BURST_SECONDS
         self._entered = now
 
     def end(self) -> None:
@@ -359,5 +364,5 @@ class WritePauses:
         own = now - self._entered
         self._held_seconds += own
         self._rest_until = now + max(
-            _PAUSE_SECONDS, self._held_seconds * _PAUSE_SHARE, own if own > _LONG_SECONDS else 0.0
+            _PAUSE_SECONDS_MIN, self._held_seconds * _PAUSE_SHARE, own if own > _LONG_WRITE_SECONDS else 0.0
         )

@@ -1,4 +1,4 @@
-"""Why a pending job has not started (P12): the SQL fragments of a claim, and a rehearsal of the next one."""
+"""Reasons why a pending job has not started (P12), found with the same SQL conditions as the claim's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _LASTING_GATES = (
 """Gates that remain until a user acts or a source's rest ends."""
 
 _UNKNOWN_TYPE = "UNKNOWN_TYPE"
+_RANK_ABOVE_ALL = 100
 
 _RunQuery = Callable[..., list[Row]]
 
@@ -33,34 +34,34 @@ class Gates(StorePart):
             if job.status != Status.PENDING:
                 return []
             gates = self._gates(job_id, dead, self._db.read)
-            if gates or self._db.read("unready", now=self._db.now()) != [(1,)]:
+            if gates or self._db.read("has_unsettled_or_due", now=self._db.now()) != [(1,)]:
                 return gates or self._gate_ahead(job_id, dead, self._db.read)
             without_rehearsal = [] if job.held else self._gate_ahead(job_id, dead, self._db.read)
         with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
             make_ready(self._db, self._db.now())
-            is_pending = [row[:1] for row in self._db.write("look", job_id=job_id)] == [(Status.PENDING,)]
+            is_pending = [row[:1] for row in self._db.write("job_to_change", job_id=job_id)] == [(Status.PENDING,)]
             if not is_pending:
                 return []
             return self._gates(job_id, dead, self._db.write) or self._gate_ahead(job_id, dead, self._db.write)
         return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return nothing if some lane is open."""
+        """Return the gates that keep all ready jobs from starting, or nothing if a lane is open."""
         with self._db.snapshot():
             workers = [worker_id for worker_id, *_ in self._db.read("workers")]
             now = self._db.now()
-            rows = self._db.read("standing", now=now, stale_before=self._db.stale_before(), behind=0)
-            put_off = self._db.read("put_off_by_a_rest", now=now)
-        standing: dict[Row, dict[str | None, list[Row]]] = {}
+            rows = self._db.read("gates_of_ready_lanes", now=now, stale_before=self._db.stale_before(), behind=0)
+            resting = self._db.read("rests_of_snoozed_jobs", now=now)
+        gates_by_lane: dict[Row, dict[str | None, list[Row]]] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
-            gates = standing.setdefault(tuple(lane), _gates_by_worker(workers, dead))
+            gates = gates_by_lane.setdefault(tuple(lane), _gates_by_worker(workers, dead))
             if code == _UNKNOWN_TYPE or (code in _LASTING_GATES and worker_id not in dead):
                 gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
-        found = [_gates_of_nearest(gates, dead) for gates in standing.values()]
+        found = [_gates_of_nearest(gates, dead) for gates in gates_by_lane.values()]
         if not all(found):
             return []
         ready = [Gate(*gate) for rows in found for _, *gate in rows]
-        return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
+        return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in resting)]))
 
     def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
         gates = _gates_by_worker([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
@@ -74,8 +75,8 @@ class Gates(StorePart):
         workers = [row for row in run("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
         if any((job_id,) in run("next_turn", **claim_values(self._db, *worker)) for worker in workers):
             return []
-        [(before,)] = run("ahead", job_id=job_id, most=AHEAD_MOST)
-        # Zero by priority and age: another owner has the next turn.
+        [(before,)] = run("count_ahead", job_id=job_id, most=AHEAD_MOST)
+        # No job is ahead by priority and age if only another owner's turn comes first.
         count = max(1, before)
         words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
         return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count=count)]
@@ -93,12 +94,16 @@ def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str])
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
     nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
-    # The other gates of a dead worker do not matter.
-    nearest = nearest[:1] if name in dead else nearest
+    if name in dead:
+        # The other gates of a dead worker do not matter.
+        nearest = nearest[:1]
     return sorted([*gates.get(None, []), *nearest], key=lambda gate: int(gate[0]))
 
 
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
     """Prefer a worker without a gate, then the one whose first gate comes latest."""
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
-    return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)
+    if not gates:
+        return False, -_RANK_ABOVE_ALL, 0
+    first_rank, *_ = gates[0]
+    return is_unknown, -first_rank, len(gates)

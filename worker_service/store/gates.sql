@@ -6,7 +6,7 @@
 WITH RECURSIVE {lanes}
 SELECT lane.head FROM lane
  WHERE EXISTS (SELECT 1 {may_start})
- ORDER BY (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner), {served},
+ ORDER BY (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner), {owner_turn},
           lane.priority, lane.created_at, lane.head LIMIT 1;
 
 -- fragment: first_line
@@ -63,7 +63,7 @@ SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, w.id
   FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail, remedy)) FROM ({worker_gates}))) g
  ORDER BY 1, 3;
 
--- name: standing
+-- name: gates_of_ready_lanes
 -- The gates of each lane with ready jobs, for each worker.
 WITH RECURSIVE {lanes}
 SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, '', NULL
@@ -74,10 +74,10 @@ SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.v
   FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail, remedy)) FROM ({worker_gates}))) g
  ORDER BY 1, 2, 3, 4;
 
--- name: put_off_by_a_rest
+-- name: rests_of_snoozed_jobs
 -- Resting sources of jobs that their handler has snoozed. Such jobs are held and so are in no ready lane.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT 'SOURCE_RESTING', {its_rest}
+SELECT 'SOURCE_RESTING', {rest_detail}
   FROM source_rest s
  WHERE s.until > :now
    AND EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
@@ -97,7 +97,7 @@ FROM worker_job_queue f INDEXED BY job_ready
  WHERE f.status = 'pending' AND f.held = 0
    AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
 
--- name: ahead
+-- name: count_ahead
 -- Number of ready jobs before this one by priority and age, counting up to :most in each lane.
 WITH RECURSIVE
 {lanes},

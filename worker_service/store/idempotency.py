@@ -31,7 +31,7 @@ class IdempotencyKeys(StorePart):
                 raise IdempotencyConflict("this was asked for with the same Idempotency-Key at the same time")
             is_noted = True
 
-        with self._db.with_last_write(note):
+        with self._db.with_before_commit(note):
             yield
 
     def store_response(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:

@@ -80,13 +80,13 @@ class Intake(StorePart):
         job_id = self._db.writer.last_insert_rowid()
         for action in job.on_failure:
             values = {"job_type": action.job_type, "payload": action.payload}
-            self._db.write("act_on_failure", job_id=job_id, **values)
+            self._db.write("add_failure_action", job_id=job_id, **values)
         if job.after or earlier:
             needs = "ended" if job.after_any else "completed"
             waits = [(job_id, other, needs) for other in job.after] + [
                 (job_id, other, "completed") for other in earlier
             ]
-            self._db.write_each("wait_for", waits)
+            self._db.write_each("add_dependency", waits)
         return Enqueued(job_id)
 
     # ── Documents ──
@@ -94,7 +94,7 @@ class Intake(StorePart):
     def _insert_for_document(
         self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
     ) -> Enqueued:
-        """Ignore the unique_key: the document itself is the key."""
+        """Insert the job if its document has to be read. The document takes the place of a unique_key."""
         document_id, new_settings, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
             return self._record_known_document(job, request, document_id, decision, parent_id)
@@ -109,21 +109,21 @@ class Intake(StorePart):
             name=request.name,
             now=self._db.now(),
         )
-        self._db.write("actions_stand", document_id=document_id, generation=generation)
+        self._db.write("copy_standing_actions", document_id=document_id, generation=generation)
         if decision is Decision.TAKEN_OVER:
-            self._db.write("actions_move", document_id=document_id, generation=generation)
+            self._db.write("move_actions", document_id=document_id, generation=generation)
         self._ask_for_actions(document_id, request)
         if generation == 1 or not request.is_standing:
             tag_documents(self._db, [document_id], request.tags)
         if generation == 1 and parent_id is not None:
-            self._db.write("tag_as_container", document_id=document_id, parent_id=parent_id)
+            self._db.write("tag_like_container", document_id=document_id, parent_id=parent_id)
         if decision is Decision.TAKEN_OVER:
-            self._db.write("tell_of_takeover", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
+            self._db.write("add_takeover_notice", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
         # P11: work of older generations becomes stale in the same transaction.
         newest: dict[str, object] = {"document_id": document_id, "generation": generation, "now": self._db.now()}
-        self._db.write("link_is_due", document_id=document_id)
-        self._db.write("stop_older", **newest)
-        self._db.write("cancel_older", **newest)
+        self._db.write("mark_link_due", document_id=document_id)
+        self._db.write("stop_older_work", **newest)
+        self._db.write("cancel_older_work", **newest)
         work = replace(
             job,
             document=None,
@@ -145,7 +145,7 @@ class Intake(StorePart):
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
         """Return None if no document has this revision: it must be downloaded first."""
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for content, name in self._db.write("brought_in_already", **named, revision=request.revision):
+        for content, name in self._db.write("document_with_revision", **named, revision=request.revision):
             known = replace(request, content=content, name=name)
             document_id, _, decision = self._decide(job, known)
             return known, document_id, decision
@@ -156,9 +156,9 @@ class Intake(StorePart):
     ) -> Enqueued:
         if job.batch_id is not None:
             self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
-        self._db.write("note_revision", document_id=document_id, revision=request.revision)
+        self._db.write("set_revision", document_id=document_id, revision=request.revision)
         if self._db.write("rename_document", document_id=document_id, name=request.name):
-            self._db.write("link_is_due", document_id=document_id)
+            self._db.write("mark_link_due", document_id=document_id)
         live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
         self._ask_for_actions(document_id, request)
         new_tags = [] if request.is_standing else tag_documents(self._db, [document_id], request.tags)
@@ -176,7 +176,7 @@ class Intake(StorePart):
                 still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
                 same_settings=new_settings == canonical(json.loads(settings or "{}")),
-                is_held_up=self._db.write("held_up", document_id=document_id, batch_id=job.batch_id) == [(1,)],
+                is_held_up=self._db.write("is_held_up", document_id=document_id, batch_id=job.batch_id) == [(1,)],
                 is_forced=request.is_forced,
                 patience=self._store.patience or TakeoverTimeouts(),
             )
@@ -187,10 +187,10 @@ class Intake(StorePart):
     def _ask_for_actions(self, document_id: int, request: DocumentRequest) -> None:
         for action in request.actions:
             standing = {"standing": action.is_standing}
-            self._db.write("ask_for_action", document_id=document_id, **action_values(action), **standing)
+            self._db.write("add_deferred_action", document_id=document_id, **action_values(action), **standing)
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
-        """Insert a document that is not to be read yet, unless it exists."""
+        """Insert a document that need not be read yet, unless it exists. Return its id."""
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
             for document_id, *_ in self._db.write("document_named", **named):

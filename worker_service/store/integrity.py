@@ -109,7 +109,7 @@ class Integrity(StorePart):
         indexed, last = 0, 0
         while True:
             with transaction:
-                rows = self._db.query("results_not_indexed", after=last, most=_INDEXED_AT_ONCE)
+                rows = self._db.query_strictly("results_not_indexed", after=last, most=_INDEXED_AT_ONCE)
                 self._db.write("index_results", result_ids=json.dumps([result_id for (result_id,) in rows]))
             if not rows:
                 return indexed

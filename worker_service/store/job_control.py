@@ -69,7 +69,7 @@ class Steering(StorePart):
         return self._run_action(("dismiss",), Selector(ids=job_ids), actor) if job_ids else Changed(None, ())
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
-        """Remove the start time of pending jobs. Return the ones that had one."""
+        """Remove the start time of pending jobs. Return the jobs that had one."""
         with self._db.transaction():
             return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
 
@@ -92,7 +92,7 @@ class Steering(StorePart):
     ) -> Changed:
         # The first changed job creates the action's row.
         verb = verbs[0]
-        # Jobs that were named are all looked at, so that each refusal has its reason.
+        # Try all jobs that were named by id, so that each refusal gives its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
         job_ids = sorted(set(selector.ids)) if is_named else self._store.reading.ids(selector, _POSSIBLE[verb])
 
@@ -103,9 +103,9 @@ class Steering(StorePart):
                 [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
             for statement in verbs:
                 self._db.write(statement, job_id=job.id, priority=level, now=self._db.now())
-            left = self.read_job(job.id)
-            item = {"item_id": job.id, "left_as": left.state if left else job.title}
-            self._db.write("remember", action_id=action_id, **item, priority_before=job.priority)
+            changed = self.read_job(job.id)
+            item = {"item_id": job.id, "left_as": changed.state if changed else job.title}
+            self._db.write("add_action_item", action_id=action_id, **item, priority_before=job.priority)
 
         done, asked, refused = self.apply_to_each(job_ids, change, asks=verb == "cancel")
         return Changed(action_id, done, asked, refused)
@@ -113,7 +113,7 @@ class Steering(StorePart):
     def apply_to_each(
         self, job_ids: Sequence[int], change: Callable[[JobToChange], None], *, asks: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
-        """Return (changed jobs, jobs requested to stop, refused job → reason)."""
+        """Return the changed jobs, the jobs requested to stop, and the reason for each refused job."""
         done: list[int] = []
         asked: list[int] = []
         refused: dict[int, str] = {}
@@ -134,7 +134,7 @@ class Steering(StorePart):
         return done, asked, refused
 
     def read_job(self, job_id: int) -> JobToChange | None:
-        for status, *rest in self._db.write("look", job_id=job_id):
+        for status, *rest in self._db.write("job_to_change", job_id=job_id):
             return JobToChange(job_id, Status(status), *rest)
         return None
 
@@ -160,13 +160,13 @@ class Steering(StorePart):
                 f"generation {generation} of document {document_id} is no longer the newest: "
                 f"`pagemill reindex {document_id}` has it read again"
             )
-        for needs_id, needs_status in self._db.write("broken_need", job_id=job.id):
+        for needs_id, needs_status in self._db.write("broken_dependency", job_id=job.id):
             raise Refused(f"it waits for job {needs_id}, which is {needs_status}", "retry that one")
-        for (live_id,) in self._db.write("live_twin", job_id=job.id):
+        for (live_id,) in self._db.write("live_with_same_key", job_id=job.id):
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
-        """Do the opposite to each job that has not changed since."""
+        """Reverse an action for each job that has not changed since."""
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
             raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")
@@ -183,7 +183,7 @@ class Steering(StorePart):
         done, asked, refused = self.apply_to_each(list(items), undo_one, asks=verb == "cancel")
         if done:
             with self._db.transaction():
-                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
+                self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
         return Changed(action_id, done, asked, refused)
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:

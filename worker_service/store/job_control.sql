@@ -1,6 +1,6 @@
 -- Bulk changes by users.
 
--- name: look
+-- name: job_to_change
 SELECT status, priority,
        -- A job with a requested cancellation counts as cancelled, since this is the only way it can end.
        iif(cancel_requested_at IS NULL, status, 'cancelled') || ' ' || fence || ' ' || priority,
@@ -14,7 +14,7 @@ INSERT INTO worker_action (at, actor, verb) VALUES (:now, :actor, :verb) RETURNI
 -- name: begin_batch_action
 INSERT INTO worker_action (at, actor, verb, batch_id) VALUES (:now, :actor, :verb, :batch_id) RETURNING id;
 
--- name: remember
+-- name: add_action_item
 INSERT INTO worker_action_item (action_id, item_id, left_as, priority_before)
 VALUES (:action_id, :item_id, :left_as, :priority_before);
 
@@ -39,10 +39,10 @@ UPDATE worker_job_attempt
 -- The same UPDATE works by hand. The trigger job_by_hand resets the other columns.
 UPDATE worker_job_queue SET status = 'pending' WHERE id = :job_id;
 
--- name: broken_need
+-- name: broken_dependency
 SELECT needs_id, ifnull(needs_status, 'deleted') FROM v_waits WHERE job_id = :job_id AND is_broken;
 
--- name: live_twin
+-- name: live_with_same_key
 SELECT l.id FROM worker_job_queue q JOIN worker_job_queue l ON l.unique_key = q.unique_key
  WHERE q.id = :job_id AND l.unique_key IS NOT NULL AND l.status IN ('pending', 'running');
 
@@ -87,5 +87,5 @@ SELECT verb FROM worker_action
 -- name: action_items
 SELECT item_id, left_as, priority_before FROM worker_action_item WHERE action_id = :action_id ORDER BY item_id;
 
--- name: undone
+-- name: mark_undone
 UPDATE worker_action SET undone_at = :now, undone_by = :actor WHERE id = :action_id;

@@ -1,4 +1,7 @@
-"""An attempt is closed before the job's status changes, or a trigger refuses."""
+"""Claims, beats, reports and ends of attempts.
+
+An end closes the attempt before it changes the job's status: otherwise a trigger refuses the change.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +75,8 @@ class Leases(StorePart):
     def _fail_unreadable(self, job_id: int, worker_id: str) -> None:
         [(fence, *columns)] = self._db.write("job_as_bytes", job_id=job_id)
         broken = [name for name, value in zip(Job._fields, columns, strict=True) if not _is_utf8(value)]
-        sentence = f"its {' and '.join(broken)} is not UTF-8 text"
-        failure = Failure("NOT_UTF8", sentence, remedy="insert the job again, written as UTF-8")
+        detail = f"its {' and '.join(broken)} is not UTF-8 text"
+        failure = Failure("NOT_UTF8", detail, remedy="insert the job again, written as UTF-8")
         self._end(Lease(job_id, fence, worker_id), "failed", "fail", failure)
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
@@ -99,9 +102,11 @@ class Leases(StorePart):
                     lost.append(lease)
                     continue
                 place = asdict(child) if child else _NO_CHILD
-                self._db.write("heard", **lease._asdict(), **place, node=report.node, now=now)
+                self._db.write("record_child", **lease._asdict(), **place, node=report.node, now=now)
                 if report.lines:
-                    self._db.write_each("log", [(lease.job_id, lease.fence, now, line) for line in report.lines])
+                    self._db.write_each(
+                        "add_log_lines", [(lease.job_id, lease.fence, now, line) for line in report.lines]
+                    )
                     self._db.write("trim_log", job_id=lease.job_id, most=LOG_LINES_MOST)
         return lost
 
@@ -115,34 +120,34 @@ class Leases(StorePart):
         """Complete each job whose lease holds (P5). Return the lost leases."""
         # If a lease is named twice, only its last completion is written.
         by_lease = {done.lease: done for done in completions}
-        completed: dict[tuple[int, int, str], bool] = {}
+        has_document: dict[Lease, bool] = {}
         with self._db.transaction():
             now = self._db.now()
             for some in chunks([*by_lease.values()], _COMPLETED_AT_ONCE):
                 self._db.write_rows("close_completed", [_closing_row(done) for done in some], now)
                 ended = self._db.write_rows("complete", [(*done.lease, done.result) for done in some], now)
-                completed |= {
-                    (job_id, fence, worker_id): has_document for job_id, fence, worker_id, has_document in ended
-                }
+                has_document |= {Lease(*lease): bool(is_of_document) for *lease, is_of_document in ended}
             with_effects = [
                 done
                 for done in by_lease.values()
-                if done.lease in completed
-                and (completed[done.lease] or done.files or done.follow_ups or done.publishes)
+                if done.lease in has_document
+                and (has_document[done.lease] or done.files or done.follow_ups or done.publishes)
             ]
             # Without checkpoints and waiting jobs there is nothing to delete or to settle.
-            if with_effects or self._db.write("nothing_follows") != [(1,)]:
-                self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in completed]))
+            if with_effects or self._db.write("has_no_effects") != [(1,)]:
+                self._db.write("forget_checkpoints", job_ids=json.dumps([lease.job_id for lease in has_document]))
                 self._store.completions.write(with_effects)
                 settle(self._db)
-        return [done.lease for done in completions if done.lease not in completed or by_lease[done.lease] is not done]
+        return [
+            done.lease for done in completions if done.lease not in has_document or by_lease[done.lease] is not done
+        ]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         """Put the job back until `retry_at` and count a retry; without one, fail it."""
         with self._db.transaction():
             has_retry_left = self._db.write("has_retry_left", **lease._asdict()) == [(1,)]
             if retry_at is not None and has_retry_left:
-                self._end(lease, "retry", "fail_for_now", failure, run_at=as_text(retry_at))
+                self._end(lease, "retry", "fail_with_retry", failure, run_at=as_text(retry_at))
             else:
                 self._end(lease, "failed", "fail", failure)
             settle(self._db)
@@ -169,7 +174,7 @@ class Leases(StorePart):
                 return []
             orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
             for job_id, fence, _, fate in orphans:
-                self._requeue_one(Lease(job_id, fence, worker_id), fate, gone)
+                self._end_by_fate(Lease(job_id, fence, worker_id), fate, gone)
             self._db.write("forget_handlers", worker_id=worker_id)
             self._db.write("forget_worker", worker_id=worker_id)
             self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
@@ -178,13 +183,13 @@ class Leases(StorePart):
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
         with self._db.transaction():
-            for (fate,) in self._db.write("fate_of", **lease._asdict(), requeues_max=REQUEUES_MAX):
-                self._requeue_one(lease, fate, why)
+            for (fate,) in self._db.write("fate_of_orphan", **lease._asdict(), requeues_max=REQUEUES_MAX):
+                self._end_by_fate(lease, fate, why)
                 settle(self._db)
                 return {"pending": Status.PENDING, "cancelled": Status.CANCELLED}.get(fate, Status.FAILED)
             raise lease_error(self._db, lease)
 
-    def _requeue_one(self, lease: Lease, fate: str, why: Failure) -> None:
+    def _end_by_fate(self, lease: Lease, fate: str, why: Failure) -> None:
         if fate == "pending":
             self._end(lease, "requeued", "requeue", why)
         elif fate == "cancelled":
@@ -223,8 +228,8 @@ class Leases(StorePart):
 
     def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
         return [
-            LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
-            for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
+            LeaseRow(Lease(job_id, fence, worker_id), *map(bool, flags))
+            for job_id, fence, *flags in self._db.read("leases_of", worker_id=worker_id)
         ]
 
     def next_deadline(self) -> datetime | None:
@@ -234,11 +239,11 @@ class Leases(StorePart):
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
         """Return True if a job for this worker waits only for a time before `until`."""
-        return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
+        return self._db.read("has_job_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
 
 def lease_error(db: Database, lease: Lease) -> LeaseLost:
-    for (has_newer_generation,) in db.write("cancel_of_lease", **lease._asdict()):
+    for (has_newer_generation,) in db.write("requested_cancel", **lease._asdict()):
         why = "works for an older generation" if has_newer_generation else "was asked to stop"
         return CancelRequested(f"job {lease.job_id} {why}: it can only end as cancelled")
     return LeaseLost(f"job {lease.job_id}: fence {lease.fence} is no longer current")
@@ -246,9 +251,11 @@ def lease_error(db: Database, lease: Lease) -> LeaseLost:
 
 def _is_utf8(value: bytes | None) -> bool:
     try:
-        return value is None or value.decode() is not None
+        if value is not None:
+            value.decode()
     except UnicodeDecodeError:
         return False
+    return True
 
 
 def _progress_columns(report: Report) -> dict[str, str | int | float | None]:

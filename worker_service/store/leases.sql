@@ -60,7 +60,7 @@ SELECT 13, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.j
 SELECT 14, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything', ''
  WHERE w.disk_low
 
--- fragment: its_rest
+-- fragment: rest_detail
 s.source || ' rests until ' || s.until || ifnull(': ' || s.reason, '')
 
 -- fragment: owner_of_limit
@@ -92,7 +92,7 @@ SELECT 10, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || '
  WHERE l.kind = 'class' AND EXISTS (SELECT 1 FROM handler h WHERE h.job_type = lane.job_type AND h.class = l.name)
    AND l.most <= ({running_in_class} AND c.class = l.name)
  UNION ALL
-SELECT 15, 'SOURCE_RESTING', {its_rest}
+SELECT 15, 'SOURCE_RESTING', {rest_detail}
   FROM source_rest s
  WHERE s.source = lane.source AND s.until > :now
 
@@ -106,13 +106,13 @@ FROM worker w
                     OR EXISTS (SELECT 1 FROM job_limit WHERE kind <> 'payload'))
             AND EXISTS ({lane_gates}))
 
--- fragment: served
+-- fragment: owner_turn
 ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0)
 
 -- fragment: lane_as_bytes
-CAST(lane.job_type AS BLOB), CAST(lane.owner AS BLOB), CAST(lane.source AS BLOB), {served}
+CAST(lane.job_type AS BLOB), CAST(lane.owner AS BLOB), CAST(lane.source AS BLOB), {owner_turn}
 
--- name: served
+-- name: record_turns
 -- Numbers from 10^15 on can only have been written by hand and are ignored.
 INSERT INTO owner_served (owner, served)
 SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000000000000000), 0) + o.key + 1
@@ -120,7 +120,7 @@ SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000
     ON CONFLICT (owner) DO UPDATE SET served = excluded.served
 RETURNING CAST(owner AS BLOB), served;
 
--- name: served_last
+-- name: owner_served_last
 SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1;
 
 -- name: lanes_of_worker
@@ -143,7 +143,7 @@ SELECT h.priority, CAST(h.created_at AS BLOB), h.id, lane.id, {lane_as_bytes},
                   AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
                 ORDER BY f.priority, f.created_at, f.id LIMIT 1);
 
--- name: behind
+-- name: jobs_behind
 SELECT n.priority, CAST(n.created_at AS BLOB), n.id, CAST(n.concurrency_key AS BLOB)
   FROM worker_job_queue o CROSS JOIN worker_job_queue n INDEXED BY job_ready
     ON n.status = 'pending' AND n.held = 0 AND n.job_type = o.job_type AND n.owner = o.owner AND n.source = o.source
@@ -157,7 +157,7 @@ SELECT CAST(owner AS BLOB), CAST(job_type AS BLOB), count(*) FROM worker_job_que
 -- name: lane_limits
 SELECT kind, CAST(name AS BLOB), most FROM job_limit WHERE kind IN ('type', 'owner');
 
--- name: class_room
+-- name: class_capacity
 -- Number of jobs of this class that may still be started, by the worker's slots and by the class limit (P8).
 SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END + :behind
                - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
@@ -165,27 +165,27 @@ SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots
                      FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), 1000000))
   FROM worker w WHERE w.id = :worker_id;
 
--- fragment: no_progress
+-- fragment: clear_progress
 progress_percent = 0, progress_done = NULL, progress_total = NULL, progress_rate = NULL, progress_unit = NULL,
        progress_at = NULL, progress_message = NULL
 
--- fragment: taken
+-- fragment: as_running
 status = 'running', fence = max(fence, ifnull((SELECT max(r.fence) FROM restored r), 0)) + 1,
        worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
-       {no_progress}
+       {clear_progress}
 
--- name: unready
+-- name: has_unsettled_or_due
 -- True if a claim must first settle ended jobs or free jobs whose time has come.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT {anything_to_settle}
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
 
--- name: note_due
+-- name: record_due_time
 -- The guard of `held` refuses to free a job whose run_at is later than this time.
 INSERT INTO due_until (id, at) VALUES (1, :now) ON CONFLICT (id) DO UPDATE SET at = excluded.at;
 
--- name: free_due
+-- name: free_due_jobs
 -- Best priority first, and a limited number per call, so that a large backlog does not cause a long transaction.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 UPDATE worker_job_queue
@@ -198,24 +198,24 @@ UPDATE worker_job_queue
 -- name: claim_one
 -- Claims the job only if it is still ready and may be started.
 UPDATE worker_job_queue AS lane
-   SET {taken}
+   SET {as_running}
  WHERE id = :id AND status = 'pending' AND held = 0 AND EXISTS (SELECT 1 {may_start})
 RETURNING {job_columns};
 
 -- name: claim
 -- Needs no guard: the job was chosen under the same write lock. A trigger opens the attempt.
 UPDATE worker_job_queue
-   SET {taken}
+   SET {as_running}
  WHERE id = :id
 RETURNING {job_columns};
 
--- name: take
--- For many jobs, reading them with a second statement (`taken`) takes a sixth less time than RETURNING.
+-- name: claim_many
+-- For many jobs, reading them with a second statement (`claimed_jobs`) takes a sixth less time than RETURNING.
 UPDATE worker_job_queue
-   SET {taken}
+   SET {as_running}
  WHERE id IN (SELECT value FROM json_each(:ids));
 
--- name: taken
+-- name: claimed_jobs
 SELECT {job_columns} FROM worker_job_queue WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: job_as_bytes
@@ -252,13 +252,13 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running'
 RETURNING id;
 
--- name: heard
+-- name: record_child
 UPDATE worker_job_attempt
    SET heard_at = :now, pid = ifnull(:pid, pid), pid_started = ifnull(:pid_started, pid_started),
        sandbox = ifnull(:sandbox, sandbox), node = ifnull(:node, node)
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL;
 
--- name: log
+-- name: add_log_lines
 INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (?, ?, ?, ?);
 
 -- name: trim_log
@@ -314,7 +314,7 @@ RETURNING id, fence, worker_id, generation IS NOT NULL;
 SELECT retry_count < max_retries FROM worker_job_queue
  WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running';
 
--- name: cancel_of_lease
+-- name: requested_cancel
 -- Returns a row if the lease holds but the job was asked to stop: whether its document has a newer generation.
 SELECT q.generation IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation)
@@ -334,9 +334,9 @@ UPDATE worker_job_queue
 
 -- fragment: pending_again
 status = 'pending', worker_id = NULL, started_at = NULL, heartbeat_at = NULL,
-       {no_progress}
+       {clear_progress}
 
--- name: fail_for_now
+-- name: fail_with_retry
 UPDATE worker_job_queue
    SET {pending_again}, retry_count = retry_count + 1, run_at = :run_at,
        held = 2 | (concurrency_key IS NOT NULL) * 8, error_code = :error_code, error_message = :error_message,
@@ -382,7 +382,7 @@ SELECT q.id AS job_id, q.fence, q.worker_id, {orphan_fate} AS fate
   FROM worker_job_queue q
  WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
--- name: fate_of
+-- name: fate_of_orphan
 SELECT {orphan_fate} FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
 
@@ -425,7 +425,7 @@ SELECT min(at) FROM (
     UNION ALL SELECT until FROM pause WHERE until > :now
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
 
--- name: comes_due
+-- name: has_job_due
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                 WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
@@ -433,6 +433,6 @@ SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_
                   AND EXISTS (SELECT 1 FROM handler h
                                WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));
 
--- name: nothing_follows
+-- name: has_no_effects
 -- True if there are no checkpoints, and no job, document or batch waits for an ended job.
 SELECT NOT EXISTS (SELECT 1 FROM checkpoint) AND NOT ({anything_to_settle});

@@ -1,4 +1,4 @@
-"""Rows are written first, links after them (P5)."""
+"""Links in the workspace to documents' files: the rows are written first, the links after them (P5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worker_service.store.database import StorePart
 
 class DocumentLinks(StorePart):
     def links_due(self, most: int = 100) -> Sequence[int]:
-        """Document 0 stands for all."""
+        """Return documents whose links must be made again; 0 stands for all."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]
 
     def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
@@ -21,11 +21,13 @@ class DocumentLinks(StorePart):
         for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
             folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
             files = self._db.read("newest_files", document_id=document_id)
-            return LinkFacts(document_id, owner, name, source_key, folders, [(r, n, p) for r, n, p in files])
+            return LinkFacts(
+                document_id, owner, name, source_key, folders, [(role, file, path) for role, file, path in files]
+            )
         return None
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
-        """Return (path, target). A link without a target must be deleted."""
+        """Return (path, target) of each link. A link without a target must be deleted."""
         return self._db.read("links_of", document_id=document_id)
 
     def save_links(self, wanted: Sequence[Links]) -> None:
@@ -33,7 +35,7 @@ class DocumentLinks(StorePart):
         with self._db.transaction():
             for links in wanted:
                 # Mark all links for deletion; `save_link` unmarks those that are assigned again.
-                self._db.write("let_link_go", document_id=links.document_id)
+                self._db.write("mark_links_for_removal", document_id=links.document_id)
                 for path, target in self._free_paths(links):
                     row = {"path": path, "folded": folded(path), "target": target}
                     self._db.write("save_link", document_id=links.document_id, **row)

@@ -47,7 +47,7 @@ SELECT 1 FROM link
 -- name: is_link
 SELECT 1 FROM link WHERE folded = :folded;
 
--- name: let_link_go
+-- name: mark_links_for_removal
 UPDATE link SET target = '' WHERE document_id = :document_id;
 
 -- name: save_link

@@ -1,4 +1,4 @@
-"""The process that holds the write lock, in the kernel's list of locks, which the systemd unit hides."""
+"""Find the process that holds the write lock in /proc/locks, which is hidden inside the systemd unit."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ class Notices(StorePart):
         return int(notice_id)
 
     def advance(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
-        """Return None if another process has advanced it."""
+        """Insert jobs and set the reader's position. Return None if another process has set it."""
         with self._db.transaction():
-            if not self._db.write("notices_read", name=reader, since=since, upto=upto):
+            if not self._db.write("advance_notice_reader", name=reader, since=since, upto=upto):
                 return None
             return self._store.intake.insert_many(jobs)
 

@@ -24,14 +24,14 @@ INSERT INTO notice_reader (name, notice_id)
 SELECT :name, ifnull((SELECT max(id) FROM notice), 0)
     ON CONFLICT DO NOTHING;
 
--- name: notices_read
+-- name: advance_notice_reader
 UPDATE notice_reader SET notice_id = :upto WHERE name = :name AND notice_id = :since RETURNING 1;
 
--- fragment: of_the_kind
+-- fragment: has_kind
 key >= :kind || ':' AND key < :kind || ';'
 
 -- name: episodes
-SELECT key FROM notice WHERE {of_the_kind};
+SELECT key FROM notice WHERE {has_kind};
 
 -- name: begin_episode
 INSERT INTO notice (at, kind, job_id, code, message, remedy, key)
@@ -41,4 +41,4 @@ VALUES (:now, :kind, :job_id, :code, :message, :remedy, :key)
 -- name: end_episodes
 -- Without its key, the notice does not prevent a new one when the episode begins again.
 UPDATE notice SET key = NULL
- WHERE {of_the_kind} AND key NOT IN (SELECT value FROM json_each(:keys));
+ WHERE {has_kind} AND key NOT IN (SELECT value FROM json_each(:keys));

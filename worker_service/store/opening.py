@@ -71,7 +71,7 @@ def open_store(
 
 
 class _LateStatements(dict[str, str]):
-    """Read when the first is used: `pagemill ls` needs none."""
+    """Reads the statements when the first one is used: `pagemill ls` needs none."""
 
     def __missing__(self, name: str) -> str:
         from worker_service.store.statements import sqlite_statements
@@ -86,7 +86,7 @@ _STATEMENTS = _LateStatements()
 def initialise(
     path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, on_long_wait: OnLongWait | None = None
 ) -> bool:
-    """Return False if it exists."""
+    """Create the database and its tables. Return False if they exist already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_network_file_system(path)
     _make_file(path)
@@ -105,14 +105,14 @@ def initialise(
 
 
 def schema_sql() -> str:
-    """Read it: inside the package in a wheel, above it in a checkout."""
+    """Read schema.sql: inside the package in a wheel, above it in a checkout."""
     package = Path(__file__).parents[1]
     carried = package / "schema.sql"
     return (carried if carried.is_file() else package.parent / "schema.sql").read_text("utf-8")
 
 
 def _make_file(path: Path) -> None:
-    """SQLite would give the group no write access, even in a directory shared by its group."""
+    """Give the group write access in a directory that a group shares; SQLite would not."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:

@@ -1,4 +1,7 @@
-"""A page result without a page is deleted when all attempts that may have asked for it have ended."""
+"""Removal of documents, files and page results.
+
+A page result without a page is deleted when all attempts that may have asked for it have ended.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _DOCUMENTS_PER_TRANSACTION = 50
 
 class Removal(StorePart):
     def weigh(self, document_ids: Sequence[int]) -> Weight:
-        [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
+        [row] = self._db.read("sizes_to_free", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)
 
     def is_awaited(self, platform: str, owner: str, source_key: str) -> bool:
@@ -22,7 +25,7 @@ class Removal(StorePart):
         return bool(is_awaited)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
-        """Shared files and page results are kept."""
+        """Remove documents, except files and page results that others share."""
         action_id: int | None = None
         removed: list[int] = []
         refused: dict[int, str] = {}
@@ -31,7 +34,7 @@ class Removal(StorePart):
             with self._db.transaction():
                 for document_id in chunk:
                     # Weigh one document at a time: if two share a file, removing the second one frees it.
-                    [row] = self._db.write("weight", document_ids=json.dumps([document_id]))
+                    [row] = self._db.write("sizes_to_free", document_ids=json.dumps([document_id]))
                     weight = Weight(*row)
                     reason = self._why_not_removed(document_id, weight)
                     if reason is not None:
@@ -41,14 +44,14 @@ class Removal(StorePart):
                         [(action_id,)] = self._db.write("begin_action", verb="remove", actor=actor, now=self._db.now())
                     [(title,)] = self._db.write("title_of_document", document_id=document_id)
                     item = {"action_id": action_id, "item_id": document_id, "left_as": title}
-                    self._db.write("remember", **item, priority_before=None)
-                    self._db.write("batches_may_have_ended", document_ids=json.dumps([document_id]))
+                    self._db.write("add_action_item", **item, priority_before=None)
+                    self._db.write("mark_batches_unsettled", document_ids=json.dumps([document_id]))
                     self._db.write("leave_batches", document_id=document_id)
                     self._db.write("forget_actions", document_id=document_id)
                     self._db.write("forget_tags", document_id=document_id)
                     self._db.write("remove_document", document_id=document_id)
-                    self._db.write("remember_gone", document_id=document_id)
-                    self._db.write("link_is_due", document_id=document_id)
+                    self._db.write("add_gone_document", document_id=document_id)
+                    self._db.write("mark_link_due", document_id=document_id)
                     forget_files(self._db, "remove_files", document_id=document_id)
                     removed.append(document_id)
                     freed += weight
@@ -95,10 +98,10 @@ class Removal(StorePart):
             if generation is None:
                 self._db.write("forget_gone_document", document_id=document_id)
             elif forgotten < most:
-                left = {"document_id": document_id, "generation": generation, "most": most - forgotten}
-                left_over = self._db.write("forget_page", **left)
-                mark_unused_results(self._db, left_over)
-                forgotten += len(left_over)
+                chosen = {"document_id": document_id, "generation": generation, "most": most - forgotten}
+                result_ids = self._db.write("forget_page", **chosen)
+                mark_unused_results(self._db, result_ids)
+                forgotten += len(result_ids)
         return forgotten
 
     def _forget_results(self, most: int) -> int:
@@ -125,10 +128,10 @@ class Removal(StorePart):
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
-    """Delete with the statement `name`, and mark unreferenced paths."""
+    """Delete rows of files with the statement `name`, and mark paths without a row for deletion."""
     paths = [path.decode(errors="replace") for (path,) in db.write(name, **values)]
     if paths:
-        db.write("files_are_gone", paths=json.dumps(paths))
+        db.write("mark_files_gone", paths=json.dumps(paths))
     return len(paths)
 
 

@@ -17,7 +17,7 @@ SELECT EXISTS (SELECT 1 FROM document
                 WHERE platform = :platform AND owner = :owner AND source_key = :source_key
                   AND status IN ('pending', 'running'));
 
--- name: weight
+-- name: sizes_to_free
 -- What removing all of these documents would free. Files that other rows refer to are kept.
 WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),
      path AS MATERIALIZED (SELECT f.path, max(f.size) AS size,
@@ -44,7 +44,7 @@ DELETE FROM deferred_action WHERE document_id = :document_id;
 -- name: forget_tags
 DELETE FROM document_tag WHERE document_id = :document_id;
 
--- name: remember_gone
+-- name: add_gone_document
 -- Its pages are deleted later, in small steps.
 INSERT INTO document_gone (document_id) VALUES (:document_id);
 

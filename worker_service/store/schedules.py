@@ -38,7 +38,7 @@ class Schedules(StorePart):
             self._change(before, after)
             [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
             left_as = msgspec.json.encode(_Change(before, after)).decode()
-            self._db.write("remember", action_id=action_id, item_id=0, left_as=left_as, priority_before=None)
+            self._db.write("add_action_item", action_id=action_id, item_id=0, left_as=left_as, priority_before=None)
         return int(action_id)
 
     def undo(self, action_id: int, *, actor: str) -> None:
@@ -46,7 +46,7 @@ class Schedules(StorePart):
             for (left_as,) in self._db.write("schedule_change", action_id=action_id):
                 done = msgspec.json.decode(left_as, type=_Change)
                 self._change(done.after, done.before)
-                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
+                self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
 
     def _change(self, before: StoredSchedule | None, after: StoredSchedule | None) -> None:
         one = before or after
@@ -101,7 +101,7 @@ class Schedules(StorePart):
             enqueued = self._store.intake.insert_many([job])[0]
             if not enqueued.existing:
                 self._db.write("take_slot", **slot, now=self._db.now())
-                self._db.write("slot_has", **slot, job_id=enqueued.job_id, batch_id=None)
+                self._db.write("set_work_of_slot", **slot, job_id=enqueued.job_id, batch_id=None)
             return enqueued
 
     def last_run(self, schedule: str) -> ScheduleRun | None:
@@ -112,7 +112,7 @@ class Schedules(StorePart):
     def _advance(self, schedule: str, plan: str, until: datetime, missed: str, owner: str) -> bool:
         has_moved = bool(self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(until)))
         if has_moved and missed:
-            self._db.write("note_missed", now=self._db.now(), owner=owner, message=missed)
+            self._db.write("add_missed_notice", now=self._db.now(), owner=owner, message=missed)
         return has_moved
 
     def _start(self, schedule: str, slot: str, work: Work) -> StartedWork | None:
@@ -123,5 +123,5 @@ class Schedules(StorePart):
             taken = StartedWork(enqueued.job_id, None, enqueued.existing)
         else:
             taken = StartedWork(None, self._store.batches.insert(work.new, work.jobs, work.policy).batch.id)
-        self._db.write("slot_has", schedule=schedule, slot=slot, job_id=taken.job_id, batch_id=taken.batch_id)
+        self._db.write("set_work_of_slot", schedule=schedule, slot=slot, job_id=taken.job_id, batch_id=taken.batch_id)
         return taken

@@ -34,7 +34,7 @@ UPDATE schedule_plan SET until = :until WHERE schedule = :schedule AND plan = :p
 -- name: take_slot
 INSERT INTO schedule_run (schedule, slot, at) VALUES (:schedule, :slot, :now) ON CONFLICT DO NOTHING RETURNING 1;
 
--- name: slot_has
+-- name: set_work_of_slot
 UPDATE schedule_run SET job_id = :job_id, batch_id = :batch_id WHERE schedule = :schedule AND slot = :slot;
 
 -- name: job_of_slot
@@ -52,5 +52,5 @@ DELETE FROM schedule_run
                              LIMIT :most)
 RETURNING slot;
 
--- name: note_missed
+-- name: add_missed_notice
 INSERT INTO notice (at, kind, owner, message) VALUES (:now, 'schedule.missed', :owner, :message);

@@ -1,4 +1,4 @@
-"""Effects of ended jobs on jobs that wait for them, documents and batches, and the actions of all three."""
+"""Effects of ended jobs on waiting jobs, documents and batches, and the actions that all three trigger."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from worker_service.jobs.job import NewJob
 from worker_service.store.database import Database, Row
 from worker_service.store.job_rows import row_of_job
 
-# Fields of `NewJob` in the order of the statement `left_behind`.
-_LEFT_BEHIND_FIELDS = tuple(
+# Fields of `NewJob` in the order of the statement `documents_to_hand_over`.
+_HAND_OVER_FIELDS = tuple(
     "platform owner batch_id priority job_type account payload source timeout_seconds max_retries source_key".split()
 )
 
@@ -25,33 +25,45 @@ _SETTLED_MAX = 1000
 
 
 def settle(db: Database) -> None:
-    """Handle about `_SETTLED_MAX` rows; the next claim continues."""
-    if db.write("is_settled") == [(1,)]:
+    """Handle about `_SETTLED_MAX` rows of each kind; the next claim continues."""
+    if db.write("nothing_to_settle") == [(1,)]:
         return
-    moved = 0
-    while moved < _SETTLED_MAX and (settled := db.write("settled")):
+    _settle_jobs(db)
+    _settle_documents(db)
+    _settle_batches(db)
+
+
+def _settle_jobs(db: Database) -> None:
+    left = _SETTLED_MAX
+    while left > 0 and (settled := db.write("next_settled_job")):
         [(needs_id,)] = settled
-        values = {"needs_id": needs_id, "most": _SETTLED_MAX - moved}
-        wave = len(db.write("settle_fail", now=db.now(), **values))
-        wave += sum(
-            db.try_to_write("revive", {"job_id": job_id}) is None for (job_id,) in db.write("to_revive", **values)
-        )
-        wave += len(db.write("settle_meet", **values))
+        values = {"needs_id": needs_id, "most": left}
+        changed = len(db.write("fail_broken_dependents", now=db.now(), **values))
+        for (job_id,) in db.write("dependents_to_revive", **values):
+            # None: it was not refused because another live job has its unique key.
+            changed += db.try_to_write("revive_job", {"job_id": job_id}) is None
+        changed += len(db.write("free_met_dependents", **values))
         fire_actions_of_job(db, needs_id)
-        if wave < _SETTLED_MAX - moved:
+        if changed < left:
             db.write("forget_settled", needs_id=needs_id)
-        moved += 1 + wave
+        left -= 1 + changed
+
+
+def _settle_documents(db: Database) -> None:
     if documents := db.write("unsettled_documents", most=_SETTLED_MAX):
         document_ids = json.dumps([document_id for (document_id,) in documents])
         before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
-        after = db.write("documents_follow", document_ids=document_ids, now=db.now())
+        after = db.write("update_document_states", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
         documents_changed(db, [document_id for document_id, state in after if before[document_id] != state])
+
+
+def _settle_batches(db: Database) -> None:
     # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
     while batches := db.write("unsettled_batches", most=_SETTLED_MAX):
         batch_ids = json.dumps([batch_id for (batch_id,) in batches])
         for (batch_id,) in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
-            [(state, owner, actions)] = db.write("end_of_batch", batch_id=batch_id)
+            [(state, owner, actions)] = db.write("ended_batch", batch_id=batch_id)
             fire_actions_of_batch(db, {"batch_id": batch_id, "state": state}, owner, actions)
         db.write("forget_unsettled_batches", batch_ids=batch_ids)
         db.write("begin_next_batches", batch_ids=batch_ids)
@@ -62,19 +74,19 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
     """Move documents from idle batches to active batches that have requested them too."""
     from worker_service.store.store import Store
 
-    for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
+    for key, name, *columns in db.write("documents_to_hand_over", batch_ids=batch_ids):
         request = DocumentRequest(key, name, is_standing=True)
-        job = NewJob(**dict(zip(_LEFT_BEHIND_FIELDS, columns, strict=True)), document=request)
+        job = NewJob(**dict(zip(_HAND_OVER_FIELDS, columns, strict=True)), document=request)
         # Infinite patience: do not take over other work, however long it has not advanced.
         Store(db, TakeoverTimeouts(math.inf, math.inf)).intake.insert_many([job])
 
 
 def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
     if document_ids:
-        moved = json.dumps(list(document_ids))
-        db.write("tell_of_documents", document_ids=moved, now=db.now())
-        fire_actions(db, document_ids, db.write("tags_of_documents", document_ids=moved))
-        db.write("batches_may_have_ended", document_ids=moved)
+        ids = json.dumps(list(document_ids))
+        db.write("add_document_notices", document_ids=ids, now=db.now())
+        fire_actions(db, document_ids, db.write("tags_of_documents", document_ids=ids))
+        db.write("mark_batches_unsettled", document_ids=ids)
 
 
 # ── Actions ──
@@ -94,31 +106,34 @@ def tag_documents(db: Database, document_ids: Sequence[int], tags: Sequence[str]
 
 
 def fire_actions(
-    db: Database, document_ids: Sequence[int], tags: Sequence[Row], asked_by: ParentFacts | None = None
+    db: Database, document_ids: Sequence[int], tags: Sequence[Row], parent: ParentFacts | None = None
 ) -> None:
-    """Insert the due jobs, once per generation. Without `asked_by` they inherit from the generation's newest job."""
+    """Insert the jobs of due actions, once per generation.
+
+    Without `parent`, these jobs inherit batch and priority from the newest job of the generation.
+    """
     ids = json.dumps(list(document_ids))
     if tags:
-        db.write("actions_of_tags", pairs=json.dumps(list(tags)))
+        db.write("request_tag_actions", pairs=json.dumps(list(tags)))
     for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited in db.write(
         "actions_due", document_ids=ids
     ):
-        parent = asked_by or ParentFacts(*inherited)
+        origin = parent or ParentFacts(*inherited)
         facts = {
             "document_id": document_id,
-            "batch_id": parent.batch_id,
+            "batch_id": origin.batch_id,
             "generation": generation,
             "owner": owner,
             "name": name,
             "state": state,
             "error_code": error_code,
         }
-        job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
-        db.write("action_fired", action_id=action_id, job_id=job_id, now=db.now())
+        job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), origin, facts)
+        db.write("mark_action_fired", action_id=action_id, job_id=job_id, now=db.now())
 
 
 def fire_actions_of_job(db: Database, job_id: int) -> None:
-    for job_type, payload in db.write("actions_of_failure", job_id=job_id):
+    for job_type, payload in db.write("take_failure_actions", job_id=job_id):
         [(owner, name, error_code, *inherited)] = db.write("failed_job", job_id=job_id)
         facts = {
             "job_id": job_id,
@@ -131,8 +146,10 @@ def fire_actions_of_job(db: Database, job_id: int) -> None:
             "error_code": error_code,
         }
         parent = ParentFacts(job_id, *inherited)
-        kind, text = (value.decode(errors="replace") for value in (job_type, payload))
-        _insert_action_job(db, NewJob(kind, payload=text, owner=owner, name=name), parent, facts)
+        job = NewJob(
+            job_type.decode(errors="replace"), payload=payload.decode(errors="replace"), owner=owner, name=name
+        )
+        _insert_action_job(db, job, parent, facts)
 
 
 def fire_actions_of_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
@@ -155,5 +172,5 @@ def _insert_action_job(db: Database, job: NewJob, parent: ParentFacts, facts: Ma
     db.write_each("enqueue", [row_of_job(job, db.now(), parent.job_id, db.retries)])
     job_id = db.writer.last_insert_rowid()
     place = {"document_id": job.document_id, "batch_id": facts["batch_id"]}
-    db.write("tell_of_action", job_id=job_id, code=job.job_type, owner=job.owner, now=db.now(), **place)
+    db.write("add_action_notice", job_id=job_id, code=job.job_type, owner=job.owner, now=db.now(), **place)
     return job_id

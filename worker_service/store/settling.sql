@@ -4,13 +4,13 @@
 EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
        OR EXISTS (SELECT 1 FROM batch_unsettled)
 
--- name: is_settled
+-- name: nothing_to_settle
 SELECT NOT ({anything_to_settle});
 
--- name: settled
+-- name: next_settled_job
 SELECT job_id FROM worker_job_settled LIMIT 1;
 
--- name: settle_meet
+-- name: free_met_dependents
 -- Frees jobs whose dependencies are all met.
 UPDATE worker_job_queue
    SET held = held & ~4
@@ -20,7 +20,7 @@ UPDATE worker_job_queue
                LIMIT :most)
 RETURNING id;
 
--- name: settle_fail
+-- name: fail_broken_dependents
 -- Fails jobs with a dependency that can no longer be met.
 UPDATE worker_job_queue
    SET status = 'failed', held = 0, completed_at = :now, error_code = 'DEPENDENCY_FAILED',
@@ -34,7 +34,7 @@ UPDATE worker_job_queue
                LIMIT :most)
 RETURNING id;
 
--- name: to_revive
+-- name: dependents_to_revive
 -- Jobs that failed only because of this dependency, which is live or completed again.
 SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
  WHERE d.needs_id = :needs_id AND q.status = 'failed' AND q.error_code = 'DEPENDENCY_FAILED'
@@ -44,7 +44,7 @@ SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id =
                       AND l.status IN ('pending', 'running'))
  LIMIT :most;
 
--- name: revive
+-- name: revive_job
 -- The job never started, so its run_at is still valid. Of two jobs with the same unique_key, the index admits one.
 UPDATE worker_job_queue
    SET status = 'pending', completed_at = NULL, error_code = NULL, error_message = NULL, error_remedy = NULL, retry_count = 0,
@@ -61,7 +61,7 @@ SELECT document_id FROM document_unsettled LIMIT :most;
 -- name: states_of_documents
 SELECT id, index_status FROM document WHERE id IN (SELECT value FROM json_each(:document_ids));
 
--- name: documents_follow
+-- name: update_document_states
 -- A document is queued until the first of its jobs starts, then indexing. It fails when a job fails, is cancelled or is
 -- deleted, or when no job is left to publish it. After a success, later changes of its jobs have no effect.
 UPDATE document
@@ -91,7 +91,7 @@ UPDATE document
  WHERE document.id = f.id
 RETURNING id, index_status;
 
--- name: tell_of_documents
+-- name: add_document_notices
 INSERT OR IGNORE INTO notice (at, kind, owner, document_id, batch_id, generation, code, message, remedy, key)
 SELECT :now, 'document.' || s.word, d.owner, d.id,
        (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id), d.index_generation,
@@ -105,7 +105,7 @@ SELECT :now, 'document.' || s.word, d.owner, d.id,
 -- name: forget_unsettled
 DELETE FROM document_unsettled WHERE document_id IN (SELECT value FROM json_each(:document_ids));
 
--- name: batches_may_have_ended
+-- name: mark_batches_unsettled
 INSERT OR IGNORE INTO batch_unsettled (batch_id)
 SELECT b.batch_id FROM json_each(:document_ids) w CROSS JOIN batch_document b ON b.document_id = w.value;
 
@@ -138,7 +138,7 @@ UPDATE batch
                     WHERE b.batch_id = batch.id AND d.index_status IN ('queued', 'indexing'))
 RETURNING id;
 
--- name: end_of_batch
+-- name: ended_batch
 SELECT state, owner, actions FROM batch WHERE id = :batch_id;
 
 -- name: begin_next_batches
@@ -156,7 +156,7 @@ UPDATE batch
                 FROM json_each(:batch_ids) i JOIN batch b ON b.id = i.value
                WHERE NOT EXISTS (SELECT 1 FROM batch a WHERE a.owner = b.owner AND a.state = 'active'));
 
--- name: left_behind
+-- name: documents_to_hand_over
 -- Documents whose live jobs belong to a stopped or waiting batch and that an active batch has requested as well, with
 -- the first job of their reading and the values for the active batch. Searched when a batch has stopped, and when an
 -- active batch has nothing else left to do.
@@ -179,7 +179,7 @@ SELECT d.source_key, d.name, d.platform, d.owner, a.id, a.priority, f.job_type, 
 -- name: forget_unsettled_batches
 DELETE FROM batch_unsettled WHERE batch_id IN (SELECT value FROM json_each(:batch_ids));
 
--- fragment: its_end
+-- fragment: document_end
 CASE d.index_status WHEN 'success' THEN 'success' WHEN 'failed' THEN 'failure' END
 
 -- name: tag_documents
@@ -190,27 +190,27 @@ RETURNING document_id, tag;
 -- name: tags_of_documents
 SELECT document_id, tag FROM document_tag WHERE document_id IN (SELECT value FROM json_each(:document_ids));
 
--- name: actions_of_tags
+-- name: request_tag_actions
 -- Requests the actions of each pair [document, tag]; a repeated request for a generation changes nothing.
 INSERT OR IGNORE INTO deferred_action (document_id, generation, on_end, job_type, payload)
 SELECT d.id, d.index_generation, r.on_end, r.job_type, r.payload
   FROM json_each(:pairs) w CROSS JOIN document d ON d.id = json_extract(w.value, '$[0]')
- CROSS JOIN tag_action r ON r.tag = json_extract(w.value, '$[1]') AND r.owner IN ('', d.owner) AND r.on_end = {its_end};
+ CROSS JOIN tag_action r ON r.tag = json_extract(w.value, '$[1]') AND r.owner IN ('', d.owner) AND r.on_end = {document_end};
 
 -- name: actions_due
 SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.error_code, d.index_generation,
        q.id, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
   FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value
- CROSS JOIN deferred_action a ON a.document_id = d.id AND a.generation = d.index_generation AND a.on_end = {its_end}
+ CROSS JOIN deferred_action a ON a.document_id = d.id AND a.generation = d.index_generation AND a.on_end = {document_end}
   LEFT JOIN worker_job_queue q ON q.id = (SELECT max(n.id) FROM worker_job_queue n
                                            WHERE n.document_id = d.id AND n.generation = d.index_generation)
  WHERE a.fired_at IS NULL
  ORDER BY a.id;
 
--- name: action_fired
+-- name: mark_action_fired
 UPDATE deferred_action SET fired_at = :now, job_id = :job_id WHERE id = :action_id;
 
--- name: actions_of_failure
+-- name: take_failure_actions
 UPDATE failure_action SET fired_fence = q.fence
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.status = 'failed'
@@ -221,6 +221,6 @@ RETURNING CAST(job_type AS BLOB), CAST(payload AS BLOB);
 SELECT owner, name, error_code, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), priority
   FROM worker_job_queue q WHERE id = :job_id;
 
--- name: tell_of_action
+-- name: add_action_notice
 INSERT INTO notice (at, kind, owner, job_id, document_id, batch_id, code)
 VALUES (:now, 'action.fired', :owner, :job_id, :document_id, :batch_id, :code);

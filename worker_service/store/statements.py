@@ -1,4 +1,4 @@
-"""``-- name: claim`` starts a statement, ``-- fragment: lanes`` a piece that others include as ``{lanes}``."""
+"""Read the .sql files: ``-- name: claim`` starts a statement, ``-- fragment: lanes`` text that replaces ``{lanes}``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = (
 _CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
 )  # fmt: skip
-"""Not stored unchanged in a column of the same name."""
+"""Fields that are not stored unchanged in a column of the same name."""
 PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
 _NEW_COLUMNS = (*PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
 # Most jobs set only these fields. Binding the defaults of the others would cost an eighth of an INSERT

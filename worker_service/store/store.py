@@ -76,7 +76,7 @@ class Store:
     def watch(self) -> FileWatch:
         from worker_service.store.change_watch import FileWatch
 
-        pauses = self.database.writing.pauses
+        pauses = self.database.write_options.pauses
         begins_turn = (lambda: None) if pauses is None else pauses.turn
         return FileWatch(self.database.path, self.database.change_counter, begins_turn=begins_turn)
 

@@ -62,7 +62,7 @@ class Tokens(StorePart):
         [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
         for token_id, title in titles.items():
             item = {"action_id": action_id, "item_id": token_id, "left_as": title}
-            self._db.write("remember", **item, priority_before=None)
+            self._db.write("add_action_item", **item, priority_before=None)
 
 
 def _title_of(kind: str, name: str, scopes: str, owner: str | None) -> str:
