@@ -724,11 +724,14 @@ CREATE INDEX document_list ON document (owner, index_status, kind, created_at, p
 CREATE TABLE document_tag (
     document_id  INTEGER NOT NULL,
     tag          TEXT NOT NULL,
+    owner        TEXT NOT NULL,                             -- of the document, which never changes its owner
     PRIMARY KEY (document_id, tag),
     CONSTRAINT "a tag is a word or a few: lower case, no comma, no blank at its ends, at most 240 bytes"
         CHECK (tag <> '' AND tag = lower(trim(tag)) AND instr(tag, ',') = 0 AND length(CAST(tag AS BLOB)) <= 240)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX document_by_tag ON document_tag (tag, document_id);
+-- tag_names, tag_counts: the tags of one owner without a look at the documents of others, which took 190 ms.
+CREATE INDEX tag_by_owner ON document_tag (owner, tag);
 
 -- Full-text index of the names of documents.
 CREATE VIRTUAL TABLE document_name USING fts5 (

@@ -159,8 +159,8 @@ def fill_documents(path: Path, count: int) -> None:
                  JOIN page_result r ON r.digest = 'd' || substr(d.name, 8, length(d.name) - 11)"""
         )
         connection.execute("INSERT INTO page_text (page_text) VALUES ('rebuild')")
-        connection.execute("INSERT INTO document_tag (document_id, tag) SELECT id, 'tag' || (id % 50) FROM document")
-        connection.execute("INSERT INTO document_tag (document_id, tag) SELECT id, 'half' FROM document WHERE id % 2")
+        connection.execute("INSERT INTO document_tag SELECT id, 'tag' || (id % 50), owner FROM document")
+        connection.execute("INSERT INTO document_tag SELECT id, 'half', owner FROM document WHERE id % 2")
         connection.execute(
             """INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, owner, created_at)
                SELECT d.id, 1, d.id, column1, 'report.' || column1, 'objects/' || d.id || '-1/' || column1, 100000,

@@ -122,6 +122,6 @@ INSERT OR IGNORE INTO failure_action (job_id, job_type, payload) VALUES (:job_id
 
 -- name: tag_like_container
 -- A document from inside an archive or a mail gets the tags of the document whose job has found it.
-INSERT OR IGNORE INTO document_tag (document_id, tag)
-SELECT :document_id, tag FROM document_tag
- WHERE document_id = (SELECT document_id FROM worker_job_queue WHERE id = :parent_id);
+INSERT OR IGNORE INTO document_tag (document_id, tag, owner)
+SELECT d.id, t.tag, d.owner FROM document_tag t CROSS JOIN document d ON d.id = :document_id
+ WHERE t.document_id = (SELECT document_id FROM worker_job_queue WHERE id = :parent_id);

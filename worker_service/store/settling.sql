@@ -183,8 +183,8 @@ DELETE FROM batch_unsettled WHERE batch_id IN (SELECT value FROM json_each(:batc
 CASE d.index_status WHEN 'success' THEN 'success' WHEN 'failed' THEN 'failure' END
 
 -- name: tag_documents
-INSERT OR IGNORE INTO document_tag (document_id, tag)
-SELECT d.id, t.value FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value CROSS JOIN json_each(:tags) t
+INSERT OR IGNORE INTO document_tag (document_id, tag, owner)
+SELECT d.id, t.value, d.owner FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value CROSS JOIN json_each(:tags) t
 RETURNING document_id, tag;
 
 -- name: tags_of_documents

@@ -30,7 +30,8 @@ class Tags(StorePart):
         return [TagCount(*row) for row in rows]
 
     def names(self, owner: str | None, *, most: int) -> Sequence[str]:
-        return [tag for (tag,) in self._db.read("tag_names", owner=owner, most=most)]
+        statement = "tag_names" if owner is None else "tag_names_of_owner"
+        return [tag for (tag,) in self._db.read(statement, owner=owner, most=most)]
 
     # ── Actions ──
 

@@ -9,9 +9,7 @@ RETURNING document_id;
 SELECT tag, count(*) FROM document_tag GROUP BY tag ORDER BY tag;
 
 -- name: tag_counts_of_owner
-SELECT t.tag, count(*) FROM document d CROSS JOIN document_tag t ON t.document_id = d.id
- WHERE d.owner = :owner
- GROUP BY t.tag ORDER BY t.tag;
+SELECT tag, count(*) FROM document_tag WHERE owner = :owner GROUP BY tag ORDER BY tag;
 
 -- name: tag_names
 -- Goes from tag to tag in the index instead of over all its rows.
@@ -19,11 +17,15 @@ WITH RECURSIVE one(tag) AS (
     SELECT min(tag) FROM document_tag
      UNION ALL
     SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.tag > one.tag) FROM one WHERE one.tag IS NOT NULL)
-SELECT tag FROM one
- WHERE tag IS NOT NULL
-   AND (:owner IS NULL OR EXISTS (SELECT 1 FROM document_tag t CROSS JOIN document d ON d.id = t.document_id
-                                   WHERE t.tag = one.tag AND d.owner = :owner))
- LIMIT :most;
+SELECT tag FROM one WHERE tag IS NOT NULL LIMIT :most;
+
+-- name: tag_names_of_owner
+WITH RECURSIVE one(tag) AS (
+    SELECT min(tag) FROM document_tag WHERE owner = :owner
+     UNION ALL
+    SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.owner = :owner AND t.tag > one.tag)
+      FROM one WHERE one.tag IS NOT NULL)
+SELECT tag FROM one WHERE tag IS NOT NULL LIMIT :most;
 
 -- name: add_tag_action
 INSERT OR IGNORE INTO tag_action (tag, owner, on_end, job_type, payload)
