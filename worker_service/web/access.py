@@ -38,25 +38,27 @@ from worker_service.web.signing import SigningKey
 
 S = TypeVar("S", Selector, DocumentSelector)
 
-SIGN_IN = "/session"
-PARSER = "/parse/"
-CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", PARSER)
-ASSISTANT = "/mcp"
-"""A path whose POST reads; its tools check what else the visitor may do."""
-OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
+SIGN_IN_PATH = "/session"
+PARSER_PATH = "/parse/"
+CONVERTER_PATHS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", PARSER_PATH)
+ASSISTANT_PATH = "/mcp"
+"""Its POST requests need only the power to read. Its tools check for more."""
+OPEN_PATHS = ("/healthz", "/readyz", SIGN_IN_PATH, "/static/")
+"""Paths that need no sign-in; one that ends in a slash stands for all paths below it."""
 
-SAFE = ("GET", "HEAD", "OPTIONS")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 FAILURES_MAX = 10
 """Unknown tokens per address and minute before it gets 429."""
 _WINDOW_SECONDS = 60.0
 _ADDRESSES_MAX = 4096
 REQUESTS_MAX = 200
+"""Open requests of all visitors."""
 REQUESTS_PER_VISITOR_MAX = 64
-"""At most 40 of them may be event streams."""
+"""Open requests of one visitor; at most 40 of them may be event streams."""
 
-# Sent by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
-_NOT_FROM_A_PROGRAM = (
+# The user who opened the Unix socket is not the author of a request with one of these.
+_PROXY_AND_BROWSER_HEADERS = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-user", "x-real-ip", "via",
     "origin", "sec-fetch-site", "sec-fetch-mode",
 )  # fmt: skip
@@ -89,11 +91,11 @@ class Visitor(Struct, frozen=True):
     def may(self, power: Power) -> bool:
         return power in self.powers
 
-    def must(self, power: Power) -> None:
+    def require(self, power: Power) -> None:
         if power not in self.powers:
             raise NotAllowed(f"this needs the scope {power}, which {self.name} does not have")
 
-    def must_see_all_owners(self) -> None:
+    def require_all_owners(self) -> None:
         if self.owner is not None:
             raise NotAllowed(self.limit_in_words)
 
@@ -108,12 +110,13 @@ class Visitor(Struct, frozen=True):
     def limit_selector(self, selector: S) -> S:
         if self.owner is None:
             return selector
-        mine = replace(selector, owners=(self.owner,))
+        limited = replace(selector, owners=(self.owner,))
         if not selector.owners or self.owner in selector.owners:
-            return mine
-        # The selector asks only for other owners, so it must match nothing.
-        nothing: dict[str, Any] = {name: () for name in ("batch_ids", "document_ids") if hasattr(mine, name)}
-        return replace(mine, **nothing | {"ids": (0,)})
+            return limited
+        # The selector asks only for other owners, so it must match nothing: no row has the id 0, and a selector of
+        # jobs adds those of `batch_ids` and `document_ids` to `ids`.
+        nothing: dict[str, Any] = {name: () for name in ("batch_ids", "document_ids") if hasattr(limited, name)}
+        return replace(limited, **nothing | {"ids": (0,)})
 
 
 def settings_of(request: HTTPConnection) -> Settings:
@@ -129,13 +132,13 @@ def key_of(request: HTTPConnection) -> SigningKey:
 
 
 def needs_no_sign_in(path: str) -> bool:
-    return any(path == one or (one.endswith("/") and path.startswith(one)) for one in OPEN)
+    return any(path == known or (known.endswith("/") and path.startswith(known)) for known in OPEN_PATHS)
 
 
 class AuthenticationMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._requests: Counter[tuple[str, str | None]] = Counter()
+        self._open_requests: Counter[tuple[str, str | None]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or needs_no_sign_in(scope["path"]):
@@ -145,14 +148,14 @@ class AuthenticationMiddleware:
         try:
             visitor = await run_in_threadpool(find_visitor, request)
         except SignInRequired:
-            if not wants_page(request) or request.method not in SAFE or "authorization" in request.headers:
+            if not wants_page(request) or request.method not in SAFE_METHODS or "authorization" in request.headers:
                 raise
             await _sign_in_redirect(request)(scope, receive, send)
             return
-        # Signing out needs no more than signing in did.
+        # Signing out, too, needs only the power to read.
         path = scope["path"]
-        is_reading = scope["method"] in SAFE or path == ASSISTANT or path.startswith(f"{SIGN_IN}/")
-        visitor.must(Power.READ if is_reading else Power.OPERATE)
+        is_reading = scope["method"] in SAFE_METHODS or path == ASSISTANT_PATH or path.startswith(f"{SIGN_IN_PATH}/")
+        visitor.require(Power.READ if is_reading else Power.OPERATE)
         scope["state"]["visitor"] = visitor
         with self._limit_requests(visitor), connection_of(request).admitted():
             await self._app(scope, receive, send)
@@ -160,29 +163,30 @@ class AuthenticationMiddleware:
     @contextmanager
     def _limit_requests(self, visitor: Visitor) -> Iterator[None]:
         key = visitor.name, visitor.owner
-        if self._requests[key] >= REQUESTS_PER_VISITOR_MAX:
+        if self._open_requests[key] >= REQUESTS_PER_VISITOR_MAX:
             raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open", "wait for one to end")
-        if self._requests.total() >= REQUESTS_MAX:
+        if self._open_requests.total() >= REQUESTS_MAX:
             raise TooManyRequests("the server is busy", "try again in a second")
-        self._requests[key] += 1
+        self._open_requests[key] += 1
         try:
             yield
         finally:
-            self._requests[key] -= 1
-            if not self._requests[key]:
-                del self._requests[key]
+            self._open_requests[key] -= 1
+            if not self._open_requests[key]:
+                del self._open_requests[key]
 
 
 def _sign_in_redirect(request: Request) -> RedirectResponse:
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(SIGN_IN if wanted == "/" else f"{SIGN_IN}?next={quote(wanted)}", 303)
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(SIGN_IN_PATH if target == "/" else f"{SIGN_IN_PATH}?next={quote(target)}", 303)
 
 
 def find_visitor(request: HTTPConnection) -> Visitor:
-    """Return the visitor. Reads the database, so it runs in a thread."""
-    if (word := _sent_token(request)) is not None:
-        return _by_token(request, word)
-    visitor = _by_trusted_proxy(request) or _by_session(request) or _by_unix_socket(request)
+    """Read the database for the visitor. Blocks, so call it only in a thread."""
+    token_text = _sent_token(request)
+    if token_text is not None:
+        return _visitor_by_token(request, token_text)
+    visitor = _visitor_by_proxy(request) or _visitor_by_session(request) or _visitor_by_unix_socket(request)
     if visitor is None:
         raise SignInRequired(
             "sign-in required",
@@ -196,38 +200,38 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 
 
 def _sent_token(request: HTTPConnection) -> str | None:
-    """Return the token of the request: None if it sends none, "" if it sends something else.
+    """Return the token of the request: None without any credentials, "" with credentials of another kind.
 
-    Only `CONVERTERS` accept the password of a URL, which a browser would send for other sites' requests, too.
+    Only `CONVERTER_PATHS` accept a password from the URL: a browser would add it to requests of other sites, too.
     """
-    kind, _, word = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return word
-    if request.url.path in CONVERTERS:
-        if kind.lower() == "basic":
-            return _password(word)
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials
+    if request.url.path in CONVERTER_PATHS:
+        if scheme.lower() == "basic":
+            return _password_of(credentials)
         if "x-api-key" in request.headers:
             return request.headers["x-api-key"]
     return "" if "authorization" in request.headers else None
 
 
-def _password(basic: str) -> str:
+def _password_of(credentials: str) -> str:
     try:
-        return b64decode(basic, validate=True).decode().partition(":")[2]
+        return b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
 
 
-def _by_token(request: HTTPConnection, word: str) -> Visitor:
-    token = _use_token(request, tokens.find_token, word) if word else None
+def _visitor_by_token(request: HTTPConnection, token_text: str) -> Visitor:
+    token = _find_token(request, tokens.find_token, token_text) if token_text else None
     if token is None:
-        note_failure(request)
+        note_sign_in_failure(request)
         raise SignInRequired("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
     return Visitor(token.name, token.powers, token.owner)
 
 
-def note_failure(request: HTTPConnection) -> None:
-    """Count an unknown token.
+def note_sign_in_failure(request: HTTPConnection) -> None:
+    """Count an unknown token, and raise `TooManySignInFailures` if its address has sent many.
 
     Valid tokens are never refused, so a guesser cannot lock out others of the same address.
     """
@@ -259,15 +263,18 @@ class SignInFailures:
 
 
 class TokenUses:
+    """When each token was last used, until that is written to the database."""
+
     def __init__(self) -> None:
-        self._at: dict[int, str] = {}
+        self._used_at: dict[int, str] = {}
 
     def note(self, token: Token) -> None:
-        self._at[token.id] = as_text(wall_clock())
+        self._used_at[token.id] = as_text(wall_clock())
 
     def take(self) -> dict[int, str]:
-        at, self._at = self._at, {}
-        return at
+        """Return the times by token id, and forget them."""
+        used_at, self._used_at = self._used_at, {}
+        return used_at
 
 
 # ── Sessions of browsers ────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,34 +290,37 @@ def is_secure(request: HTTPConnection) -> bool:
     return origin_of(request).startswith("https:")
 
 
-def signed_cookie(request: HTTPConnection, word: str) -> str:
-    return f"{word}.{key_of(request).sign('session', word)}"
+def signed_cookie(request: HTTPConnection, token_text: str) -> str:
+    return f"{token_text}.{key_of(request).sign('session', token_text)}"
 
 
-def _by_session(request: HTTPConnection) -> Visitor | None:
-    word, _, signature = request.cookies.get(cookie_name(request), "").rpartition(".")
+def _visitor_by_session(request: HTTPConnection) -> Visitor | None:
+    token_text, _, signature = request.cookies.get(cookie_name(request), "").rpartition(".")
     key = key_of(request)
-    if not word or not key.verify("session", word, signature):
+    if not token_text or not key.verify("session", token_text, signature):
         return None
-    session = _use_token(request, tokens.find_session, word)
-    if session is None:
+    token = _find_token(request, tokens.find_session, token_text)
+    if token is None:
         return None
-    return Visitor(session.name, session.powers, session.owner, key.sign("form", word), has_session=True)
+    return Visitor(token.name, token.powers, token.owner, key.sign("form", token_text), has_session=True)
 
 
-def _use_token(request: HTTPConnection, find: Callable[[Any, str], Token | None], word: str) -> Token | None:
+def _find_token(request: HTTPConnection, find: Callable[[Any, str], Token | None], token_text: str) -> Token | None:
     with request.app.state.sessions.borrow("web") as session:
-        found = find(session, word)
-    if found is not None:
-        request.app.state.token_uses.note(found)
-    return found
+        token = find(session, token_text)
+    if token is not None:
+        request.app.state.token_uses.note(token)
+    return token
 
 
 # ── A proxy that signs users in ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_trusted_proxy(request: HTTPConnection) -> Visitor | None:
-    """Return the user whom a trusted proxy names. Two headers mean that one is the client's, which may name anybody."""
+def _visitor_by_proxy(request: HTTPConnection) -> Visitor | None:
+    """Return the user whom a trusted proxy names.
+
+    With two different headers, one may be the client's own, which can name any user, so neither counts.
+    """
     proxy = settings_of(request).proxy
     if proxy is None or _peer_of(request) not in proxy.address:
         return None
@@ -325,6 +335,7 @@ def _by_trusted_proxy(request: HTTPConnection) -> Visitor | None:
 
 
 def _peer_of(request: HTTPConnection) -> str:
+    """Return the other end of the connection as the setting `proxy.address` names it."""
     connection = connection_of(request)
     return "socket" if connection.user_id is not None else connection.address
 
@@ -332,14 +343,14 @@ def _peer_of(request: HTTPConnection) -> str:
 # ── The Unix socket ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_unix_socket(request: HTTPConnection) -> Visitor | None:
-    """Return an admin for root and the server's own user, but for no proxy and no browser."""
+def _visitor_by_unix_socket(request: HTTPConnection) -> Visitor | None:
+    """Return an admin for programs of root and of the server's own user."""
     user_id = connection_of(request).user_id
     if user_id not in (0, os.geteuid()):
         return None
     if settings_of(request).web_urls or not is_loopback(request.headers.get("host", "")):
         return None
-    if any(name in request.headers for name in _NOT_FROM_A_PROGRAM):
+    if any(name in request.headers for name in _PROXY_AND_BROWSER_HEADERS):
         return None
     return Visitor(_user_name(user_id), frozenset(Power))
 

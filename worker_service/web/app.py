@@ -30,7 +30,7 @@ from worker_service.services.server_address import published_address
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web import incoming_files, sign_in
-from worker_service.web.access import ASSISTANT, AuthenticationMiddleware, SignInFailures, TokenUses
+from worker_service.web.access import ASSISTANT_PATH, AuthenticationMiddleware, SignInFailures, TokenUses
 from worker_service.web.api import converters, openapi
 from worker_service.web.api.events import EventStreams
 from worker_service.web.api.metrics import metrics_text
@@ -130,7 +130,7 @@ def _assistant(made: Starlette, settings: Settings) -> AbstractAsyncContextManag
     except ImportError as error:
         raise ProgramAbsent("the package mcp is not installed", "pip install 'pagemill[mcp]'") from error
     endpoint = AssistantEndpoint(made)
-    made.routes.append(Route(ASSISTANT, endpoint, methods=["POST"]))
+    made.routes.append(Route(ASSISTANT_PATH, endpoint, methods=["POST"]))
     return endpoint.running()
 
 

@@ -1,4 +1,4 @@
-"""Database sessions, each used by one thread at a time; whether the database has changed."""
+"""A pool of database sessions, each used by one thread at a time, and the version of the database."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
 
+FileId = tuple[int, int]
+"""Device and inode: a database file that is replaced gets another one."""
+
 
 class SessionPool:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._idle: list[tuple[tuple[int, int], Session]] = []
+        self._idle: list[tuple[FileId, Session]] = []
         self._lock = Lock()
 
     @contextmanager
     def borrow(self, actor: str) -> Iterator[Session]:
-        file, session = self._take_idle()
+        file_id, session = self._take_session()
         is_sound = False
         try:
             yield replace(session, actor=actor)
             is_sound = True
         except (PagemillError, GeneratorExit) as error:
-            # The connection is still good after a refused request and after a client that stopped reading a list.
-            is_sound = not isinstance(error, StoreError) or isinstance(error, RuleBroken)
+            # A refused request and a client that stopped reading leave the connection sound. An error of the database
+            # does not, unless a row broke a rule: then the transaction was rolled back in order.
+            is_sound = isinstance(error, RuleBroken) or not isinstance(error, StoreError)
             raise
         finally:
             if is_sound:
                 with self._lock:
-                    self._idle.append((file, session))
+                    self._idle.append((file_id, session))
             else:
                 # Its transaction may be in any state.
                 session.close()
@@ -48,25 +52,25 @@ class SessionPool:
         for _, session in idle:
             session.close()
 
-    def _take_idle(self) -> tuple[tuple[int, int], Session]:
-        file = _file_id(self.settings)
+    def _take_session(self) -> tuple[FileId, Session]:
+        file_id = _file_id(self.settings)
         while True:
             with self._lock:
                 if not self._idle:
                     break
-                its_file, session = self._idle.pop()
-            if its_file == file:
-                return file, session
+                session_file_id, session = self._idle.pop()
+            if session_file_id == file_id:
+                return file_id, session
             session.close()  # belongs to a database file that was replaced
-        return file, open_session(self.settings, actor="web")
+        return file_id, open_session(self.settings, actor="web")
 
 
-def _file_id(settings: Settings) -> tuple[int, int]:
+def _file_id(settings: Settings) -> FileId:
     try:
-        found = settings.database.stat()
+        status = settings.database.stat()
     except OSError:
         return 0, 0  # opening the database reports the error
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 @contextmanager
@@ -81,23 +85,25 @@ def session_of(request: HTTPConnection) -> Iterator[Session]:
 
 
 class DatabaseVersion:
-    """Tells in microseconds whether the database has changed, on a connection that never writes."""
+    """A text that changes with each commit, read in microseconds on a connection that never writes."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = Lock()
         self._session: Session | None = None
-        self._of = (0, 0)
-        self._life = ""
+        self._file_id: FileId = (0, 0)
+        self._prefix = ""
+        """Random for each connection, because the counter of a new connection starts again."""
 
     def read(self) -> str:
         with self._lock:
-            of = _file_id(self._settings)
-            if self._session is None or of != self._of:
+            file_id = _file_id(self._settings)
+            if self._session is None or file_id != self._file_id:
                 self._close()
                 self._session = open_session(self._settings, actor="web")
-                self._of, self._life = of, secrets.token_hex(4)
-            return f"{self._life}{self._session.change_counter()}"
+                self._file_id = file_id
+                self._prefix = secrets.token_hex(4)
+            return f"{self._prefix}{self._session.change_counter()}"
 
     def close(self) -> None:
         with self._lock:

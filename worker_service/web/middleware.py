@@ -13,7 +13,15 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.base.errors import PagemillError
-from worker_service.web.access import ASSISTANT, CONVERTERS, PARSER, SAFE, needs_no_sign_in, settings_of, visitor_of
+from worker_service.web.access import (
+    ASSISTANT_PATH,
+    CONVERTER_PATHS,
+    PARSER_PATH,
+    SAFE_METHODS,
+    needs_no_sign_in,
+    settings_of,
+    visitor_of,
+)
 from worker_service.web.connections import connection_of
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, internal_error, refuse
 from worker_service.web.hosts import is_ours, origin_of
@@ -31,7 +39,7 @@ SIGN_IN_SECONDS = 5.0
 LEFT_OVER_SECONDS = 2.0
 """Time to read the rest of a refused body."""
 
-UPLOADS = ("/api/uploads", "/upload", *CONVERTERS)
+UPLOAD_PATHS = ("/api/uploads", "/upload", *CONVERTER_PATHS)
 
 Form = ImmutableMultiDict[str, str]
 
@@ -105,14 +113,14 @@ class CsrfMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in SAFE:
+        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
         # Check this before reading the body, which may be large.
         refuse_other_origin(request)
         scope["state"]["form"] = Form()
-        if scope["path"] in UPLOADS:
+        if scope["path"] in UPLOAD_PATHS:
             refuse_without_csrf_token(request)
             await self._app(scope, receive, send)
             return
@@ -124,7 +132,7 @@ class CsrfMiddleware:
             scope["state"]["form"] = _parse_form(body)
             refuse_without_csrf_token(request)
         # An assistant mostly reads, and may wait long for the image of a page.
-        turn = nullcontext() if scope["path"] == ASSISTANT else write_turn_of(request)
+        turn = nullcontext() if scope["path"] == ASSISTANT_PATH else write_turn_of(request)
         async with turn:
             await self._app(scope, _replay(body, receive), send)
 
@@ -246,9 +254,9 @@ def _limits(request: Request) -> tuple[int, float, float]:
     settings, path = settings_of(request), request.url.path
     if needs_no_sign_in(path):
         return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
-    if path in UPLOADS:
+    if path in UPLOAD_PATHS:
         # A body that is held in memory keeps a turn from other requests.
-        seconds = BODY_SECONDS if path == PARSER else math.inf
+        seconds = BODY_SECONDS if path == PARSER_PATH else math.inf
         return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, seconds
     # JSON quoted inside JSON can take two bytes per character.
     return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS

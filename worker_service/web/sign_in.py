@@ -17,11 +17,11 @@ from worker_service.jobs.tokens import parse_token_text
 from worker_service.services import tokens
 from worker_service.services.tokens import CreatedToken
 from worker_service.web.access import (
-    SIGN_IN,
+    SIGN_IN_PATH,
     cookie_name,
     find_visitor,
     is_secure,
-    note_failure,
+    note_sign_in_failure,
     signed_cookie,
 )
 from worker_service.web.error_responses import SignInRequired
@@ -32,22 +32,23 @@ _NOT_A_LINK = "This link was already used or has expired. Run `pagemill token li
 
 
 def show_sign_in(request: Request) -> Response:
-    word = request.query_params.get("link")
-    if word is None:
+    token_text = request.query_params.get("link")
+    if token_text is None:
         return _sign_in_page(request)
-    if parse_token_text(word) is None:
+    if parse_token_text(token_text) is None:
         return _sign_in_page(request, _NOT_A_LINK)
-    return render(request, "sign_in_by_link.html", title="Sign in", word=word)
+    return render(request, "sign_in_by_link.html", title="Sign in", token_text=token_text)
 
 
 def sign_in(request: Request) -> Response:
     form = form_of(request)
-    word = str(form.get("token", "")).strip().rpartition("link=")[2]
-    made = _begin_session(request, word) if parse_token_text(word) else None
-    if made is None:
-        note_failure(request)
+    # Users may paste a whole sign-in link instead of its token.
+    token_text = str(form.get("token", "")).strip().rpartition("link=")[2]
+    token = _begin_session(request, token_text) if parse_token_text(token_text) else None
+    if token is None:
+        note_sign_in_failure(request)
         return _sign_in_page(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
-    return _start_session(request, made, safe_path(form.get("next")))
+    return _redirect_with_cookie(request, token, safe_path(form.get("next")))
 
 
 def account(request: Request) -> Response:
@@ -56,42 +57,43 @@ def account(request: Request) -> Response:
 
 def sign_out(request: Request) -> Response:
     """End the session in the database, so that copies of its cookie stop working, too."""
-    word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
+    token_text, _, _ = request.cookies.get(cookie_name(request), "").rpartition(".")
     with request.app.state.sessions.borrow("web") as session:
-        tokens.end_session(session, word)
-    answer = RedirectResponse(SIGN_IN, 303)
-    answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
-    return answer
+        tokens.end_session(session, token_text)
+    response = RedirectResponse(SIGN_IN_PATH, 303)
+    response.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
+    return response
 
 
-def _begin_session(request: Request, word: str) -> CreatedToken | None:
+def _begin_session(request: Request, token_text: str) -> CreatedToken | None:
     with request.app.state.sessions.borrow("web") as session:
-        return tokens.begin_session(session, word)
+        return tokens.begin_session(session, token_text)
 
 
-def _start_session(request: Request, made: CreatedToken, to: str) -> Response:
-    answer = RedirectResponse(to, 303)
-    until = wall_clock() if made.until is None else from_text(made.until)
-    answer.set_cookie(
+def _redirect_with_cookie(request: Request, token: CreatedToken, path: str) -> Response:
+    response = RedirectResponse(path, 303)
+    until = wall_clock() if token.until is None else from_text(token.until)
+    response.set_cookie(
         cookie_name(request),
-        signed_cookie(request, made.word),
+        signed_cookie(request, token.word),
         max_age=_seconds_until(until),
         secure=is_secure(request),
         httponly=True,
         samesite="strict",
     )
-    return answer
+    return response
 
 
 def _seconds_until(moment: datetime) -> int:
     return max(0, int((moment - wall_clock()).total_seconds()))
 
 
-def _sign_in_page(request: Request, refused: str = "") -> Response:
-    if not refused and request.method == "GET" and _is_signed_in(request):
-        return RedirectResponse(safe_path(request.query_params.get("next")), 303)
-    to = safe_path(request.query_params.get("next"))
-    return render(request, "sign_in.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
+def _sign_in_page(request: Request, problem: str = "") -> Response:
+    target = safe_path(request.query_params.get("next"))
+    if not problem and request.method == "GET" and _is_signed_in(request):
+        return RedirectResponse(target, 303)
+    status = 401 if problem else 200
+    return render(request, "sign_in.html", title="Sign in", problem=problem, target=target, status=status)
 
 
 def _is_signed_in(request: Request) -> bool:
@@ -102,16 +104,16 @@ def _is_signed_in(request: Request) -> bool:
     return True
 
 
-def safe_path(wanted: Any, otherwise: str = "/") -> str:
+def safe_path(wanted: Any, default: str = "/") -> str:
     """Return a path of this site, never an address elsewhere."""
     path = wanted if isinstance(wanted, str) else ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
-    return path if is_ours and not path.startswith(SIGN_IN) else otherwise
+    return path if is_ours and not path.startswith(SIGN_IN_PATH) else default
 
 
 routes = [
-    Route(SIGN_IN, show_sign_in),
-    Route(SIGN_IN, sign_in, methods=["POST"]),
-    Route(f"{SIGN_IN}/me", account),
-    Route(f"{SIGN_IN}/end", sign_out, methods=["POST"]),
+    Route(SIGN_IN_PATH, show_sign_in),
+    Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
+    Route(f"{SIGN_IN_PATH}/me", account),
+    Route(f"{SIGN_IN_PATH}/end", sign_out, methods=["POST"]),
 ]

@@ -97,9 +97,9 @@ class Endpoint(Struct, frozen=True):
 
     async def _respond(self, request: Request) -> Response:
         visitor = visitor_of(request)
-        visitor.must(self.power)
+        visitor.require(self.power)
         if self.needs_all_owners:
-            visitor.must_see_all_owners()
+            visitor.require_all_owners()
         arguments: dict[str, Struct] = {"query": _read_query(request, self.query)}
         if self.query is NoParameters:
             arguments.clear()

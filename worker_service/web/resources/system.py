@@ -72,7 +72,7 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
     if not is_own and visitor.owner is not None:
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")
     if not is_own:
-        visitor.must(Power.ADMIN)
+        visitor.require(Power.ADMIN)
     return find_undoable(session, action_id)
 
 

@@ -254,7 +254,7 @@ _EMPTY_FORM = {"sources": "", "name": "", "owner": "", "lang": "", "priority": s
 
 
 def new_batch_form(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     return _form_page(request, _EMPTY_FORM)
 
 

@@ -32,7 +32,7 @@ class ReindexFormQuery(Struct, frozen=True):
 
 
 def reindex_form(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     asked = read_known(request.query_params.multi_items(), ReindexFormQuery)
     document = requested_document(session, request)
     return render(
@@ -48,7 +48,7 @@ def reindex_form(request: Request, session: Session) -> Response:
 
 
 def reindex(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     form = form_of(request)
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
     refuse_server_files(visitor_of(request), options)
@@ -61,7 +61,7 @@ def reindex(request: Request, session: Session) -> Response:
 
 
 def set_tags(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     document = requested_document(session, request)
     wanted = read_tags([form_of(request).get("tags", "")])
     if gone := [one for one in document.tags if one not in wanted]:
@@ -72,7 +72,7 @@ def set_tags(request: Request, session: Session) -> Response:
 
 
 def confirm_removal(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     document = requested_document(session, request)
     return render(
         request,
@@ -84,7 +84,7 @@ def confirm_removal(request: Request, session: Session) -> Response:
 
 
 def remove(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     removed, _ = document_removal.remove_documents(session, [requested_document(session, request)])
     if removed.refused:
         raise BadInput(next(iter(removed.refused.values())))
@@ -92,7 +92,7 @@ def remove(request: Request, session: Session) -> Response:
 
 
 def password_form(request: Request, *, problem: str = "") -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     with session_of(request) as session:
         document = requested_document(session, request)
     status = 422 if problem else 200
@@ -102,7 +102,7 @@ def password_form(request: Request, *, problem: str = "") -> Response:
 
 @in_rendering_thread
 def password(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     form = form_of(request)
     with session_of(request) as session:
         document = requested_document(session, request)
@@ -115,7 +115,7 @@ def password(request: Request) -> Response:
 
 
 def forget_password(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     documents.forget_passwords(session, [document := requested_document(session, request)])
     return redirect(f"/documents/{document.id}", message="password-forgotten")
 

@@ -73,7 +73,7 @@ class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
 def ask(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
     if query.verb != "download":
-        visitor.must(Power.OPERATE)
+        visitor.require(Power.OPERATE)
     selector = _selector(request, session, query)
     count = 0 if query.is_empty else session.library.totals(selector).documents
     if not count:
@@ -98,7 +98,7 @@ def ask(request: Request, session: Session) -> Response:
 
 
 def change(request: Request, session: Session) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     fields = form_of(request)
     query = read_known(fields.multi_items(), ChangeQuery)
     ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))

@@ -47,7 +47,7 @@ def failures_page(request: Request, session: Session) -> Response:
 
 def dismiss(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    visitor.must(Power.OPERATE)
+    visitor.require(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
     changed = dismiss_failures(
         session, visitor.owner, job_ids=None if "all" in form else ids, code=form.get("error") or None
@@ -57,7 +57,7 @@ def dismiss(request: Request, session: Session) -> Response:
 
 def retry(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    visitor.must(Power.OPERATE)
+    visitor.require(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
     # Many at once only with the same cause, which the user has removed.
     code = form.get("error") or None

@@ -251,7 +251,7 @@ _EMPTY_FORM = {"job_type": "", "priority": "5", "name": "", "owner": "", "payloa
 
 
 def enqueue_form(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     # Ignore the query: a link from another site must not fill in a job for the user to submit.
     return _form_page(request, _EMPTY_FORM)
 

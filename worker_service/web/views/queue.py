@@ -124,7 +124,7 @@ def queue(request: Request, session: Session) -> Response:
 
 def change_slots(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    visitor.must_see_all_owners()
+    visitor.require_all_owners()
     job_control.set_slots(session, parse_number(form.get("slots", ""), "slots"), form.get("worker"))
     return redirect("/queue", message="slots")
 

@@ -68,7 +68,7 @@ def change_state(request: Request, session: Session) -> Response:
 
 def schedule_form(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    visitor.must(Power.OPERATE)
+    visitor.require(Power.OPERATE)
     # The query only names an existing schedule: a link from another site must not fill in the form.
     name = request.query_params.get("name")
     form = _EMPTY_FORM if name is None else _form_of(_changeable(session, visitor, name))

@@ -34,7 +34,7 @@ class SystemFact(Struct, frozen=True):
 
 
 def system(request: Request, session: Session) -> Response:
-    visitor_of(request).must_see_all_owners()
+    visitor_of(request).require_all_owners()
     overview = Overview(session)
     return render(
         request,

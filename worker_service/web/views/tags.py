@@ -38,7 +38,7 @@ def tags_page(request: Request, session: Session) -> Response:
 
 def change_actions(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    visitor.must(Power.OPERATE)
+    visitor.require(Power.OPERATE)
     form = form_of(request)
     tag, text = form.get("tag", ""), form.get("payload", "").strip()
     payload = read_json(text) if text else None

@@ -105,7 +105,7 @@ def _document_of(session: Session, job: Job) -> Document | None:
 
 
 async def receive_upload(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
+    visitor_of(request).require(Power.OPERATE)
     async with receive_form(request) as form, write_turn_of(request):
         upload = await run_in_threadpool(_submit, request, form)
     job_ids = [made.enqueued.job_id for _, made in upload.accepted if made.enqueued.job_id]

@@ -33,25 +33,32 @@ _ACTIONS_MAX = 100
 
 def workers(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    visitor.must_see_all_owners()
-    found, reading = list_workers(session), session.reading
+    visitor.require_all_owners()
+    listing = list_workers(session)
+    # Without any registered handler, offer the types of the jobs that exist.
+    types = session.reading.names("handler", "") or session.reading.names("job_type", "")
     return render(
         request,
         "workers.html",
         title="Workers",
-        workers=found.items,
-        nodes=found.nodes,
+        workers=listing.items,
+        nodes=listing.nodes,
         pauses=[(one, title_of_pause(one.scope, one.name)) for one in list_pauses(session, visitor)],
-        lacking=session.overview.missing_handlers(),
-        types=reading.names("handler", "") or reading.names("job_type", ""),
+        missing_handlers=session.overview.missing_handlers(),
+        types=types,
     )
 
 
 def add_pause(request: Request, session: Session) -> Response:
-    form = {name: word.strip() for name, word in form_of(request).items()}
-    scope, name = form.get("scope", ""), form.get("name", "")
-    length, reason = form.get("length") or None, form.get("reason") or None
-    pause(session, visitor_of(request), scope, name, length=length, reason=reason)
+    form = {name: text.strip() for name, text in form_of(request).items()}
+    pause(
+        session,
+        visitor_of(request),
+        form.get("scope", ""),
+        form.get("name", ""),
+        length=form.get("length") or None,
+        reason=form.get("reason") or None,
+    )
     return redirect(safe_path(form.get("back"), "/workers"), message="paused")
 
 
@@ -75,20 +82,22 @@ def activity(request: Request, session: Session) -> Response:
 
 
 def _without_repeats(described: Sequence[tuple[Action, str]]) -> list[tuple[Action, str, int]]:
-    """Join neighbours that say the same and cannot be undone into the newest and a count."""
-    found: list[tuple[Action, str, int]] = []
+    """Return (newest action, description, count) for each run of equal actions that cannot be undone."""
+    groups: list[tuple[Action, str, int]] = []
     for action, description in described:
-        newest, same, count = found[-1] if found else (None, "", 0)
-        if newest and same == description and newest.actor == action.actor and not newest.opposite:
-            found[-1] = (newest, same, count + 1)
-        else:
-            found.append((action, description, 1))
-    return found
+        if groups:
+            newest, last_description, count = groups[-1]
+            can_be_undone = newest.opposite is not None
+            if not can_be_undone and (newest.actor, last_description) == (action.actor, description):
+                groups[-1] = (newest, description, count + 1)
+                continue
+        groups.append((action, description, 1))
+    return groups
 
 
 def undo(request: Request, session: Session) -> Response:
     undo_action(session, undoable_action(session, visitor_of(request), request.path_params["action_id"]))
-    return redirect(safe_path(form_of(request).get("back", "/activity")), message="undone")
+    return redirect(safe_path(form_of(request).get("back"), "/activity"), message="undone")
 
 
 routes = [
