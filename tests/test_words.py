@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker_service.base import events
-from worker_service.cli import INDEX, MORE
+from worker_service.cli import COMMON_VERBS, OTHER_VERBS
 from worker_service.store.intake import Intake
 from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROW_VERBS = ("enqueue", "claim", "beat", "report", "complete", "fail", "release", "requeue", "cancel", "retry", "pause",
              "prune")  # fmt: skip
 PEOPLES_VERBS = ("enqueue", "cancel", "retry", "delete", "priority", "pause", "unpause", "prune", "undo")
-COMMANDS = {verb for group in (INDEX, MORE) for verbs in group.values() for verb in verbs}
+COMMANDS = {verb for group in (COMMON_VERBS, OTHER_VERBS) for verbs in group.values() for verb in verbs}
 
 # --- one spelling ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Run, items
 from tests.cli.stored_documents import Shelf
 from tests.cli.test_submit import jobs, papers, payloads
-from worker_service.cli import INDEX
+from worker_service.cli import COMMON_VERBS
 
 
 def test_what_is_added_is_always_a_batch_named_after_the_first_source(run: Run, shelf: Shelf) -> None:
@@ -90,7 +90,7 @@ def test_a_folder_is_watched_by_a_schedule_and_without_a_batch(run: Run, shelf: 
 
 @pytest.mark.usefixtures("database")
 def test_the_first_page_of_help_has_at_most_30_verbs_and_begins_with_the_documents(run: Run) -> None:
-    verbs = [verb for group in INDEX.values() for verb in group]
+    verbs = [verb for group in COMMON_VERBS.values() for verb in group]
     assert verbs[:4] == ["add", "search", "documents", "status"]
     assert len(verbs) <= 30
 

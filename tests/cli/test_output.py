@@ -51,7 +51,7 @@ def test_where_it_is_narrow_columns_go_in_their_order_and_what_is_whole_is_not_c
     )
 
     def shown(width: int) -> str:
-        [heading, line] = table_lines(headers, [row], width=width, gives_up=("DATE", "TRIES"), whole=("ERROR",))
+        [heading, line] = table_lines(headers, [row], width=width, drop_first=("DATE", "TRIES"), never_cut=("ERROR",))
         assert len(line) <= width
         assert "E" * 22 in line
         return heading

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 VERBS = "worker_service.verbs"
 """Entry point group of the verbs of other distributions."""
 
-# {heading of the help: {verb: (module, summary)}}
-INDEX: dict[str, dict[str, tuple[str, str]]] = {
+# {heading in the help: {verb: (module, summary)}}
+COMMON_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Everyday commands": {
         "add": ("add", "Read files, directories, folders of Google Drive and addresses."),
         "search": ("contents", "Find pages by words and phrases."),
@@ -62,7 +62,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "db": ("database", "Back up, restore, check or open the database."),
     },
 }
-MORE: dict[str, dict[str, tuple[str, str]]] = {
+OTHER_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "More about documents and jobs": {
         "actions": ("actions", "Manage the jobs that follow documents with a tag."),
         "delete": ("job_control", "Delete jobs that are not running."),
@@ -89,15 +89,21 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 """Verbs that `pagemill help` lists, but `pagemill --help` does not."""
-_MODULES = {verb: module for group in (INDEX, MORE) for verbs in group.values() for verb, (module, _) in verbs.items()}
+_MODULE_OF_VERB = {
+    verb: module for verbs in (*COMMON_VERBS.values(), *OTHER_VERBS.values()) for verb, (module, _) in verbs.items()
+}
 _FORMER_VERBS = {"ingest": "add", "crawl": "add", "then": "actions"}
 """Former verbs, which still work for a release and are not shown."""
 
+EXIT_USAGE = 2
 EXIT_BUG = 70
 EXIT_IO = 74
 EXIT_NOT_ALLOWED = 77
 EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
+
+_EXCERPT_MARGIN = 20
+"""Characters that an error message shows before and after text that is not UTF-8."""
 
 
 @cache
@@ -109,7 +115,10 @@ def installed_verbs() -> Mapping[str, EntryPoint]:
 
 
 class VerbGroup(click.Group):
-    """Imports the module of a verb when it is called. With a `prefix`, as `"documents "`, packages may add verbs."""
+    """A group that imports the module of a verb when it is called.
+
+    With a `prefix` such as `"documents "`, it also has the verbs of other packages whose names begin with it.
+    """
 
     def __init__(
         self,
@@ -122,28 +131,29 @@ class VerbGroup(click.Group):
         **attributes: Any,
     ) -> None:
         super().__init__(name, **{"help": about, **attributes})
-        for one in verbs:
-            self.add_command(one)
+        for command in verbs:
+            self.add_command(command)
         self._modules = imported_later or {}
-        self._hidden = hidden or {}
+        self._hidden_modules = hidden or {}
         self._prefix = prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        own = [*super().list_commands(ctx), *self._modules]
+        names = [*super().list_commands(ctx), *self._modules]
         if self._prefix is None:
-            return own
-        words = [name.removeprefix(self._prefix) for name in installed_verbs() if name.startswith(self._prefix)]
-        return [*own, *(word for word in words if " " not in word and word not in own and word not in self._hidden)]
+            return names
+        known = {*names, *self._hidden_modules}
+        added = [name.removeprefix(self._prefix) for name in installed_verbs() if name.startswith(self._prefix)]
+        return [*names, *(name for name in added if " " not in name and name not in known)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        module = self._modules.get(cmd_name) or self._hidden.get(cmd_name)
-        if own is None and module is not None:
-            own = getattr(import_module(f"{__name__}.{module}"), cmd_name.replace("-", "_"))
-        if own is not None or self._prefix is None:
-            return own
-        point = installed_verbs().get(f"{self._prefix}{cmd_name}")
-        return None if point is None else _load(point)
+        command = super().get_command(ctx, cmd_name)
+        module = self._modules.get(cmd_name) or self._hidden_modules.get(cmd_name)
+        if command is None and module is not None:
+            command = getattr(import_module(f"{__name__}.{module}"), cmd_name.replace("-", "_"))
+        if command is not None or self._prefix is None:
+            return command
+        entry_point = installed_verbs().get(f"{self._prefix}{cmd_name}")
+        return None if entry_point is None else _load_verb(entry_point)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -155,10 +165,13 @@ class VerbGroup(click.Group):
 
 
 class DefaultVerbGroup(VerbGroup):
-    """A verb with subcommands. Its own arguments are never words."""
+    """A group that runs its default verb unless the first argument names a subcommand.
 
-    def __init__(self, name: str, default: click.Command, *others: click.Command, **attributes: Any) -> None:
-        super().__init__(name, default.help, default, *others, params=default.params, **attributes)
+    A first argument of letters that is similar to a subcommand is refused as a misspelling.
+    """
+
+    def __init__(self, name: str, default: click.Command, *subcommands: click.Command, **attributes: Any) -> None:
+        super().__init__(name, default.help, default, *subcommands, params=default.params, **attributes)
         self.short_help = default.short_help
         self._default = default
 
@@ -170,10 +183,10 @@ class DefaultVerbGroup(VerbGroup):
             return super().make_context(info_name, args, parent, **extra)
         if args and args[0].replace("-", "").isalpha():
             ctx = click.Context(self, parent, info_name)
-            if (other := self.get_command(ctx, args[0])) is not None:
-                return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-            if hint := _suggestion(args[0], self.list_commands(ctx)):
-                raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+            if (subcommand := self.get_command(ctx, args[0])) is not None:
+                return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+            if suggestion := _suggestion(args[0], self.list_commands(ctx)):
+                raise click.UsageError(f"there is no command {args[0]!r}{suggestion}", ctx)
         return self._default.make_context(info_name, args, parent, **extra)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -188,17 +201,18 @@ class VerbUnusable(PagemillError, code="verb_unusable", exit_code=69):
     """The module of an installed verb cannot be imported."""
 
 
-def _load(point: EntryPoint) -> click.Command:
+def _load_verb(entry_point: EntryPoint) -> click.Command:
+    """Return the verb, or one that only says why the verb cannot be imported."""
     try:
-        command: click.Command = point.load()
+        command: click.Command = entry_point.load()
     except Exception as error:  # foreign code, which must not break our own verbs
-        sentence = f"{point.name} cannot be used: {point.spec}: {error}"
-        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        sentence = f"{entry_point.name} cannot be used: {entry_point.spec}: {error}"
+        any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
 
         def refuse() -> None:
             raise VerbUnusable(sentence)
 
-        return click.Command(point.name, callback=refuse, short_help=sentence, context_settings=anything)
+        return click.Command(entry_point.name, callback=refuse, short_help=sentence, context_settings=any_arguments)
     return command
 
 
@@ -206,13 +220,12 @@ def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequenc
     """Refuse empty arguments and paths, as of an unset shell variable: `Path("")` is the current directory."""
     if ctx.resilient_parsing or ("" not in args and not any(word.endswith("=") for word in args)):
         return
-    given, _, _ = command.make_parser(ctx).parse_args([*args])
+    values, _, _ = command.make_parser(ctx).parse_args([*args])
     for param in command.get_params(ctx):
-        value = given.get(param.name or "")
-        if "" not in (value if isinstance(value, list | tuple) else [value]):
-            continue
+        value = values.get(param.name or "")
+        is_empty = "" in value if isinstance(value, list | tuple) else value == ""
         is_argument = isinstance(param, click.Argument)
-        if is_argument or isinstance(param.type, click.Path | click.File):
+        if is_empty and (is_argument or isinstance(param.type, click.Path | click.File)):
             label = param.make_metavar(ctx) if is_argument else param.opts[-1]
             raise click.UsageError(f"{label} is empty: is a variable of the shell unset?", ctx)
 
@@ -222,29 +235,32 @@ class _Pagemill(VerbGroup):
         refuse_empty_words(self, ctx, args)
         return super().parse_args(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter, *, is_whole: bool = False) -> None:
-        index = {**INDEX, **MORE} if is_whole else INDEX
-        shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in index.items()}
-        for word in self.list_commands(ctx):
-            if word not in _MODULES and (command := self.get_command(ctx, word)) is not None:
-                shown.setdefault("From other packages", []).append((word, command.get_short_help_str(100)))
-        for heading, verbs in shown.items():
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter, *, show_all: bool = False) -> None:
+        groups = {**COMMON_VERBS, **OTHER_VERBS} if show_all else COMMON_VERBS
+        sections = {
+            heading: [(name, summary) for name, (_, summary) in verbs.items()] for heading, verbs in groups.items()
+        }
+        for name in self.list_commands(ctx):
+            if name not in _MODULE_OF_VERB and (command := self.get_command(ctx, name)) is not None:
+                sections.setdefault("From other packages", []).append((name, command.get_short_help_str(100)))
+        for heading, lines in sections.items():
             with formatter.section(heading):
-                formatter.write_dl(verbs)
+                formatter.write_dl(lines)
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
         words = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
-        # Usage lines and completion are made from the name, which is the same however the program was started.
-        sys.exit(_run(lambda: super(_Pagemill, self).main(words, "pagemill", **extra), as_json="--json" in words))
+        # Usage lines and completion show this name, however the program was started.
+        run_verb = partial(super().main, words, "pagemill", **extra)
+        sys.exit(_exit_code_of(run_verb, as_json="--json" in words))
 
 
 @click.group(
     cls=_Pagemill,
     invoke_without_command=True,
-    imported_later=_MODULES,
+    imported_later=_MODULE_OF_VERB,
     hidden=_FORMER_VERBS,
     prefix="",
     help="Self-hosted OCR and full-text search for folders of documents.\n\n"
@@ -292,43 +308,44 @@ def main() -> NoReturn:
 # ── How a verb ends ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run(verb: Callable[[], Any], *, as_json: bool) -> int:
-    """Run the verb, report any error, and return the exit code."""
+def _exit_code_of(run_verb: Callable[[], Any], *, as_json: bool) -> int:
+    """Run the verb, print any error, and return the exit code."""
+    print_error = partial(_print_error, as_json=as_json)
     try:
-        code = verb()
+        code = run_verb()
     except PagemillError as error:
-        return _report(error.code, error.detail, error.exit_code, as_json, remedy=error.remedy)
+        return print_error(error.code, error.detail, error.exit_code, remedy=error.remedy)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "pagemill"
-        return _report("usage", _usage_sentence(error), error.exit_code, as_json, hint=f"help: {path} --help")
+        return print_error("usage", _usage_sentence(error), error.exit_code, hint=f"help: {path} --help")
     except click.ClickException as error:
-        return _report("error", error.format_message(), error.exit_code, as_json)
+        return print_error("error", error.format_message(), error.exit_code)
     except click.Abort:
         return EXIT_INTERRUPTED
     except UnicodeEncodeError as error:
-        around = error.object[max(0, error.start - 20) : error.end + 20]
-        return _report("bad_input", f"that is not UTF-8 text: …{around}…", 2, as_json)
+        excerpt = error.object[max(0, error.start - _EXCERPT_MARGIN) : error.end + _EXCERPT_MARGIN]
+        return print_error("bad_input", f"that is not UTF-8 text: …{excerpt}…", EXIT_USAGE)
     except PermissionError as error:
-        return _report("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
+        return print_error("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED)
     except OSError as error:
-        return _report("io", _file_sentence(error), EXIT_IO, as_json)
+        return print_error("io", _file_sentence(error), EXIT_IO)
     except MemoryError:
         remedy = "raise the limit of address space (ulimit -v, LimitAS= in a unit), or free memory"
-        return _report("too_little_memory", "there is not enough memory", EXIT_CONFIGURATION, as_json, remedy=remedy)
+        return print_error("too_little_memory", "there is not enough memory", EXIT_CONFIGURATION, remedy=remedy)
     except Exception as error:
         if os.environ.get("PAGEMILL_DEBUG"):
             raise
         sentence = f"a bug in pagemill: {type(error).__name__}: {error}"
-        return _report("bug", sentence, EXIT_BUG, as_json, hint="set PAGEMILL_DEBUG=1 to see where")
+        return print_error("bug", sentence, EXIT_BUG, hint="set PAGEMILL_DEBUG=1 to see where")
     return code if isinstance(code, int) else 0
 
 
-def _report(code: str, detail: str, exit_code: int, as_json: bool, *, remedy: str = "", hint: str = "") -> int:
+def _print_error(code: str, detail: str, exit_code: int, *, as_json: bool, remedy: str = "", hint: str = "") -> int:
+    """Print the error to stderr, and return `exit_code`."""
     from worker_service.cli import output
 
     if as_json:
-        problem = {"error": {"code": code, "message": detail, "remedy": remedy, "exit_code": exit_code}}
-        output.show_error_json(problem)
+        output.show_error_json({"error": {"code": code, "message": detail, "remedy": remedy, "exit_code": exit_code}})
     else:
         output.note(f"pagemill: {in_a_sentence(detail, remedy)}")
         if hint:
@@ -340,23 +357,25 @@ def _usage_sentence(error: click.UsageError) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.ctx.command, click.Group):
         return f"add a command: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if isinstance(error, click.NoSuchOption):
-        options = (option for one in (error.ctx.command.params if error.ctx else ()) for option in one.opts)
+        params = error.ctx.command.params if error.ctx else []
+        options = [option for param in params for option in param.opts]
         return f"there is no option {error.option_name}{_suggestion(error.option_name, options)}"
     message = error.format_message().strip()
-    if message[1:2].islower():
+    if message[1:2].islower():  # not an acronym
         message = message[0].lower() + message[1:]
     return message.rstrip(".")
 
 
-# Commands of other queues that have another name here.
-_OTHER_NAMES = {"purge": "to delete pending jobs: `pagemill delete --status pending`; ended ones: `pagemill prune`"}
+_FOREIGN_VERBS = {"purge": "to delete pending jobs: `pagemill delete --status pending`; ended ones: `pagemill prune`"}
+"""Verbs that other queues have, with the verbs for the same purpose here."""
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
+    """Return, for example, `: did you mean search`, or "" if no known word is similar."""
     from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
-    hint = _OTHER_NAMES.get(word) or did_you_mean(word, known, "")
-    return hint and f": {hint}"
+    hint = _FOREIGN_VERBS.get(word) or did_you_mean(word, known, "")
+    return f": {hint}" if hint else ""
 
 
 def _file_sentence(error: OSError) -> str:

@@ -46,7 +46,7 @@ def ls(call: Invocation, document: int | None) -> None:
     call.show_items(
         operations.actions_of_document(call.session, document),
         ("GENERATION", "JOB", "STARTED (UTC)", *_HEADINGS),
-        lambda one: (one.generation, one.job_id, output.to_the_second(one.fired_at), *_row(one)),
+        lambda one: (one.generation, one.job_id, output.whole_seconds(one.fired_at), *_row(one)),
     )
 
 

@@ -51,7 +51,7 @@ def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], lim
         chosen = owners or statuses or before_id is not None
         output.note("no batch matches" if chosen else "there are no batches yet: pagemill add reports/")
         return
-    output.show_table(_COLUMNS, [_row(one) for one in page.items], gives_up=("NOTE", "STARTED", "PRIORITY"))
+    output.show_table(_COLUMNS, [_row(one) for one in page.items], drop_first=("NOTE", "STARTED", "PRIORITY"))
     if page.next is not None:
         output.note(f"for more, add --before {page.next}")
 
@@ -235,8 +235,8 @@ def _in_words(found: BatchDetails) -> dict[str, object]:
     return {
         "state": batch.note or batch.state.word,
         "owner": batch.owner,
-        "added (UTC)": output.to_the_second(batch.created_at),
-        "ended (UTC)": output.to_the_second(batch.ended_at),
+        "added (UTC)": output.whole_seconds(batch.created_at),
+        "ended (UTC)": output.whole_seconds(batch.ended_at),
         "sources": [one if isinstance(one, str) else _as_json(one) for one in asked.get("sources", ())],
         "options": _as_json(options) if options else "",
         "files": [f"{number:,} {word}" for word, number in files.items() if number],

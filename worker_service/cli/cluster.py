@@ -51,7 +51,7 @@ def ls(call: Invocation) -> None:
     List the nodes of the cluster, with their state, slots and running attempts.
     """
     empty = _NO_CLUSTER if call.settings.cluster is None else _NO_NODE
-    call.show_items(Overview(call.session).nodes, NODE_COLUMNS, node_row, empty=empty)
+    call.show_items(Overview(call.session).nodes, NODE_COLUMNS, node_row, note_if_empty=empty)
 
 
 @verb
@@ -128,7 +128,7 @@ def test(call: Invocation) -> int:
     good = [one for one in found if one.state == "up"]
     if not call.print_if_json({"items": found}):
         rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
-        output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "REASON"), rows, whole=("REASON",))
+        output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "REASON"), rows, never_cut=("REASON",))
         output.note(f"{len(good)} of {counted(len(found), 'node')} can be used")
     return 0 if good and len(good) == len(found) else 1
 

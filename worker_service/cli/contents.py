@@ -171,7 +171,7 @@ def _page_line(document_id: int, page: FoundPage) -> str:
     # Every second part was between marks.
     snippet = (_highlighted(part) if at % 2 else part for at, part in enumerate(parts))
     missing = f"  (without {', '.join(page.missing_words)})" if page.missing_words else ""
-    return output.joined(f"    {document_id}:{page.number}  ", *snippet, missing)
+    return output.join_styled(f"    {document_id}:{page.number}  ", *snippet, missing)
 
 
 def _search_notes(found: SearchResult, request: SearchRequest) -> Iterator[str]:

@@ -46,7 +46,7 @@ class Invocation:
         return self._session
 
     def print_if_json(self, value: object) -> bool:
-        """Print the value as the whole answer and return True if --json was given."""
+        """With --json, print the value as the whole answer and return True; otherwise only return False."""
         if self.as_json:
             output.show_json(value)
         return self.as_json
@@ -55,18 +55,18 @@ class Invocation:
         self,
         items: Sequence[T],
         headers: Sequence[str],
-        row: Callable[[T], Sequence[object]],
+        row_of: Callable[[T], Sequence[object]],
         *,
-        empty: str = "",
-        gives_up: Sequence[str] = (),
+        note_if_empty: str = "",
+        drop_first: Sequence[str] = (),
     ) -> None:
-        """Print a list as a table, or the sentence `empty`."""
+        """Print a list as a table."""
         if self.print_if_json({"items": items}):
             return
-        if items or not empty:
-            output.show_table(headers, [*map(row, items)], gives_up=gives_up)
+        if note_if_empty and not items:
+            output.note(note_if_empty)
         else:
-            output.note(empty)
+            output.show_table(headers, [*map(row_of, items)], drop_first=drop_first)
 
     def close(self) -> None:
         if self._session is not None:
@@ -84,28 +84,29 @@ class Verb(click.Command):
 
 
 def verb(function: Function) -> Verb:
-    """Make a verb of a function, whose docstring is the help."""
+    """Make a verb of a function. Its docstring is the help: examples, an empty line, and text."""
 
     @functools.wraps(function)
     def run(as_json: bool, database: str | None, **values: Any) -> Any:
-        above = click.get_current_context().find_root().obj or {}
-        call = Invocation(as_json=as_json or above.get("as_json", False), database=database or above.get("database"))
+        # Both options may also stand before the verb: pagemill --json ls.
+        common = click.get_current_context().find_root().obj or {}
+        call = Invocation(as_json=as_json or common.get("as_json", False), database=database or common.get("database"))
         try:
             return function(call, **values)
         finally:
             call.close()
 
-    named: Function = click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")(run)
-    named = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(named)
-    # The help lists the common options after the verb's own.
-    params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
+    click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")(run)
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(run)
+    # Click lists the parameters in reverse. The common options go to the front, so that the help has them at the end.
+    params: list[click.Parameter] = run.__click_params__  # type: ignore[attr-defined]
     params[:] = params[-2:] + params[:-2]
-    return click.command(function.__name__.replace("_", "-"), cls=Verb, short_help=_summary(function))(named)
+    return click.command(function.__name__.replace("_", "-"), cls=Verb, short_help=_first_sentence(function))(run)
 
 
-def _summary(function: Function) -> str:
-    prose = (function.__doc__ or "").split("\n\n")[1]
-    return " ".join(prose.split()).split(". ")[0].rstrip(".") + "."
+def _first_sentence(function: Function) -> str:
+    _examples, text = (function.__doc__ or "").split("\n\n")[:2]
+    return " ".join(text.split()).split(". ")[0].rstrip(".") + "."
 
 
 # ── Completion ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -115,31 +116,34 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def completer(column: str) -> Complete:
-    return lambda ctx, _, begun: complete_quietly(ctx, lambda call: _values(call, begun, column))
+    """Return a function that completes a value of this column of the database."""
+    return lambda ctx, _, prefix: _complete_quietly(ctx, lambda call: call.session.reading.names(column, prefix))
 
 
-def complete_job_type(ctx: click.Context, param: click.Parameter, begun: str) -> list[Any]:
-    # There may be no database.
-    known = complete_quietly(ctx, lambda call: _values(call, begun, "handler", "job_type"))
-    return sorted({*known, *name_completer(_installed_types)(ctx, param, begun)})
+def name_completer(list_names: Callable[[Invocation], Iterable[str]]) -> Complete:
+    def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
+        def matching_names(call: Invocation) -> Sequence[str]:
+            return sorted({name for name in list_names(call) if name.startswith(prefix)})
 
-
-def complete_file(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
-
-    # The shell itself completes an item of this type.
-    return [CompletionItem(begun, type="file")]
-
-
-def name_completer(names: Callable[[Invocation], Iterable[str]]) -> Complete:
-    def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-        return complete_quietly(ctx, lambda call: sorted({name for name in names(call) if name.startswith(begun)}))
+        return _complete_quietly(ctx, matching_names)
 
     return complete
 
 
-def _values(call: Invocation, begun: str, *columns: str) -> list[str]:
-    return [name for column in columns for name in call.session.reading.names(column, begun)]
+def complete_job_type(ctx: click.Context, param: click.Parameter, prefix: str) -> list[Any]:
+    def stored_types(call: Invocation) -> Sequence[str]:
+        reading = call.session.reading
+        return [*reading.names("handler", prefix), *reading.names("job_type", prefix)]
+
+    # Without a database, the first list is empty.
+    return sorted({*_complete_quietly(ctx, stored_types), *name_completer(_installed_types)(ctx, param, prefix)})
+
+
+def complete_file(_: click.Context, __: click.Parameter, prefix: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    # The shell itself completes an item of this type.
+    return [CompletionItem(prefix, type="file")]
 
 
 def _installed_types(call: Invocation) -> Iterable[str]:
@@ -148,14 +152,14 @@ def _installed_types(call: Invocation) -> Iterable[str]:
     return installed_types(call.settings)
 
 
-def complete_quietly(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:
+def _complete_quietly(ctx: click.Context, list_names: Callable[[Invocation], Sequence[str]]) -> list[str]:
     """Return the names; none after an error, because the user is typing."""
     try:
-        above = ctx.find_root().obj or {}
-        call = Invocation(as_json=False, database=ctx.params.get("database") or above.get("database"))
+        common = ctx.find_root().obj or {}
+        call = Invocation(as_json=False, database=ctx.params.get("database") or common.get("database"))
         try:
             # The shell reads one name per line, so leave out names with control characters.
-            return [name for name in names(call) if name.isprintable() and name]
+            return [name for name in list_names(call) if name.isprintable() and name]
         finally:
             call.close()
     except Exception:
@@ -165,33 +169,40 @@ def complete_quietly(ctx: click.Context, names: Callable[[Invocation], Sequence[
 # ── Ids ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_ID_DIGITS_MAX = 18  # more may not fit into SQLite's integers
+
+
 class JobId(click.ParamType[int]):
     name = "id"
-    sentence = "is not a job id, which is a number as in pagemill ls"
+    complaint = "is not a job id, which is a number as in pagemill ls"
     prefix = ""
-    least = 1
+    """Users may write it before the number."""
+    lowest_id = 1
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        word = str(value).removeprefix(self.prefix).removeprefix("#")
-        if not (word.isascii() and word.isdigit() and len(word) < 19 and int(word) >= self.least):
-            self.fail(f"{value!r} {self.sentence}", param, ctx)
-        return int(word)
+        digits = str(value).removeprefix(self.prefix).removeprefix("#")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _ID_DIGITS_MAX
+        if not is_number or int(digits) < self.lowest_id:
+            self.fail(f"{value!r} {self.complaint}", param, ctx)
+        return int(digits)
 
 
 class DocumentId(JobId):
     name = "document"
-    sentence = "is not a document id, which is a number as in pagemill documents"
+    complaint = "is not a document id, which is a number as in pagemill documents"
     prefix = "document:"
 
 
 class BatchId(JobId):
     name = "batch"
-    sentence = "is not a batch id, which is a number as in pagemill batch ls"
+    complaint = "is not a batch id, which is a number as in pagemill batch ls"
     prefix = "batch:"
-    least = 0
+    lowest_id = 0
 
 
-class _SelectorName(click.ParamType[str]):
+class _JobReference(click.ParamType[str]):
+    """The id of a job, or `batch:7` or `document:7` for its jobs."""
+
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -211,12 +222,12 @@ job_or_problem_argument = click.argument(
 
 
 def _column_option(column: Column) -> Callable[[Function], Function]:
-    several = isinstance(getattr(Selector(), column.chosen_by), tuple)
+    is_repeatable = isinstance(getattr(Selector(), column.chosen_by), tuple)
     complete = complete_job_type if column.name == "job_type" else completer(column.name)
     return click.option(
         column.flag,
         column.chosen_by,
-        multiple=several,
+        multiple=is_repeatable,
         type=int if column.is_number else None,
         metavar=column.metavar,
         shell_complete=None if column.is_number else complete,
@@ -224,8 +235,8 @@ def _column_option(column: Column) -> Callable[[Function], Function]:
     )
 
 
-def owners_option(what: str) -> Callable[[Function], Function]:
-    about, complete = f"Only {what} of this owner.", completer("owner")
+def owners_option(noun: str) -> Callable[[Function], Function]:
+    about, complete = f"Only {noun} of this owner.", completer("owner")
     return click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=complete, help=about)
 
 
@@ -235,7 +246,7 @@ def status_option(statuses: Sequence[str]) -> Callable[[Function], Function]:
         "statuses",
         multiple=True,
         metavar="STATUS",
-        shell_complete=lambda _, __, begun: [str(one) for one in statuses if one.startswith(begun)],
+        shell_complete=lambda _, __, prefix: [str(status) for status in statuses if status.startswith(prefix)],
         help=f"{', '.join(statuses[:-1])} or {statuses[-1]}; several separated by commas.",
     )
 
@@ -250,19 +261,20 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 
 
 def job_selector_options(function: Function) -> Function:
+    """Give the verb the ids and options that select jobs. The function gets them as one `Selector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, **values: Any) -> Any:
-        words = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
-        return function(call, read_selector(now=wall_clock(), **words), **values)
+        selected_by = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
+        return function(call, read_selector(now=wall_clock(), **selected_by), **values)
 
     for option in reversed(_SELECTORS):
         option(run)
-    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_SelectorName(), shell_complete=completer("id"))
+    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_JobReference(), shell_complete=completer("id"))
     return ids(run)
 
 
-# ── Questions ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Other options, and questions ────────────────────────────────────────────────────────────────────────────────
 
 
 def number_option(flag: str, name: str, default: int, about: str) -> Callable[[Function], Function]:
@@ -283,7 +295,7 @@ def read_stdin(bytes_max: int) -> bytes:
 
 
 def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int | None = None) -> None:
-    """Raise `Refused` unless the user agrees. `number` has to be typed where a change is final."""
+    """Raise `Refused` unless the user agrees: by typing `number`, if there is one, else by typing y."""
     if yes:
         return
     if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):

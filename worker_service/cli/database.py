@@ -109,7 +109,7 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
         return 0
     for step in done.restored.steps:
         output.show(step)
-    output.show(f"restored {plan.database} from {file} of {output.to_the_second(plan.backup.newest_at)}")
+    output.show(f"restored {plan.database} from {file} of {output.whole_seconds(plan.backup.newest_at)}")
     if done.restored.requeued:
         output.show(f"{counted(done.restored.requeued, 'job')} that were running returned to the queue")
     if done.restored.replaced is not None:
@@ -192,7 +192,7 @@ db = VerbGroup(
 
 def _sentences(plan: RestorePlan) -> list[str]:
     backup = plan.backup
-    newest = f"; last change {output.to_the_second(backup.newest_at)}" if backup.newest_at else ""
+    newest = f"; last change {output.whole_seconds(backup.newest_at)}" if backup.newest_at else ""
     return [
         f"the backup is intact: {counted(plan.jobs, 'job')}, {plan.running} running{newest}",
         f"it replaces {plan.database}, which is kept under another name"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from worker_service.services.page_layouts import PageRecognition
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "UPDATED", "ERROR", "NAME", "NOTE")
-_GIVES_UP = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
+_DROP_FIRST = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
 _FAILED_COLUMNS = ("JOB", "FAILED", "OWNER", "ERROR", "NAME", "NOTE")
 _LISTED = 50
 _SHOWN_MAX = 50
@@ -169,7 +169,7 @@ def show_documents(
         return
     now = wall_clock()
     if shown:
-        output.show_table(_COLUMNS, [_row(one, now) for one in shown], gives_up=_GIVES_UP, whole=("ERROR",))
+        output.show_table(_COLUMNS, [_row(one, now) for one in shown], drop_first=_DROP_FIRST, never_cut=("ERROR",))
     elif not failed:
         output.note("there are no documents yet: pagemill add report.pdf")
     if next_id is not None:
@@ -184,7 +184,7 @@ def show_documents(
             )
             for job in failed
         ]  # fmt: skip
-        output.show_table(_FAILED_COLUMNS, rows, gives_up=("FAILED", "OWNER"), whole=("ERROR",))
+        output.show_table(_FAILED_COLUMNS, rows, drop_first=("FAILED", "OWNER"), never_cut=("ERROR",))
         output.note("these files failed before they became documents; what to do: pagemill why JOB")
 
 
@@ -327,9 +327,9 @@ def _facts_of(document: Document) -> dict[str, object]:
         "locked": "opens with a password only" if document.is_locked else None,
         "reading options": document.settings.removeprefix("{}"),
         "source": document.source_key,
-        "added (UTC)": output.to_the_second(document.created_at),
-        "updated (UTC)": output.to_the_second(document.updated_at),
-        "deleted at source": output.to_the_second(document.gone_at),
+        "added (UTC)": output.whole_seconds(document.created_at),
+        "updated (UTC)": output.whole_seconds(document.updated_at),
+        "deleted at source": output.whole_seconds(document.gone_at),
         "sha256": document.content,
     }
 

@@ -47,10 +47,10 @@ def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> Non
         output.note("nothing needs attention")
         return
     rows = [
-        (one.job_id, output.to_the_second(one.at), one.owner or None, one.name, one.happened, one.advice or None)
+        (one.job_id, output.whole_seconds(one.at), one.owner or None, one.name, one.happened, one.advice or None)
         for one in page.items
     ]
-    output.show_table(_COLUMNS, rows, gives_up=("OWNER", "WHEN (UTC)"), whole=("JOB",))
+    output.show_table(_COLUMNS, rows, drop_first=("OWNER", "WHEN (UTC)"), never_cut=("JOB",))
     if len(reasons) > 1:
         output.show_section(("REASON", "FILES"), [(one.code or None, one.count) for one in reasons])
     output.note("details: pagemill show ID; to run them again: pagemill retry --error CODE")

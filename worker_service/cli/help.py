@@ -56,7 +56,7 @@ def help(ctx: click.Context, call: Invocation, command: Sequence[str]) -> None:
         text = found.get_help(context)
     else:
         formatter = context.make_formatter()
-        pagemill.format_commands(context, formatter, is_whole=True)
+        pagemill.format_commands(context, formatter, show_all=True)
         for question, lines in SIMILAR_COMMANDS.items():
             with formatter.section(question):
                 formatter.write_dl(lines)

@@ -168,7 +168,7 @@ def _described(action: Action) -> str:
         what = f"batch {action.batch_id}" + (f" ({what})" if action.jobs else "")
     name = action.verb.removesuffix("_batch").removesuffix("_schedule").replace("_", " ")
     name = "removal" if name == "remove" else name
-    return f"{name} of {action.subject or what} by {action.actor} at {output.to_the_second(action.at)}"
+    return f"{name} of {action.subject or what} by {action.actor} at {output.whole_seconds(action.at)}"
 
 
 @verb
@@ -229,11 +229,11 @@ def _failed_documents(plan: Plan | None, are: str) -> str:
 
 def _sample(plan: Plan) -> list[str]:
     rows = [
-        (job.id, state_of(job), job.job_type, job.name, job.owner, output.to_the_second(job.created_at), job.error_code)
+        (job.id, state_of(job), job.job_type, job.name, job.owner, output.whole_seconds(job.created_at), job.error_code)
         for job in plan.sample
     ]
     headers = ("ID", "STATE", "TYPE", "NAME", "OWNER", "CREATED (UTC)", "ERROR")
-    return output.table_lines(headers, rows, gives_up=("CREATED (UTC)",), whole=("ERROR",))
+    return output.table_lines(headers, rows, drop_first=("CREATED (UTC)",), never_cut=("ERROR",))
 
 
 def _show_dry_run(call: Invocation, plan: Plan) -> int:
@@ -307,10 +307,10 @@ def _show_actions(call: Invocation) -> int:
         call.session.history.actions(),
         ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "OF"),
         lambda one: (
-            one.id, output.to_the_second(one.at), one.actor, one.verb, one.batch_id, one.jobs or None,
-            one.documents or None, output.to_the_second(one.undone_at), one.subject,
+            one.id, output.whole_seconds(one.at), one.actor, one.verb, one.batch_id, one.jobs or None,
+            one.documents or None, output.whole_seconds(one.undone_at), one.subject,
         ),
-        empty="there are no actions yet",
+        note_if_empty="there are no actions yet",
     )  # fmt: skip
     return 0
 
@@ -344,7 +344,7 @@ def pause(
     until, what = paused.until, title_of_pause(scope, name)
     if call.print_if_json({"scope": scope, "name": name, "until": until, "reason": reason}):
         return
-    ends_at = "until it is unpaused" if until is None else f"until {output.to_the_second(as_text(until))} UTC"
+    ends_at = "until it is unpaused" if until is None else f"until {output.whole_seconds(as_text(until))} UTC"
     output.show(f"paused {what} {ends_at}")
     if not paused.is_known:
         output.note(f"no recent job is of {what}; check the spelling in pagemill ls")

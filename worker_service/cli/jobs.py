@@ -38,7 +38,7 @@ _LISTED = [column for column in COLUMNS if column.heading]
 _HEADINGS = (
     "ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME", "NOTE"
 )  # fmt: skip
-_GIVES_UP = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
+_DROP_FIRST = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
 
 _ATTEMPT_COLUMNS = (
     "FENCE", "WORKER", "NODE", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB",
@@ -69,7 +69,9 @@ def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) 
         return
     if page.items:
         now = call.session.clock()
-        output.show_table(_HEADINGS, [_row(job, now) for job in page.items], gives_up=_GIVES_UP, whole=("ERROR",))
+        output.show_table(
+            _HEADINGS, [_row(job, now) for job in page.items], drop_first=_DROP_FIRST, never_cut=("ERROR",)
+        )
     else:
         output.note("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
     if page.next is not None:
@@ -106,7 +108,7 @@ def show(call: Invocation, what: str) -> None:
     output.show_values(_facts_of(job))
     output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, found.attempts)], title="attempts")
     output.show_section(("ID", "STATUS"), found.waits_for, title="waits for")
-    events = [(output.to_the_second(one.at), one.from_status, one.to_status) for one in found.events]
+    events = [(output.whole_seconds(one.at), one.from_status, one.to_status) for one in found.events]
     output.show_section(("AT (UTC)", "FROM", "TO"), events, title="events")
     shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
     output.show_section(("NAME", "BYTES", "PATH"), shown, title="files")
@@ -115,7 +117,7 @@ def show(call: Invocation, what: str) -> None:
             f"and {counted(len(files) - len(shown), 'file')} more: --json lists all, "
             f"pagemill export --job {job_id} copies them"
         )
-    lines = [(output.to_the_second(one.at), one.line) for one in found.log]
+    lines = [(output.whole_seconds(one.at), one.line) for one in found.log]
     output.show_section(("AT (UTC)", "LINE"), lines, title="log")
 
 
@@ -183,7 +185,7 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     for line in follow_log(call.session, job_id) if follow else read_log(call.session, job_id):
         is_empty = False
         if not call.print_if_json(line):
-            output.show(f"{output.to_the_second(line.at)}  {line.line}")
+            output.show(f"{output.whole_seconds(line.at)}  {line.line}")
     if is_empty and not call.as_json:
         output.note(f"job {job_id} has no log; what happened: pagemill why {job_id}")
 
@@ -195,7 +197,7 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
     state = state_of(job, now=now)
     note = job.error_text or progress_in_words(job, now=now)
     if state in ("scheduled", "backoff"):
-        note = f"at {output.to_the_second(job.run_at)}"
+        note = f"at {output.whole_seconds(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"
     created = output.short_time(job.created_at, now=now)
     columns = (getattr(job, column.name) for column in _LISTED)
@@ -221,10 +223,10 @@ def _facts_of(job: Job) -> dict[str, object]:
         "priority": job.priority,
         "retries": f"{job.retry_count} of {job.max_retries}" if job.retry_count else None,
         "worker deaths": job.requeue_count or None,
-        "starts (UTC)": output.to_the_second(job.run_at),
-        "added (UTC)": output.to_the_second(job.created_at),
-        "started (UTC)": output.to_the_second(job.started_at),
-        "ended (UTC)": output.to_the_second(job.completed_at),
+        "starts (UTC)": output.whole_seconds(job.run_at),
+        "added (UTC)": output.whole_seconds(job.created_at),
+        "started (UTC)": output.whole_seconds(job.started_at),
+        "ended (UTC)": output.whole_seconds(job.completed_at),
         "source": job.source_key,
         "payload": job.payload,
         "result": job.result,
@@ -234,8 +236,8 @@ def _facts_of(job: Job) -> dict[str, object]:
 def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
     peak = attempt.memory_peak_bytes
     return (
-        attempt.fence, attempt.worker_id, attempt.node, output.to_the_second(attempt.started_at),
-        output.to_the_second(attempt.ended_at), attempt.outcome or "open", attempt.error_code, attempt.signal,
+        attempt.fence, attempt.worker_id, attempt.node, output.whole_seconds(attempt.started_at),
+        output.whole_seconds(attempt.ended_at), attempt.outcome or "open", attempt.error_code, attempt.signal,
         attempt.cpu_seconds, None if peak is None else peak // 1_000_000, attempt.sandbox,
     )  # fmt: skip
 
@@ -243,11 +245,11 @@ def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
 def _describe(job: Job, lost: str) -> str:
     if job.status == "running":
         asked = "; it was asked to stop" if job.cancel_requested_at else ""
-        since = output.to_the_second(job.started_at)
+        since = output.whole_seconds(job.started_at)
         return f"{title_of_job(job)} has been running since {since} on {job.worker_id}{lost}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
-    return f"{title_of_job(job)} {_ENDED[job.status]}{code} at {output.to_the_second(job.completed_at)}{message}"
+    return f"{title_of_job(job)} {_ENDED[job.status]}{code} at {output.whole_seconds(job.completed_at)}{message}"
 
 
 def _progress_of(found: Why) -> str:

@@ -20,7 +20,7 @@ def ls(call: Invocation) -> None:
         operations.list_rules(call.session),
         ("NAME", "TO", "WAITING", "WHEN"),
         lambda one: (one.name, one.to, one.waiting, ", ".join(one.when)),
-        empty="there are no notification rules: see [[notify]] in docs/notify.md",
+        note_if_empty="there are no notification rules: see [[notify]] in docs/notify.md",
     )
 
 

@@ -1,4 +1,4 @@
-"""Print results to stdout, messages to stderr. All is sanitised: a name may contain control sequences of a terminal."""
+"""Print results to stdout (`show…`) and notes to stderr (`note`), sanitised: names may contain control sequences."""
 
 from __future__ import annotations
 
@@ -21,17 +21,24 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[object]]
 
 _GAP = "  "
-_COMFORTABLE_COLUMNS = 20
-_NARROWEST_COLUMNS = (10, 5)
+_COMFORTABLE_WIDTH = 20
+"""A column is dropped if the other columns would not get this width each."""
+_NARROW_WIDTHS = (10, 5)
+"""Columns are narrowed to the first of these widths, and only if that is not enough, to the second."""
 _PIPED_PADDING_MAX = 32
 """Without a terminal, a longer cell does not widen its column, so that one long name does not pad every row."""
+_LABEL_WIDTH = 20
+_EMPTY = (None, "")
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
-_HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
+_CURSOR_HOME, _ERASE_LINE_END, _ERASE_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
+_SHOW_CURSOR, _HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
 class Styled(str):
+    """Sanitised text with our own escape sequences, which must not be sanitised again."""
+
     __slots__ = ()
 
 
@@ -39,12 +46,11 @@ def styled(text: str, **style: Any) -> Styled:
     return Styled(click.style(harmless(text), **style))
 
 
-def joined(*parts: str) -> Styled:
+def join_styled(*parts: str) -> Styled:
     return Styled("".join(map(_sanitised, parts)))
 
 
 def note(sentence: str) -> None:
-    """Print to stderr."""
     click.echo(_sanitised(sentence), err=True)
 
 
@@ -57,9 +63,9 @@ def show_text(text: str) -> None:
 
 
 def show_table(
-    headers: Sequence[str], rows: Rows, *, gives_up: Sequence[str] = (), whole: Collection[str] = ()
+    headers: Sequence[str], rows: Rows, *, drop_first: Sequence[str] = (), never_cut: Collection[str] = ()
 ) -> None:
-    for line in table_lines(headers, rows, gives_up=gives_up, whole=whole):
+    for line in table_lines(headers, rows, drop_first=drop_first, never_cut=never_cut):
         show(line)
 
 
@@ -72,9 +78,10 @@ def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None
 
 
 def show_values(values: Mapping[str, object]) -> None:
-    for name, value in values.items():
-        if value not in (None, "", []):
-            show(f"{name:20} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    """Print a line for each value that is not empty."""
+    for label, value in values.items():
+        if value not in (*_EMPTY, []):
+            show(f"{label:{_LABEL_WIDTH}} {', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
 def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> None:
@@ -104,18 +111,19 @@ def _json_text(value: object, to: TextIO | None, *, indent: int | None = None) -
     return as_json(value, indent=indent, is_ascii=is_ascii)
 
 
-def draw(lines: Iterable[str]) -> None:
-    """Draw over the last picture: clearing the screen first would flicker."""
-    click.echo(_HOME + picture(lines), nl=False)
+def draw_screen(lines: Iterable[str]) -> None:
+    """Draw over the last screen: clearing it first would flicker."""
+    click.echo(_CURSOR_HOME + overwriting(lines), nl=False)
 
 
 def show_cursor(*, is_shown: bool) -> None:
-    click.echo(f"\x1b[?25{'h' if is_shown else 'l'}", nl=False)
+    click.echo(_SHOW_CURSOR if is_shown else _HIDE_CURSOR, nl=False)
 
 
-def picture(lines: Iterable[str], *, over: int = 0) -> str:
-    up = f"\x1b[{over}A" if over else ""
-    return up + "".join(f"{_sanitised(line)}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END
+def overwriting(lines: Iterable[str], *, lines_above: int = 0) -> str:
+    """Return text that moves the cursor up, replaces what is there with the lines, and erases the rest."""
+    move_up = f"\x1b[{lines_above}A" if lines_above else ""
+    return move_up + "".join(f"{_sanitised(line)}{_ERASE_LINE_END}\n" for line in lines) + _ERASE_SCREEN_END
 
 
 def _sanitised(line: str) -> str:
@@ -135,27 +143,30 @@ def table_lines(
     rows: Rows,
     *,
     width: int | None = None,
-    gives_up: Sequence[str] = (),
-    whole: Collection[str] = (),
+    drop_first: Sequence[str] = (),
+    never_cut: Collection[str] = (),
 ) -> list[str]:
-    """Return lines, cut to `width`: first without the columns in `gives_up`, then cutting all except `whole`."""
+    """Return lines of at most `width`, which is that of the terminal; without a terminal, lines of any length.
+
+    Where the table is too wide, the columns in `drop_first` go one by one; then cells are cut, except in `never_cut`.
+    """
     if width is None and is_terminal(sys.stdout):
         import shutil  # also imports the compression modules
 
         width = shutil.get_terminal_size().columns
     if width is not None:
-        full = [i for i in range(len(headers)) if not rows or any(row[i] not in (None, "") for row in rows)]
-        headers, rows = [headers[i] for i in full], [[row[i] for i in full] for row in rows]
+        filled = [i for i in range(len(headers)) if not rows or any(row[i] not in _EMPTY for row in rows)]
+        headers, rows = [headers[i] for i in filled], [[row[i] for i in filled] for row in rows]
     headers = [harmless(header) for header in headers]
-    cells = [[harmless(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
+    cells = [["-" if cell in _EMPTY else harmless(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(_display_width, column)) for column in zip(headers, *cells, strict=True)]
     if width is None:
-        widths = [min(one, _PIPED_PADDING_MAX) for one in widths]
+        widths = [min(column_width, _PIPED_PADDING_MAX) for column_width in widths]
     else:
-        kept = _columns_that_fit(headers, widths, width, gives_up, whole)
+        kept = _columns_that_fit(headers, widths, width, drop_first, never_cut)
         headers, widths = [headers[i] for i in kept], [widths[i] for i in kept]
         cells = [[row[i] for i in kept] for row in cells]
-        widths = _reduced_widths(widths, width, [header in whole for header in headers])
+        widths = _narrowed_widths(widths, width, [i for i, header in enumerate(headers) if header not in never_cut])
     numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
     is_cut = width is not None
     has_colour = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -169,26 +180,25 @@ def _is_numeric(column: Sequence[str]) -> bool:
 
 
 def _columns_that_fit(
-    headers: Sequence[str], widths: Sequence[int], total: int, gives_up: Sequence[str], whole: Collection[str]
+    headers: Sequence[str], widths: Sequence[int], total: int, drop_first: Sequence[str], never_cut: Collection[str]
 ) -> list[int]:
-    """Return the columns that stay if each gets up to 20 terminal columns."""
+    """Return the indices of the columns that stay."""
     kept = list(range(len(headers)))
-    for given_up in gives_up:
-        needed = sum(widths[i] if headers[i] in whole else min(widths[i], _COMFORTABLE_COLUMNS) for i in kept)
+    for dropped in drop_first:
+        needed = sum(widths[i] if headers[i] in never_cut else min(widths[i], _COMFORTABLE_WIDTH) for i in kept)
         if needed + len(_GAP) * (len(kept) - 1) > total:
-            kept = [i for i in kept if headers[i] != given_up]
+            kept = [i for i in kept if headers[i] != dropped]
     return kept
 
 
-def _reduced_widths(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[int]:
-    """Take from the widest column until all fit; from narrow ones last."""
+def _narrowed_widths(widths: Sequence[int], total: int, may_narrow: Sequence[int]) -> list[int]:
+    """Take from the widest of the columns `may_narrow` until all fit into `total`."""
     widths = list(widths)
-    spare = sum(widths) + len(_GAP) * (len(widths) - 1) - total
-    may_shrink = [i for i, whole in enumerate(is_whole) if not whole]
-    for narrowest in _NARROWEST_COLUMNS:
-        while spare > 0 and (wide := [i for i in may_shrink if widths[i] > narrowest]):
-            widths[max(wide, key=widths.__getitem__)] -= 1
-            spare -= 1
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - total
+    for narrowest in _NARROW_WIDTHS:
+        while excess > 0 and (wider := [i for i in may_narrow if widths[i] > narrowest]):
+            widths[max(wider, key=widths.__getitem__)] -= 1
+            excess -= 1
     return widths
 
 
@@ -196,43 +206,44 @@ def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: boo
     parts = []
     for cell, width, is_number in zip(row, widths, numeric, strict=True):
         text = truncate(cell, width) if is_cut else cell
-        padding = " " * (width - _width(text))
+        padding = " " * (width - _display_width(text))
         text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
         parts.append(padding + text if is_number else text + padding)
     return Styled(_GAP.join(parts).rstrip())
 
 
 def truncate(text: str, width: int) -> str:
-    if _width(text) <= width:
+    if _display_width(text) <= width:
         return text
-    while text and _width(text) > width - 1:
+    while text and _display_width(text) > width - 1:
         text = text[:-1]
     return text + "…"
 
 
-def _width(text: str) -> int:
+def _display_width(text: str) -> int:
     if text.isascii():
         return len(text)
     import unicodedata
 
-    return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
-    )
+    # An accent that is put on the letter before it has no width. Chinese, Japanese and Korean letters have two columns.
+    letters = [letter for letter in text if not unicodedata.combining(letter)]
+    return len(letters) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in letters)
 
 
 # ── Values ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_the_second(text: str | None) -> str | None:
-    return None if text is None else text[:19]
+def whole_seconds(stored_time: str | None) -> str | None:
+    """Return, for example, `2026-11-20 10:00:00` of `2026-11-20 10:00:00.123456`."""
+    return None if stored_time is None else stored_time[:19]
 
 
-def short_time(text: str, *, now: datetime) -> str:
-    """Return the time of today, else the date; without a terminal, both."""
+def short_time(stored_time: str, *, now: datetime) -> str:
+    """On a terminal, return only the time if it is today, else only the date."""
+    day, time_of_day = stored_time[:10], stored_time[11:19]
     if not is_terminal(sys.stdout):
-        return text[:19]
-    return text[11:19] if text[:10] == as_text(now)[:10] else text[:10]
+        return stored_time[:19]
+    return time_of_day if day == as_text(now)[:10] else day
 
 
 NODE_COLUMNS = ("NODE", "STATE", "SLOTS", "RUNNING", "VERSION", "REASON")
@@ -243,5 +254,5 @@ def node_row(node: CheckedNode) -> tuple[object, ...]:
     return node.name, state, node.slots, node.running, node.version, node.reason
 
 
-def age(text: str, *, now: datetime) -> str:
-    return length(now - from_text(text))
+def age(stored_time: str, *, now: datetime) -> str:
+    return length(now - from_text(stored_time))

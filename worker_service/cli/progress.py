@@ -76,7 +76,9 @@ class Display:
         shown = lines()
         if self.is_terminal:
             columns, _ = self.size()
-            self.stream.write(output.picture([output.truncate(line, columns - 1) for line in shown], over=self._drawn))
+            self.stream.write(
+                output.overwriting([output.truncate(line, columns - 1) for line in shown], lines_above=self._drawn)
+            )
             self._drawn = len(shown)
         else:
             self.stream.write("".join(f"{harmless(line)}\n" for line in shown))

@@ -80,7 +80,9 @@ def ls(call: Invocation) -> None:
     """
     found = operations.list_schedules(call.session)
     empty = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
-    call.show_items(found, _COLUMNS, _row, empty=empty, gives_up=("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR"))
+    call.show_items(
+        found, _COLUMNS, _row, note_if_empty=empty, drop_first=("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
+    )
     for one in found if not call.as_json else ():
         if one.trouble is not None:
             output.note(one.trouble)
@@ -163,7 +165,7 @@ def tick(call: Invocation) -> int:
     if not call.print_if_json(done):
         for one in done.items:
             is_there = ", which is already live" if one.existing else ""
-            output.show(f"{one.schedule}: {output.to_the_second(one.slot)} UTC: {_title_of_run(one)}{is_there}")
+            output.show(f"{one.schedule}: {output.whole_seconds(one.slot)} UTC: {_title_of_run(one)}{is_there}")
         for missed in done.missed:
             output.note(missed.sentence)
         for trouble in done.troubles:
@@ -205,7 +207,7 @@ schedules = DefaultVerbGroup("schedules", ls, add, change, rm, pause, resume, ru
 def _show(call: Invocation, one: operations.ScheduleState) -> None:
     if call.print_if_json(one):
         return
-    coming = "paused" if one.paused_at else f"next {output.to_the_second(one.next_at) or 'never'} UTC"
+    coming = "paused" if one.paused_at else f"next {output.whole_seconds(one.next_at) or 'never'} UTC"
     output.show(f"{one.name}: {one.when[:1].lower()}{one.when[1:]} ({one.zone}), {one.what}; {coming}")
 
 

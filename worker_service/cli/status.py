@@ -158,14 +158,14 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
         for finding in findings:
             sign, colour = _SIGNS[finding.level]
             styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
-            output.show(output.joined(styled, f" {finding.name}: {finding.detail}"))
+            output.show(output.join_styled(styled, f" {finding.name}: {finding.detail}"))
             if finding.fix:
                 output.show(f"    {finding.fix}")
     return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
 
 
 def _pause(pause: Pause) -> str:
-    until = f" until {output.to_the_second(pause.until)}" if pause.until else ""
+    until = f" until {output.whole_seconds(pause.until)}" if pause.until else ""
     reason = f" ({pause.reason})" if pause.reason else ""
     return overview.title_of_pause(pause.scope, pause.name) + until + reason
 

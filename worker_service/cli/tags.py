@@ -37,7 +37,7 @@ def ls(call: Invocation, owner: str | None) -> None:
         operations.count_tags(call.session, owner),
         ("DOCUMENTS", "TAG"),
         lambda one: (one.documents, one.tag),
-        empty="no document has a tag yet: pagemill tag add invoice 7",
+        note_if_empty="no document has a tag yet: pagemill tag add invoice 7",
     )
 
 

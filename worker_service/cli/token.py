@@ -84,8 +84,8 @@ def ls(call: Invocation) -> None:
             one.id, one.kind, one.name, one.scopes, one.owner or "", one.made_at[:16], one.made_by,
             (one.used_at or "")[:16], (one.until or "")[:16],
         ),
-        empty="there are no tokens: pagemill token make NAME; to sign a browser in: pagemill token link",
-        gives_up=("NAME", "BY"),
+        note_if_empty="there are no tokens: pagemill token make NAME; to sign a browser in: pagemill token link",
+        drop_first=("NAME", "BY"),
     )  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def _running_lines(overview: Overview, most: int) -> list[str]:
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
     rest = [f"… and {counted(left_out, 'job')} more"] if left_out > 0 else []
-    return ["", *output.table_lines(headers, rows, gives_up=("WORKER", "STATE", "ACCOUNT")), *rest]
+    return ["", *output.table_lines(headers, rows, drop_first=("WORKER", "STATE", "ACCOUNT")), *rest]
 
 
 def _pending_lines(overview: Overview) -> list[str]:
@@ -131,7 +131,7 @@ def _draw_until_quit(call: Invocation) -> None:
         with _raw_keyboard():
             click.clear()
             while True:
-                output.draw(frame(Overview(call.session), height=shutil.get_terminal_size().lines))
+                output.draw_screen(frame(Overview(call.session), height=shutil.get_terminal_size().lines))
                 if _is_quit_pressed():
                     return
     except KeyboardInterrupt:
