@@ -110,8 +110,10 @@ def test_the_earlier_names_work_and_are_not_listed(run: Run, shelf: Shelf) -> No
     assert run("ingest", "a.pdf", "--batch", "mine", "--force").stdout == "batch:2\n"
     assert [one["batch"]["name"] for one in items(run("batch", "ls", "--json"))] == ["mine", "a.pdf"]
     assert run("ingest", "a.pdf", "--batch", 2, "--force").stdout == "batch:2\n"
+    assert run("ingest", "a.pdf", "--batch=yours", "--force").stdout == "batch:3\n"
+    assert run("ingest", "a.pdf", "--batch=batch:3", "--force").stdout == "batch:3\n"
     assert "add" not in json.loads(run("help", "batch", "--json").stdout)["help"].partition("Commands:")[2]
     Path("ls").mkdir()
-    run("crawl", "ls", "--name", "*r*", "--newer-than", "2026-01-31")
+    run("crawl", "ls", "--name=*r*", "--newer-than", "2026-01-31")
     assert payloads(shelf, "crawl")[0]["wanted"] == {"name": "*r*", "newer_than": "2026-01-31"}
     assert "every hour; to stop: pagemill schedules rm ls" in run("crawl", "ls", "--watch", "1h").stderr

@@ -13,8 +13,10 @@ from worker_service.jobs.follow_ups import read_action
 from worker_service.services import enqueue
 from worker_service.services import tags as operations
 
+_ACTION_COLUMNS = ("AFTER", "TYPE", "PAYLOAD")
 
-def _action_of_tag(function: Function) -> Function:
+
+def _tag_action_options(function: Function) -> Function:
     click.option("--on-failure", is_flag=True, help="After a failure instead of a success.")(function)
     click.option(
         "--owner",
@@ -28,8 +30,8 @@ def _action_of_tag(function: Function) -> Function:
 
 
 @verb
-@click.argument("document", metavar="[DOCUMENT]", required=False, type=DocumentId())
-def ls(call: Invocation, document: int | None) -> None:
+@click.argument("document_id", metavar="[DOCUMENT]", required=False, type=DocumentId())
+def ls(call: Invocation, document_id: int | None) -> None:
     """\b
     pagemill actions add invoice 'webhook={"url": "https://example.com/read"}'
     pagemill actions ls
@@ -39,19 +41,27 @@ def ls(call: Invocation, document: int | None) -> None:
 
     For a single document, use `pagemill add … --then TYPE`.
     """
-    if document is None:
-        rules = operations.actions_of_tags(call.session)
-        call.show_items(rules, ("TAG", "OWNER", *_HEADINGS), lambda one: (one.tag, one.owner or "all", *_row(one)))
-        return
-    call.show_items(
-        operations.actions_of_document(call.session, document),
-        ("GENERATION", "JOB", "STARTED (UTC)", *_HEADINGS),
-        lambda one: (one.generation, one.job_id, output.whole_seconds(one.fired_at), *_row(one)),
-    )
+    if document_id is None:
+        call.show_items(
+            operations.actions_of_tags(call.session),
+            ("TAG", "OWNER", *_ACTION_COLUMNS),
+            lambda action: (action.tag, action.owner or "all", *_action_cells(action)),
+        )
+    else:
+        call.show_items(
+            operations.actions_of_document(call.session, document_id),
+            ("GENERATION", "JOB", "STARTED (UTC)", *_ACTION_COLUMNS),
+            lambda action: (
+                action.generation,
+                action.job_id,
+                output.whole_seconds(action.fired_at),
+                *_action_cells(action),
+            ),
+        )
 
 
 @verb
-@_action_of_tag
+@_tag_action_options
 def add(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -> None:
     """\b
     pagemill actions add invoice 'webhook={"url": "https://example.com/read"}'
@@ -70,7 +80,7 @@ def add(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -
 
 
 @verb
-@_action_of_tag
+@_tag_action_options
 def rm(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -> None:
     """\b
     pagemill actions rm invoice 'webhook={"url": "https://example.com/read"}'
@@ -81,12 +91,9 @@ def rm(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) ->
     call.print_if_json({"tag": tag})
 
 
-_HEADINGS = ("AFTER", "TYPE", "PAYLOAD")
-
-
-def _row(one: DeferredAction) -> Sequence[object]:
-    return ("failure" if one.on_end is OnEnd.FAILURE else "success", one.job_type, one.payload)
+def _action_cells(action: DeferredAction) -> Sequence[object]:
+    return ("failure" if action.on_end is OnEnd.FAILURE else "success", action.job_type, action.payload)
 
 
 actions = DefaultVerbGroup("actions", ls, add, rm)
-then = actions
+then = actions  # the former name

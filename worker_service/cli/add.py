@@ -43,16 +43,18 @@ from worker_service.services.schedules import watch_folder
 
 _LIST_BYTES_MAX = 16_000_000
 _SOURCES_KEPT_MAX = 100
+"""Number of sources that the record of a batch names."""
 _NAME_CHARACTERS_MAX = 60
-_WATCHED_ALONE = (
+_WATCH_HAS_NO_BATCH = (
     "a watched folder is no batch, because it never ends",
     "use --watch with --every, --owner and reading options only",
 )
-_BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
+_BATCH_ENDED_EVENT = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
+"""What `--then-batch webhook` sends by default. The placeholders are filled in when the batch ends."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """Options of the batch as a whole."""
+    """Values of `_submission_options`."""
 
     owner: str
     title: str
@@ -67,11 +69,11 @@ class Submission(Struct, frozen=True, kw_only=True):
     every: str | None
 
     def check(self) -> None:
-        of_batch = (self.title, self.batch_id, self.priority, self.notify, self.then_batch, self.timeout)
+        batch_options = (self.title, self.batch_id, self.priority, self.notify, self.then_batch, self.timeout)
         if self.every is not None and not self.watch:
             raise BadInput("--every works only with --watch", "add --watch")
-        if self.watch and (self.is_waiting or self.dry_run or any(of_batch)):
-            raise BadInput(*_WATCHED_ALONE)
+        if self.watch and (self.is_waiting or self.dry_run or any(batch_options)):
+            raise BadInput(*_WATCH_HAS_NO_BATCH)
         if self.batch_id is not None and (self.then_batch or self.title or self.notify):
             raise BadInput("--name, --notify and --then-batch are for a new batch", "leave them or --batch out")
         if self.timeout is not None and not self.is_waiting:
@@ -168,20 +170,20 @@ def add(
     An owner has one active batch; the setting owner_policy decides what happens to the others. With --wait, the exit
     code is 1 if a part of the batch failed, and 124 after the timeout.
     """
-    words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
+    sources = [word for source in sources for word in (_sources_from_stdin() if source == "-" else [source])]
     if submission.watch:
         if typed is not None:
-            raise BadInput(*_WATCHED_ALONE)
-        return _watch(call, words, submission, options)
+            raise BadInput(*_WATCH_HAS_NO_BATCH)
+        return _watch(call, sources, submission, options)
     left_out = LeftOut()
-    jobs = jobs_of_sources(words, options, owner=submission.owner, left_out=left_out)
+    jobs = jobs_of_sources(sources, options, owner=submission.owner, left_out=left_out)
     if submission.dry_run:
         show_estimate(call, _estimate(call, jobs, options, submission.owner), left_out)
         return 0
     note_left_out(call, left_out)
     if typed is not None:
         typed.save_for_files(call, jobs)
-    added = _submit(call, words, jobs, submission, options)
+    added = _submit(call, sources, jobs, submission, options)
     if submission.is_waiting:
         with reporting_interruption():
             report_waiting(call, added.jobs)
@@ -193,17 +195,17 @@ def add(
 
 
 def _submit(
-    call: Invocation, words: Sequence[str], jobs: Sequence[NewJob], submission: Submission, options: CrawlOptions
+    call: Invocation, sources: Sequence[str], jobs: Sequence[NewJob], submission: Submission, options: CrawlOptions
 ) -> BatchAdded:
     owner = submission.owner
     if submission.batch_id is not None:
-        urgent = [replace(one, priority=submission.priority) for one in jobs]
-        added = batches.extend_batch(call.session, submission.batch_id, urgent, owner=owner)
+        jobs = [replace(job, priority=submission.priority) for job in jobs]
+        added = batches.extend_batch(call.session, submission.batch_id, jobs, owner=owner)
         report_batch(call, added)
         return added
-    actions = [_action_of_batch(call, word) for word in submission.then_batch]
+    actions = [_read_batch_action(call, word) for word in submission.then_batch]
     asked = {
-        "sources": _first_sources(words),
+        "sources": _sources_to_keep(sources),
         **options.reading_settings(),
         **options.force_in_payload(),
         **options.actions_and_tags(standing=True),
@@ -216,7 +218,7 @@ def _submit(
         call.session,
         jobs,
         owner=owner,
-        name=submission.title or _default_name(words),
+        name=submission.title or _default_name(sources),
         priority=submission.priority or PRIORITY,
         asked=asked,
         actions=actions,
@@ -232,43 +234,45 @@ def _watch(call: Invocation, folders: Sequence[str], submission: Submission, opt
     given = {name: value for name, value in to_builtins(options).items() if value != defaults[name]}
     # The daemon, which runs the schedule, has another working directory.
     paths = [folder if "://" in folder else written(absolute(folder)) for folder in folders]
-    watched = [
-        watch_folder(call.session, path, given, owner=submission.owner, every=submission.every)[0] for path in paths
-    ]
-    if not call.print_if_json({"items": watched}):
-        for one in watched:
+    schedules = []
+    for path in paths:
+        schedule, _ = watch_folder(call.session, path, given, owner=submission.owner, every=submission.every)
+        schedules.append(schedule)
+    if not call.print_if_json({"items": schedules}):
+        for one in schedules:
             output.show(one.name)
             output.note(f"{one.what}: {one.when.lower()}; to stop: pagemill schedules rm {shlex.quote(one.name)}")
     return 0
 
 
-def _default_name(words: Sequence[str]) -> str:
-    first = words[0] if "://" in words[0] else legible(absolute(words[0]).name)
-    name = first if len(words) == 1 else f"{first} and {len(words) - 1} more"
+def _default_name(sources: Sequence[str]) -> str:
+    first = sources[0] if "://" in sources[0] else legible(absolute(sources[0]).name)
+    name = first if len(sources) == 1 else f"{first} and {len(sources) - 1} more"
     return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
 
 
-def _listed_sources() -> list[str]:
+def _sources_from_stdin() -> list[str]:
     raw = read_stdin(_LIST_BYTES_MAX + 1)
     if len(raw) > _LIST_BYTES_MAX:
         raise BadInput(f"the list on stdin is longer than {output.size(_LIST_BYTES_MAX)}", "split it into batches")
     # The name of a file may be any bytes.
-    words = [os.fsdecode(line) for line in raw.splitlines() if line.strip()]
-    if not words:
+    sources = [os.fsdecode(line) for line in raw.splitlines() if line.strip()]
+    if not sources:
         raise BadInput("the list on stdin is empty", "write a file, directory, folder or address on each line")
-    return words
+    return sources
 
 
-def _first_sources(words: Sequence[str]) -> list[str]:
-    more = len(words) - _SOURCES_KEPT_MAX
-    return [*map(legible, words[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
+def _sources_to_keep(sources: Sequence[str]) -> list[str]:
+    more = len(sources) - _SOURCES_KEPT_MAX
+    return [*map(legible, sources[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
 
 
-def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
+def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:
+    """Parse and check `TYPE` or `TYPE=JSON`."""
     action = read_action(word)
     payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
     if action.job_type == "webhook" and "event" not in payload:
-        payload["event"] = _BATCH_ENDED
+        payload["event"] = _BATCH_ENDED_EVENT
     enqueue.check_action_payload(call.session, replace(action, payload=canonical(payload) if payload else ""))
     for sentence in enqueue.unknown_type_warnings(call.session, [action]):
         output.note(sentence)
@@ -276,31 +280,34 @@ def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
 
 
 def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
-    """Each folder is counted by a job, which compares it with earlier crawls."""
-    files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
-    found = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.reading_settings()))
-    addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
-    found += ToRead(addresses, to_read=addresses, unsized=addresses)
-    for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):
-        found += estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
-    return found
+    downloads = [job for job in jobs if job.job_type == "download"]
+    files = [path_of(job.source_key or "") for job in downloads if job.platform == "local"]
+    total = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.reading_settings()))
+    addresses = len(downloads) - len(files)
+    total += ToRead(addresses, to_read=addresses, unsized=addresses)
+    folders = [json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"]
+    for folder in folders:
+        total += estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
+    return total
 
 
 # ── Former names ──
 
 
 class _FormerAdd(Verb):
-    """`--batch NAME` began a batch of this name."""
+    """A former name of `add`. Its `--batch NAME` is now `--name NAME`; `--batch 7` still adds to batch 7."""
 
     def __init__(self, name: str, renamed: Mapping[str, Sequence[str]]) -> None:
         super().__init__(name, params=add.params, callback=add.callback, help=add.help)
         self._renamed = renamed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = [new for word in args for new in self._renamed.get(word, [word])]
-        for at, (word, value) in enumerate(pairwise(words)):
-            if word == "--batch" and not value.removeprefix("batch:").isdigit():
-                words[at] = "--name"
+        # --batch=NAME is --batch NAME.
+        split = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+        words = [new for word in split for new in self._renamed.get(word, [word])]
+        for index, (option, value) in enumerate(pairwise(words)):
+            if option == "--batch" and not value.removeprefix("batch:").isdigit():
+                words[index] = "--name"
         return super().parse_args(ctx, words)
 
 

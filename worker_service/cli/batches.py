@@ -70,7 +70,7 @@ def show(call: Invocation, batch_id: int) -> None:
         return
     output.show(titled_progress(found))
     output.show()
-    output.show_values(_in_words(found))
+    output.show_values(_facts_of(found))
     if hint := _next_step(found):
         output.note(hint)
 
@@ -101,8 +101,8 @@ def resume(call: Invocation, batch_id: int) -> int:
     """
     _report_replaced_by(call, batch_id)
     moved = operations.resume_batch(call.session, batch_id)
-    again = f", retrying {counted(len(moved.job_ids), 'job')}" if moved.job_ids else ""
-    return _show_moved(call, moved, f"continues{again}")
+    retries = f", retrying {counted(len(moved.job_ids), 'job')}" if moved.job_ids else ""
+    return _show_moved(call, moved, f"continues{retries}")
 
 
 @verb
@@ -162,12 +162,12 @@ def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     `pagemill documents rm --batch 7`.
     """
     found = operations.get_batch_details(call.session, batch_id)
-    what = f"{found.batch.title} ({found.batch.state.word}, {counted(found.progress.files, 'file')})"
+    description = f"{found.batch.title} ({found.batch.state.word}, {counted(found.progress.files, 'file')})"
     if dry_run:
         if not call.print_if_json({"dry_run": True, **as_object(found)}):
-            output.show(f"would delete {what}")
+            output.show(f"would delete {description}")
         return
-    confirm(f"Delete {what}? This cannot be undone.", yes=yes)
+    confirm(f"Delete {description}? This cannot be undone.", yes=yes)
     batch = operations.remove_batch(call.session, batch_id)
     if not call.print_if_json(batch):
         output.show(f"deleted {batch.title}; its jobs and documents stay")
@@ -192,7 +192,9 @@ def report_batch(call: Invocation, added: BatchAdded) -> None:
     elif batch.replaced_by is not None:
         output.note(f"{batch.title} resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}")
     elif batch.state is BatchState.WAITING:
-        output.note(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_owner(batch)}")
+        output.note(
+            f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_quoted_owner(batch)}"
+        )
     else:
         output.note(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
 
@@ -201,49 +203,57 @@ def report_replaced(call: Invocation, owner: str, *, by: int | None = None) -> N
     """Name the batches that will wait for a new batch, or for the batch `by`."""
     if call.as_json:
         return
-    for other in operations.batches_to_replace(call.session, owner, by=by):
-        output.note(f"replaces {titled_progress(other)}; it resumes when the new batch ends")
+    for replaced in operations.batches_to_replace(call.session, owner, by=by):
+        output.note(f"replaces {titled_progress(replaced)}; it resumes when the new batch ends")
 
 
 def _report_replaced_by(call: Invocation, batch_id: int) -> None:
+    """Name the batches that will wait if the batch continues."""
     found = operations.get_batch_details(call.session, batch_id)
     is_idle = found.batch.state is not BatchState.ACTIVE
-    if is_idle and (found.progress.jobs_failed or not found.batch.state.is_ended):
+    has_work_left = found.progress.jobs_failed or not found.batch.state.is_ended
+    if is_idle and has_work_left:
         report_replaced(call, found.batch.owner, by=batch_id)
 
 
-def _show_moved(call: Invocation, moved: BatchMoved, what: str) -> int:
+def _show_moved(call: Invocation, moved: BatchMoved, outcome: str) -> int:
     exit_code = 1 if moved.refused else 0
     if call.print_if_json(moved):
         return exit_code
     waits = moved.batch.state is BatchState.WAITING
-    output.show(f"{moved.batch.title} {'waits for its turn' if waits else what}")
+    output.show(f"{moved.batch.title} {'waits for its turn' if waits else outcome}")
     show_refusals(moved.refused)
     return exit_code
 
 
-def _owner(batch: Batch) -> str:
+def _quoted_owner(batch: Batch) -> str:
     return shlex.quote(batch.owner)
 
 
-def _in_words(found: BatchDetails) -> dict[str, object]:
-    batch, now, asked = found.batch, found.progress, json.loads(found.batch.asked)
-    files = {"read": now.files_ended - now.files_failed - now.files_cancelled, "failed": now.files_failed}
-    files |= {"cancelled": now.files_cancelled, "to read": now.files - now.files_ended}
-    left = [] if now.pages_left is None or batch.state.is_ended else [f"{now.pages_left:,} to read"]
-    options = {name: value for name, value in asked.items() if name != "sources"}
+def _facts_of(found: BatchDetails) -> dict[str, object]:
+    batch, progress, request = found.batch, found.progress, json.loads(found.batch.asked)
+    sources = request.pop("sources", ())
+    files = {
+        "read": progress.files_ended - progress.files_failed - progress.files_cancelled,
+        "failed": progress.files_failed,
+        "cancelled": progress.files_cancelled,
+        "to read": progress.files - progress.files_ended,
+    }
+    pages = [f"{progress.pages_read:,} read"] if progress.pages_read else []
+    if progress.pages_left is not None and not batch.state.is_ended:
+        pages = [f"{progress.pages_read:,} read", f"{progress.pages_left:,} to read"]
     return {
         "state": batch.note or batch.state.word,
         "owner": batch.owner,
         "added (UTC)": output.whole_seconds(batch.created_at),
         "ended (UTC)": output.whole_seconds(batch.ended_at),
-        "sources": [one if isinstance(one, str) else _as_json(one) for one in asked.get("sources", ())],
-        "options": _as_json(options) if options else "",
+        "sources": [source if isinstance(source, str) else _as_json(source) for source in sources],
+        "options": _as_json(request) if request else "",
         "files": [f"{number:,} {word}" for word, number in files.items() if number],
-        "pages": [f"{now.pages_read:,} read", *left] if now.pages_read or left else "",
-        "originals": output.size(now.size) if now.size else "",
+        "pages": pages,
+        "originals": output.size(progress.size) if progress.size else "",
         "priority": batch.priority,
-        "jobs": [f"{number:,} {status}" for status, number in now.by_job_status.items() if number],
+        "jobs": [f"{number:,} {status}" for status, number in progress.by_job_status.items() if number],
         "when it has ended": _as_json(json.loads(batch.actions)) if batch.actions != "[]" else "",
     }
 
@@ -253,24 +263,25 @@ def _as_json(value: object) -> str:
 
 
 def _next_step(found: BatchDetails) -> str:
-    batch, now = found.batch, found.progress
+    batch, progress = found.batch, found.progress
     if batch.state is BatchState.STOPPED:
         return f"to continue: pagemill batch resume {batch.id}"
     if batch.replaced_by is not None:
         return f"it resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}"
     if batch.state is BatchState.WAITING:
-        return f"batches before it: pagemill batch ls --owner {_owner(batch)} --status active"
-    if now.files_failed or now.jobs_failed:
+        return f"batches before it: pagemill batch ls --owner {_quoted_owner(batch)} --status active"
+    if progress.files_failed or progress.jobs_failed:
         return f"failures: pagemill ls --batch {batch.id} --status failed; to retry: pagemill batch retry {batch.id}"
     return ""
 
 
-def _row(one: BatchDetails) -> tuple[object, ...]:
-    batch, now = one.batch, one.progress
-    more = "+" if now.may_find_more else ""
-    files = f"{now.files_ended}/{now.files}{more}" if now.files else None
+def _row(found: BatchDetails) -> tuple[object, ...]:
+    batch, progress = found.batch, found.progress
+    more = "+" if progress.may_find_more else ""
+    files = f"{progress.files_ended}/{progress.files}{more}" if progress.files else None
+    failed = progress.files_failed or progress.jobs_failed or None
     started = output.short_time(batch.created_at, now=wall_clock())
     return (
-        batch.id, batch.state.word, batch.owner, batch.name, files, now.files_failed or now.jobs_failed or None,
-        now.pages_read or None, batch.priority, started, batch.note,
+        batch.id, batch.state.word, batch.owner, batch.name, files, failed, progress.pages_read or None, batch.priority,
+        started, batch.note,
     )  # fmt: skip
