@@ -169,7 +169,7 @@ def _complete_quietly(ctx: click.Context, list_names: Callable[[Invocation], Seq
 # ── Ids ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_ID_DIGITS_MAX = 18  # more may not fit into SQLite's integers
+_ID_DIGITS_MAX = 18  # with more, a number may not fit into 64 bits
 
 
 class JobId(click.ParamType[int]):
