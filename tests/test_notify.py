@@ -68,7 +68,7 @@ def test_a_message_names_the_file_and_links_to_its_page() -> None:
         {},
         machine="box",
         names={3: "night run", 4: "empty.pdf"},
-        page="http://box:8080",
+        web_address="http://box:8080",
     )
 
     assert told.text.splitlines()[2:] == [

@@ -219,4 +219,4 @@ def test_users_of_the_page_reach_their_own_address_and_what_the_settings_allow(
         "mailto:*@example.com", "https://hooks.example.com/*", "https://*.hooks.example.org/x",
     ]  # fmt: skip
 
-    assert notifications.is_for_everybody(session, address, owner="alice") is is_allowed
+    assert notifications.is_allowed_address(session, address, owner="alice") is is_allowed

@@ -87,7 +87,7 @@ def ls(call: Invocation) -> None:
         if one.trouble is not None:
             output.note(one.trouble)
     if any(one.is_waiting for one in found) and not call.as_json:
-        output.note(f"no timer runs the schedules: {operations.TICKS}")
+        output.note(f"no timer runs the schedules: {operations.HOW_TO_RUN_TICKS}")
 
 
 @verb

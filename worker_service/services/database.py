@@ -1,4 +1,4 @@
-"""An open database with the user who acts; paging and polling."""
+"""Sessions (an open database, the settings and the user who acts), pages of rows, and polling."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 IDS_AT_ONCE = 500
 _POLL_SECONDS = 0.05
-_REST = 5
-"""Shortest pause after a query, as a multiple of its duration."""
+_PAUSE_PER_QUERY_SECOND = 5
+"""Shortest pause after a query, in seconds per second of its duration."""
 
 
 class HasId(Protocol):
@@ -82,12 +82,14 @@ class Session(Struct, frozen=True):
 
 
 def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Session:
-    return Session(opening.open_as_set(settings, WriteOptions(on_long_wait=on_long_wait)), settings, actor or _person())
+    return Session(
+        opening.open_as_set(settings, WriteOptions(on_long_wait=on_long_wait)), settings, actor or _current_user()
+    )
 
 
-def _person() -> str:
-    if person := os.environ.get("SUDO_USER"):
-        return person
+def _current_user() -> str:
+    if user := os.environ.get("SUDO_USER"):
+        return user
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     return str(os.getuid())
@@ -96,9 +98,9 @@ def _person() -> str:
 # ── Queries ──
 
 
-def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """`found` has up to `limit + 1` rows; the number is the `before_id` of the next page."""
-    return found[:limit], found[limit - 1].id if len(found) > limit else None
+def cut_page(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
+    """Return the page, and the `before_id` of the next one if `rows` has more than `limit` rows."""
+    return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
 
 
 def chunks(values: Sequence[T]) -> list[Sequence[T]]:
@@ -111,15 +113,15 @@ def deadline_after(timeout: str | None) -> float:
 
 def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
     """Yield the result at once, and again after commits of other connections."""
-    seen: int | None = None
-    seconds = 0.0
+    last_counter: int | None = None
+    query_seconds = 0.0
     while True:
         # Read the counter first, so that the next check sees what is committed during this query.
-        if (counter := session.change_counter()) != seen:
-            seen, start = counter, time.monotonic()
+        if (counter := session.change_counter()) != last_counter:
+            last_counter, start = counter, time.monotonic()
             found = query()
-            seconds = time.monotonic() - start
+            query_seconds = time.monotonic() - start
         yield found
         if time.monotonic() >= deadline:
             return
-        time.sleep(max(_POLL_SECONDS, _REST * seconds))
+        time.sleep(max(_POLL_SECONDS, _PAUSE_PER_QUERY_SECOND * query_seconds))

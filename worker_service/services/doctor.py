@@ -26,13 +26,13 @@ from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
-_LATELY = timedelta(days=1)
+_RECENT = timedelta(days=1)
 _CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
-"""They recur until the user fixes something and restarts the daemon."""
-_DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
+"""Errors that recur until the user fixes something and restarts the daemon."""
+_NEWEST_DOCUMENTS, _LAYOUTS_EXAMINED_MAX = 100, 200
 _RESTORE_FILE = "restore it from a copy of the workspace"
-_FILES_MOST = 20
-_LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
+_FAULTY_FILES_LISTED_MAX = 20
+_LOST_STATES = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
 class Finding(Struct, frozen=True):
@@ -51,13 +51,13 @@ def examine(session: Session) -> Iterator[Finding]:
         yield Finding(level, check.name, check.detail, fix)
     yield from _check_service(overview)
     yield from _check_workers(settings, overview.workers)
-    yield from _check_users(settings.database, overview.live_workers)
+    yield from _check_daemon_users(settings.database, overview.live_workers)
     yield from _check_nodes(overview)
     yield from _check_ray(settings)
-    yield from _check_daemons_handlers(session) if overview.live_workers else _check_installed_handlers(settings)
+    yield from _check_loaded_handlers(session) if overview.live_workers else _check_installed_handlers(settings)
     yield from _check_scripts(session)
     yield from _check_credentials(session, overview)
-    yield from _check_limits(session)
+    yield from _check_equal_limits(session)
     yield from _check_pauses(overview.pauses)
     yield from _check_schedules(session)
     yield _check_workspace(settings.workspace, session.reading.database_id())
@@ -78,8 +78,8 @@ def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iter
         yield Finding(Level.CRITICAL, "daemon", "none is running, so no job starts", fix)
     for one in workers:
         name, held = f"worker {one.id}", counted(one.running, "job")
-        if one.state in _LOST:
-            detail = f"{_LOST[one.state]}, and held {held}"
+        if one.state in _LOST_STATES:
+            detail = f"{_LOST_STATES[one.state]}, and held {held}"
             yield Finding(Level.CRITICAL, name, detail, f"any daemon takes them back: {settings.start_command}")
         elif one.state == "silent":
             detail = f"pid {one.pid} has sent no heartbeat since {one.heartbeat_at[:19]}"
@@ -90,7 +90,7 @@ def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iter
             yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
 
 
-def _check_users(database: Path, live_workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+def _check_daemon_users(database: Path, live_workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     for one in live_workers:
         # The owner of the lock file is the user who runs the daemon.
         with suppress(OSError):
@@ -129,7 +129,7 @@ def _check_ray(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "Ray", f"a token, {'with' if environ.get('RAY_USE_TLS') == '1' else 'without'} TLS")
 
 
-def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
+def _check_loaded_handlers(session: Session) -> Iterator[Finding]:
     for handler in session.overview.missing_handlers():
         yield _missing_finding(handler, session.settings.restart_command)
     for waiting in session.overview.jobs_without_handler():
@@ -140,14 +140,16 @@ def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
 
 def _check_scripts(session: Session) -> Iterator[Finding]:
     pages: Counter[tuple[str, str, str]] = Counter()
-    newest: dict[tuple[str, str, str], int] = {}
-    for document_id, layout in session.library.doubtful_layouts(documents=_DOCUMENTS_READ, most=_LAYOUTS_READ):
+    newest_document: dict[tuple[str, str, str], int] = {}
+    for document_id, layout in session.library.doubtful_layouts(
+        documents=_NEWEST_DOCUMENTS, most=_LAYOUTS_EXAMINED_MAX
+    ):
         if unread := json.loads(layout).get("unread"):
             key = unread["script"], unread["language"], unread["install"]
             pages[key] += 1
-            newest.setdefault(key, document_id)
+            newest_document.setdefault(key, document_id)
     for (script, language, install), count in pages.items():
-        again = f"pagemill reindex {newest[script, language, install]} --lang {language}"
+        again = f"pagemill reindex {newest_document[script, language, install]} --lang {language}"
         letters = f"{script.replace('_', ' ')} letters"
         detail = f"{counted(count, 'page')} of the newest documents: {letters} that were read in other languages"
         yield Finding(Level.WARNING, "recognised scripts", detail, f"{install}, then: {again}" if install else again)
@@ -159,11 +161,11 @@ def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
 
     settings.hand_to_handlers()
     try:
-        found = describe(settings.commands, settings.sandbox, settings.handlers_dir)
+        described = describe(settings.commands, settings.sandbox, settings.handlers_dir)
     except ChildError as error:
         yield Finding(Level.CRITICAL, "handlers", str(error), "pagemill handlers ls")
         return
-    for one in sorted(found, key=lambda one: one.facts.job_type):
+    for one in sorted(described, key=lambda one: one.facts.job_type):
         name = f"handler {one.facts.job_type}"
         if not wants(settings.types, one.facts.job_type):
             continue
@@ -176,14 +178,19 @@ def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
             yield Finding(Level.OK, name, one.declared.offers)
 
 
-def _missing_finding(handler: HandlerFacts, then: str) -> Finding:
-    fix = f"{handler.missing_remedy}, then: {then}" if handler.missing_remedy else f"when it is installed: {then}"
-    return Finding(Level.WARNING, f"handler {handler.job_type}", f"it starts no jobs: {handler.missing}", fix)
+def _missing_finding(handler: HandlerFacts, next_command: str) -> Finding:
+    first_step = f"{handler.missing_remedy}, then" if handler.missing_remedy else "when it is installed"
+    return Finding(
+        Level.WARNING,
+        f"handler {handler.job_type}",
+        f"it starts no jobs: {handler.missing}",
+        f"{first_step}: {next_command}",
+    )
 
 
 def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding]:
     last_start = max((worker.started_at for worker in overview.live_workers), default="")
-    for error in session.overview.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
+    for error in session.overview.errors(since=as_text(overview.at - _RECENT), to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
             continue
         again = f"{session.settings.restart_command}, pagemill retry --error {error.code}"
@@ -192,7 +199,7 @@ def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding
         yield Finding(Level.WARNING, name, f"{error.code}: {error.newest_message or ''}", fix)
 
 
-def _check_limits(session: Session) -> Iterator[Finding]:
+def _check_equal_limits(session: Session) -> Iterator[Finding]:
     overview = session.overview
     for difference in session.settings.limit_differences(overview.limits()) if overview.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
@@ -215,7 +222,7 @@ def audit_promises(session: Session) -> Iterator[Finding]:
 def _audit_files(session: Session) -> Iterator[Finding]:
     faults = faults_of_files(session.store, session.settings.workspace, with_digests=True)
     try:
-        for fault in islice(faults, _FILES_MOST):
+        for fault in islice(faults, _FAULTY_FILES_LISTED_MAX):
             again = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
             yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + again)
         if rest := sum(1 for _ in faults):
@@ -227,23 +234,26 @@ def _audit_files(session: Session) -> Iterator[Finding]:
 
 def _check_pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
     for pause in pauses:
-        what = title_of_pause(pause.scope, pause.name)
-        words = {"all": " --all", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
-        yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
+        detail = f"{title_of_pause(pause.scope, pause.name)} is paused since {pause.since[:19]}"
+        option = {"all": "--all", "type": pause.name, "owner": f"--owner {pause.name}"}[pause.scope]
+        yield Finding(Level.WARNING, "pause", detail, f"pagemill unpause {option}")
 
 
 def _check_schedules(session: Session) -> Iterator[Finding]:
-    from worker_service.services.schedules import TICKS, list_schedules  # imports much that other commands do not need
+    from worker_service.services.schedules import (
+        HOW_TO_RUN_TICKS,
+        list_schedules,
+    )  # imports much that other commands do not need
 
-    found = list_schedules(session)
-    for one in found:
+    schedules = list_schedules(session)
+    for one in schedules:
         if one.trouble is not None:
             fix = "correct the settings file" if one.definition is None else f"pagemill schedules change {one.name!r}"
             yield Finding(Level.WARNING, "schedules", one.trouble, fix)
-    if waiting := [one.name for one in found if one.is_waiting]:
-        yield Finding(Level.WARNING, "schedules", f"overdue: {', '.join(waiting)}", TICKS)
-    elif found:
-        yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}, started in time")
+    if overdue := [one.name for one in schedules if one.is_waiting]:
+        yield Finding(Level.WARNING, "schedules", f"overdue: {', '.join(overdue)}", HOW_TO_RUN_TICKS)
+    elif schedules:
+        yield Finding(Level.OK, "schedules", f"{counted(len(schedules), 'schedule')}, started in time")
 
 
 def _check_workspace(workspace: Path, database_id: str) -> Finding:
@@ -265,7 +275,7 @@ def _check_published_files(session: Session) -> Iterator[Finding]:
     try:
         faults = list(faults_of_files(session.store, session.settings.workspace))
     except PermissionError:
-        return  # `_workspace` reports it
+        return  # `_check_workspace` reports it
     if not faults:
         return
     detail = f"{counted(len(faults), 'published file')} not as published: {faults[0].path} {faults[0].detail}"

@@ -1,13 +1,13 @@
-"""DoclingDocument JSON, OpenContracts with its PAWLs layer, ALTO 4 and hOCR."""
+"""Write documents as DoclingDocument JSON, OpenContracts with its PAWLs layer, ALTO 4 and hOCR."""
 
 from __future__ import annotations
 
 import html
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from worker_service.jobs.blocks import Block, Role
 from worker_service.jobs.library import Document
 from worker_service.jobs.markdown import covered_cells, flowing_text, without_marker
-from worker_service.jobs.page_structure import StructuredPage
+from worker_service.jobs.page_structure import Rows, Span, StructuredPage
 from worker_service.services.database import Session
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 
@@ -45,8 +45,28 @@ _HOCR_BEGIN = """<!DOCTYPE html>
 <body>
 """
 
-Word = tuple[float, float, float, float, str, float]
-"""x0, y0, x1, y1, text, confidence of OCR or 100."""
+_BLOCK_MARGIN = 1
+"""In points. A word belongs to a block if its centre is at most so far outside."""
+
+
+class _PageWord(NamedTuple):
+    """A word with its box in points from the top left of the page."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    text: str
+    confidence: float
+    """Of OCR, per cent; 100 for text that the page has of its own."""
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        return self.x0, self.y0, self.x1, self.y1
+
+    @property
+    def middle(self) -> float:
+        return (self.y0 + self.y1) / 2
 
 
 # ── DoclingDocument ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -73,20 +93,7 @@ class _DoclingBuilder:
 
     def _add_table(self, page: StructuredPage, block: Block) -> None:
         rows = page.tables[block.begin]
-        known = page.spans.get(block.begin, ())
-        covered = covered_cells(known)
-        spans = {(row, column): (down, across) for row, column, down, across in known}
-        cells = [
-            {
-                "text": text, "row_span": down, "col_span": across, "start_row_offset_idx": row,
-                "end_row_offset_idx": row + down, "start_col_offset_idx": column,
-                "end_col_offset_idx": column + across, "column_header": row == 0,
-            }
-            for row, cells in enumerate(rows)
-            for column, text in enumerate(cells)
-            for down, across in [spans.get((row, column), (1, 1))]
-            if (row, column) not in covered
-        ]  # fmt: skip
+        cells = list(_docling_cells(rows, page.spans.get(block.begin, ())))
         data = {"table_cells": cells, "num_rows": len(rows), "num_cols": max(map(len, rows))}
         item = self._item(page, block, f"#/tables/{len(self.tables)}", "table", {"$ref": "#/body"})
         self.tables.append({**item, "data": data, "captions": [], "references": [], "footnotes": []})
@@ -95,8 +102,8 @@ class _DoclingBuilder:
     def _add_picture(self, page: StructuredPage, block: Block) -> None:
         item = self._item(page, block, f"#/pictures/{len(self.pictures)}", "picture", {"$ref": "#/body"})
         alt = block.alt or flowing_text(page.text_of(block))
-        told = [{"kind": "description", "text": alt, "provenance": "alternative text"}] if alt else []
-        self.pictures.append({**item, "captions": [], "references": [], "footnotes": [], "annotations": told})
+        annotations = [{"kind": "description", "text": alt, "provenance": "alternative text"}] if alt else []
+        self.pictures.append({**item, "captions": [], "references": [], "footnotes": [], "annotations": annotations})
         self.body.append({"$ref": item["self_ref"]})
 
     def _add_text(self, page: StructuredPage, block: Block) -> None:
@@ -142,13 +149,28 @@ class _DoclingBuilder:
         }
 
 
+def _docling_cells(rows: Rows, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    sizes = {(row, column): (down, across) for row, column, down, across in spans}
+    covered = covered_cells(spans)
+    for row, texts in enumerate(rows):
+        for column, text in enumerate(texts):
+            if (row, column) in covered:
+                continue
+            down, across = sizes.get((row, column), (1, 1))
+            yield {
+                "text": text, "row_span": down, "col_span": across, "start_row_offset_idx": row,
+                "end_row_offset_idx": row + down, "start_col_offset_idx": column,
+                "end_col_offset_idx": column + across, "column_header": row == 0,
+            }  # fmt: skip
+
+
 def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    made = _DoclingBuilder()
+    builder = _DoclingBuilder()
     for page in pages:
         for block in page.blocks:
-            made.add(page, block)
+            builder.add(page, block)
     root = {"name": "_root_", "label": "unspecified"}
-    whole = {
+    exported = {
         "schema_name": "DoclingDocument",
         "version": _DOCLING_VERSION,
         "name": document.name.rpartition(".")[0] or document.name,
@@ -158,11 +180,11 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
             "filename": document.name,
         },
         "furniture": {"self_ref": "#/furniture", "children": [], "content_layer": "furniture", **root},
-        "body": {"self_ref": "#/body", "children": made.body, "content_layer": "body", **root},
-        "groups": made.groups,
-        "texts": made.texts,
-        "pictures": made.pictures,
-        "tables": made.tables,
+        "body": {"self_ref": "#/body", "children": builder.body, "content_layer": "body", **root},
+        "groups": builder.groups,
+        "texts": builder.texts,
+        "pictures": builder.pictures,
+        "tables": builder.tables,
         "key_value_items": [],
         "form_items": [],
         "pages": {
@@ -170,7 +192,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
             for one in pages
         },
     }
-    yield json.dumps(whole, ensure_ascii=False)
+    yield json.dumps(exported, ensure_ascii=False)
 
 
 # ── Words with positions ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,47 +200,53 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
 
 def _words_of_pages(
     session: Session, document: Document, pages: Sequence[StructuredPage]
-) -> Iterator[tuple[StructuredPage, list[Word]]]:
+) -> Iterator[tuple[StructuredPage, list[_PageWord]]]:
+    """Yield each page with its words: those that OCR stored, otherwise those that are found while drawing the page."""
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
-            lines = msgspec.json.decode(page.lines)
-            words = [(*word[:4], word[5], word[4]) for line in lines for word in line]
-            if not words and any(one.is_placed for one in page.blocks):
-                try:
-                    drawn = page_image(session, renderer, document.id, page.number)
-                    words = [(one.x0, one.y0, one.x1, one.y1, one.text, 100.0) for one in drawn.words]
-                except NoPageImage:
-                    words = []
+            words = [
+                _PageWord(x0, y0, x1, y1, text, confidence)
+                for line in msgspec.json.decode(page.lines)
+                for x0, y0, x1, y1, confidence, text in line
+            ]
+            if not words and any(block.is_placed for block in page.blocks):
+                with suppress(NoPageImage):
+                    image = page_image(session, renderer, document.id, page.number)
+                    words = [_PageWord(word.x0, word.y0, word.x1, word.y1, word.text, 100.0) for word in image.words]
             yield page, words
 
 
 def pawls_json(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
-    separator = "["
-    for page, words in _words_of_pages(session, document, pages):
-        yield separator + json.dumps(_pawls_page(page, words), ensure_ascii=False)
-        separator = ",\n"
-    yield "]\n" if separator != "[" else "[]\n"
+    yield "["
+    for index, (page, words) in enumerate(_words_of_pages(session, document, pages)):
+        yield (",\n" if index else "") + json.dumps(_pawls_page(page, words), ensure_ascii=False)
+    yield "]\n"
 
 
-def _pawls_page(page: StructuredPage, words: Sequence[Word]) -> dict[str, Any]:
+def _pawls_page(page: StructuredPage, words: Sequence[_PageWord]) -> dict[str, Any]:
     tokens = [
-        {"x": x0, "y": y0, "width": round(x1 - x0, 2), "height": round(y1 - y0, 2), "text": text}
-        for x0, y0, x1, y1, text, _ in words
-    ]
+        {
+            "x": word.x0, "y": word.y0, "width": round(word.x1 - word.x0, 2), "height": round(word.y1 - word.y0, 2),
+            "text": word.text,
+        }
+        for word in words
+    ]  # fmt: skip
     return {"page": {"width": page.size[0], "height": page.size[1], "index": page.number - 1}, "tokens": tokens}
 
 
 def opencontracts_export(session: Session, document: Document, pages: Sequence[StructuredPage]) -> dict[str, Any]:
-    layer: list[dict[str, Any]] = []
+    pawls_pages: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for page, words in _words_of_pages(session, document, pages):
-        layer.append(_pawls_page(page, words))
-        numbers = {word: number for number, word in enumerate(words)}
-        for block, own in _words_of_blocks(page, words):
+        pawls_pages.append(_pawls_page(page, words))
+        token_indexes = {word: index for index, word in enumerate(words)}
+        for block, block_words in _words_of_blocks(page, words):
             text = page.text_of(block).strip()
             place = {
                 "bounds": {"left": block.x0, "top": block.y0, "right": block.x1, "bottom": block.y1},
-                "tokensJsons": [{"pageIndex": page.number - 1, "tokenIndex": numbers[word]} for word in own],
+                "tokensJsons": [
+                    {"pageIndex": page.number - 1, "tokenIndex": token_indexes[word]} for word in block_words
+                ],
                 "rawText": text,
             }
             annotation = {
@@ -232,7 +260,7 @@ def opencontracts_export(session: Session, document: Document, pages: Sequence[S
         "description": "",
         "content": "\n\n".join(page.text for page in pages),
         "pageCount": len(pages),
-        "pawlsFileContent": layer,
+        "pawlsFileContent": pawls_pages,
         "docLabels": [],
         "labelledText": annotations,
         "relationships": [],
@@ -247,9 +275,9 @@ def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPag
         number = f'ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}"'
         size = f'WIDTH="{width}" HEIGHT="{height}"'
         yield f'<Page {number} {size}>\n<PrintSpace HPOS="0" VPOS="0" {size}>\n'
-        for at, own in enumerate(_areas(page, words), 1):
-            yield f'<TextBlock ID="block_{page.number}_{at}" {_alto_box(*_bounds_of(own))}>\n'
-            yield from (_alto_line(line) for line in _lines_of(own))
+        for block_number, block_words in enumerate(_words_by_block(page, words), 1):
+            yield f'<TextBlock ID="block_{page.number}_{block_number}" {_alto_box(*_bounds_of(block_words))}>\n'
+            yield from (_alto_line(line) for line in _lines_of(block_words))
             yield "</TextBlock>\n"
         yield "</PrintSpace>\n</Page>\n"
     yield "</Layout>\n</alto>\n"
@@ -261,19 +289,19 @@ def hocr_html(session: Session, document: Document, pages: Sequence[StructuredPa
     for page, words in _words_of_pages(session, document, pages):
         scale, number = (page.dpi or 72) / 72, page.number
         angle = f"; textangle {-page.skew:g}" if page.skew else ""
-        whole = f"{_hocr_box((0, 0, *page.size), scale)}; ppageno {number - 1}"
-        yield f'<div class="ocr_page" id="page_{number}" title="{whole}">\n'
+        properties = f"{_hocr_box((0, 0, *page.size), scale)}; ppageno {number - 1}"
+        yield f'<div class="ocr_page" id="page_{number}" title="{properties}">\n'
         line_numbers, word_numbers = count(1), count(1)
-        for at, own in enumerate(_areas(page, words), 1):
-            box = _hocr_box(_bounds_of(own), scale)
-            yield f'<div class="ocr_carea" id="block_{number}_{at}" title="{box}">\n'
-            for line in _lines_of(own):
+        for block_number, block_words in enumerate(_words_by_block(page, words), 1):
+            box = _hocr_box(_bounds_of(block_words), scale)
+            yield f'<div class="ocr_carea" id="block_{number}_{block_number}" title="{box}">\n'
+            for line in _lines_of(block_words):
                 box = f"{_hocr_box(_bounds_of(line), scale)}{angle}"
                 yield f'<span class="ocr_line" id="line_{number}_{next(line_numbers)}" title="{box}">'
                 for word in line:
-                    box = f"{_hocr_box(word[:4], scale)}; x_wconf {round(word[5])}"
-                    text, own_id = html.escape(word[4]), f"word_{number}_{next(word_numbers)}"
-                    yield f'<span class="ocrx_word" id="{own_id}" title="{box}">{text}</span> '
+                    properties = f"{_hocr_box(word.box, scale)}; x_wconf {round(word.confidence)}"
+                    text, word_id = html.escape(word.text), f"word_{number}_{next(word_numbers)}"
+                    yield f'<span class="ocrx_word" id="{word_id}" title="{properties}">{text}</span> '
                 yield "</span>\n"
             yield "</div>\n"
         yield "</div>\n"
@@ -284,38 +312,41 @@ def _hocr_box(box: Sequence[float], scale: float) -> str:
     return "bbox " + " ".join(str(round(edge * scale)) for edge in box)
 
 
-def _areas(page: StructuredPage, words: Sequence[Word]) -> list[list[Word]]:
-    """Put words in no block last."""
-    found = [own for _, own in _words_of_blocks(page, words)]
-    known = {word for own in found for word in own}
-    rest = [word for word in words if word not in known]
-    return [*found, rest] if rest else found
+def _words_by_block(page: StructuredPage, words: Sequence[_PageWord]) -> list[list[_PageWord]]:
+    """Return the words of each block, and last the words in no block."""
+    groups = [block_words for _, block_words in _words_of_blocks(page, words)]
+    grouped = {word for block_words in groups for word in block_words}
+    others = [word for word in words if word not in grouped]
+    return [*groups, others] if others else groups
 
 
-def _bounds_of(words: Sequence[Word]) -> tuple[float, float, float, float]:
-    x0, y0, x1, y1, *_ = zip(*words, strict=True)
+def _bounds_of(words: Sequence[_PageWord]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = zip(*(word.box for word in words), strict=True)
     return min(x0), min(y0), max(x1), max(y1)
 
 
-def _words_of_blocks(page: StructuredPage, words: Sequence[Word]) -> Iterator[tuple[Block, list[Word]]]:
-    """Give a word to the block around its centre."""
-    left = list(words)
-    for block in [one for one in page.blocks if one.role is not Role.PICTURE]:
-        own = [one for one in left if _is_inside(one, block)]
-        if own:
-            left = [one for one in left if not _is_inside(one, block)]
-            yield block, own
+def _words_of_blocks(page: StructuredPage, words: Sequence[_PageWord]) -> Iterator[tuple[Block, list[_PageWord]]]:
+    """Yield the blocks that have words. A word belongs to the first block around its centre."""
+    remaining = list(words)
+    for block in page.blocks:
+        if block.role is Role.PICTURE:
+            continue
+        if block_words := [word for word in remaining if _is_inside(word, block)]:
+            remaining = [word for word in remaining if not _is_inside(word, block)]
+            yield block, block_words
 
 
-def _is_inside(word: Word, block: Block) -> bool:
-    x, y = (word[0] + word[2]) / 2, (word[1] + word[3]) / 2
-    return block.x0 - 1 <= x <= block.x1 + 1 and block.y0 - 1 <= y <= block.y1 + 1
+def _is_inside(word: _PageWord, block: Block) -> bool:
+    return (
+        block.x0 - _BLOCK_MARGIN <= (word.x0 + word.x1) / 2 <= block.x1 + _BLOCK_MARGIN
+        and block.y0 - _BLOCK_MARGIN <= word.middle <= block.y1 + _BLOCK_MARGIN
+    )
 
 
-def _lines_of(words: Sequence[Word]) -> Iterator[list[Word]]:
-    line: list[Word] = []
+def _lines_of(words: Sequence[_PageWord]) -> Iterator[list[_PageWord]]:
+    line: list[_PageWord] = []
     for word in words:
-        if line and not line[-1][1] < (word[1] + word[3]) / 2 < line[-1][3]:
+        if line and not line[-1].y0 < word.middle < line[-1].y1:
             yield line
             line = []
         line.append(word)
@@ -323,9 +354,9 @@ def _lines_of(words: Sequence[Word]) -> Iterator[list[Word]]:
         yield line
 
 
-def _alto_line(line: Sequence[Word]) -> str:
+def _alto_line(line: Sequence[_PageWord]) -> str:
     box = _alto_box(*_bounds_of(line))
-    strings = "<SP/>".join(f"<String CONTENT={quoteattr(one[4])} {_alto_box(*one[:4])}/>" for one in line)
+    strings = "<SP/>".join(f"<String CONTENT={quoteattr(word.text)} {_alto_box(*word.box)}/>" for word in line)
     return f"<TextLine {box}>{strings}</TextLine>\n"
 
 

@@ -1,4 +1,4 @@
-"""Copies of published files, and of documents in formats made on demand."""
+"""Copy published files, and documents in formats that are made on demand."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ class TargetExists(Refused): ...
 class FileGone(PagemillError, code="file_gone", exit_code=74): ...
 
 
-def _gone_error(path: str | Path, again: str) -> FileGone:
-    return FileGone(f"{path} is no longer in the workspace", f"{again} creates it again")
+def _gone_error(path: str | Path, remake_command: str) -> FileGone:
+    return FileGone(f"{path} is no longer in the workspace", f"{remake_command} creates it again")
 
 
 class IfExists(Enum):
+    """What happens to a file of the same name in the target directory; UPDATED: replaced if it differs."""
+
     KEPT = "kept"
     UPDATED = "updated"
     REPLACED = "replaced"
@@ -59,65 +61,71 @@ class Export(Struct, frozen=True):
     failures: Sequence[PagemillError]
 
 
+_Source = Path | Callable[[], Iterator[bytes]]
+"""A published file, or a function that makes the bytes of a format."""
+
+
 class _Copy(Struct, frozen=True):
-    source: Path | Callable[[], Iterator[bytes]]
+    source: _Source
     target: Path
     remake_command: str
 
 
 def find_file(session: Session, document_id: int, kind: str) -> tuple[PublishedFile, str]:
-    """Return the full path and a name for a copy."""
+    """Return the file with its full path, and a name for a copy."""
     document = session.library.document(document_id)
     file = _file_of(session, document, kind)
-    return _in_workspace(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, kind, file)
+    found = _require_in_workspace(session, file, f"pagemill reindex {document_id} --force")
+    return found, _export_name(document, kind, file)
 
 
 def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
     session.reading.get(job_id)
     for file in session.library.job_files(job_id):
         if file.id == file_id:
-            return _in_workspace(session, file, f"pagemill retry {job_id}")
+            return _require_in_workspace(session, file, f"pagemill retry {job_id}")
     raise NotExported(f"job {job_id} has published no file {file_id}")
 
 
-def _in_workspace(session: Session, file: PublishedFile, again: str) -> PublishedFile:
-    """Trust no row: it may name any path."""
+def _require_in_workspace(session: Session, file: PublishedFile, remake_command: str) -> PublishedFile:
+    """Return the file with its full path. A row may name any path, so refuse one outside the workspace."""
     found = with_full_path(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
-        raise _gone_error(found.path, again)
+        raise _gone_error(found.path, remake_command)
     return found
 
 
 def export_documents(
     session: Session, selector: DocumentSelector, kind: str, directory: Path, if_exists: IfExists
 ) -> Export:
-    """Continue after a failed copy."""
+    """Copy what can be copied, and return the failures."""
     if selector.is_empty:
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:
         selector = replace(selector, is_readable=True)
     copies, failures, chosen = list[_Copy](), list[PagemillError](), selected_documents(session, selector)
-    for one in chosen:
+    for document in chosen:
         try:
-            source, name = _source_of(session, one, kind)
+            source, name = _source_of(session, document, kind)
         except NotExported as error:
             failures.append(error)
         else:
-            copies.append(_Copy(source, directory / name, f"pagemill reindex {one.id} --force"))
+            copies.append(_Copy(source, directory / name, f"pagemill reindex {document.id} --force"))
     return _copy_files(copies, failures, if_exists, selected=len(chosen))
 
 
 def make_file(session: Session, document_id: int, kind: str) -> tuple[IO[bytes], str]:
+    """Return a format in a temporary file, which the caller closes, and a name for a copy."""
     document = session.library.document(document_id)
     _require_text(document, kind)
-    made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
-    made.writelines(_made_pieces(session, document, kind))
-    return made, f"{_stem(document)}{FORMATS[kind].ending}"
+    made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115
+    made.writelines(_format_pieces(session, document, kind))
+    return made, f"{_unique_stem(document)}{FORMATS[kind].ending}"
 
 
 def zip_documents(session: Session, chosen: Iterable[Document], kinds: Sequence[str]) -> Iterator[bytes]:
-    """Name what is left out, and why, in `left-out.txt`."""
+    """Add `left-out.txt` with the documents that could not be included, and why."""
     return zip_pieces(_zip_entries(session, chosen, kinds))
 
 
@@ -129,7 +137,7 @@ def _zip_entries(
         for kind in kinds:
             try:
                 source, name = _source_of(session, document, kind)
-                content = _pieces_of(source.open("rb")) if isinstance(source, Path) else source()
+                content = _file_pieces(source.open("rb")) if isinstance(source, Path) else source()
             except NotExported as error:
                 left_out.append(f"{error}\n")
             except FileNotFoundError as error:
@@ -141,28 +149,29 @@ def _zip_entries(
         yield "left-out.txt", [line.encode() for line in [*left_out[:_LEFT_OUT_NAMED_MAX], *more]]
 
 
-def _pieces_of(file: IO[bytes]) -> Iterator[bytes]:
+def _file_pieces(file: IO[bytes]) -> Iterator[bytes]:
     with file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
 
 
-def _source_of(session: Session, document: Document, kind: str) -> tuple[Path | Callable[[], Iterator[bytes]], str]:
+def _source_of(session: Session, document: Document, kind: str) -> tuple[_Source, str]:
+    """Return the source and the name of the copy."""
     if kind not in FORMATS:
         file = _file_of(session, document, kind)
         return session.settings.workspace / file.path, _export_name(document, kind, file)
     _require_text(document, kind)
-    return partial(_made_pieces, session, document, kind), f"{_stem(document)}{FORMATS[kind].ending}"
+    return partial(_format_pieces, session, document, kind), f"{_unique_stem(document)}{FORMATS[kind].ending}"
 
 
-def _made_pieces(session: Session, document: Document, kind: str) -> Iterator[bytes]:
+def _format_pieces(session: Session, document: Document, kind: str) -> Iterator[bytes]:
     for part in write_format(session, document, kind):
         yield part.encode("utf-8", "replace")
 
 
 def _require_text(document: Document, kind: str) -> None:
     if document.current_generation is None:
-        raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_none(document, kind)}")
+        raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_absent(document, kind)}")
 
 
 def export_job_files(session: Session, job_id: int, directory: Path, if_exists: IfExists) -> Export:
@@ -171,8 +180,8 @@ def export_job_files(session: Session, job_id: int, directory: Path, if_exists: 
         raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
     # Drop `objects` and the attempt's directory from the path.
     sources = {directory.joinpath(*Path(file.path).parts[2:]): file.path for file in files}
-    workspace, again = session.settings.workspace, f"pagemill retry {job_id}"
-    copies = [_Copy(workspace / path, target, again) for target, path in sources.items()]
+    workspace, remake_command = session.settings.workspace, f"pagemill retry {job_id}"
+    copies = [_Copy(workspace / path, target, remake_command) for target, path in sources.items()]
     return _copy_files(copies, [], if_exists, selected=len(copies))
 
 
@@ -186,36 +195,36 @@ def _copy_files(
 ) -> Export:
     written, unchanged = list[Path](), list[Path]()
     for one in copies:
-        is_there = one.target.exists()
+        exists = one.target.exists()
         try:
-            if is_there and if_exists is IfExists.KEPT:
+            if exists and if_exists is IfExists.KEPT:
                 remedy = "--update replaces what has changed, --force everything"
                 failures.append(TargetExists(f"{one.target} exists already", remedy))
-            elif is_there and if_exists is IfExists.UPDATED and _is_unchanged(one):
+            elif exists and if_exists is IfExists.UPDATED and _is_unchanged(one):
                 unchanged.append(one.target)
             else:
                 one.target.parent.mkdir(parents=True, exist_ok=True)
                 with atomic_write(one.target) as copy:
-                    _fill(copy, one.source)
+                    _write_source(copy, one.source)
                 written.append(one.target)
         except FileNotFoundError:
             failures.append(_gone_error(str(one.source), one.remake_command))
     return Export(selected, written, unchanged, failures)
 
 
-def _fill(copy: IO[bytes], source: Path | Callable[[], Iterator[bytes]]) -> None:
+def _write_source(file: IO[bytes], source: _Source) -> None:
     if isinstance(source, Path):
-        with source.open("rb") as file:
-            shutil.copyfileobj(file, copy)
+        with source.open("rb") as published:
+            shutil.copyfileobj(published, file)
     else:
-        copy.writelines(source())
+        file.writelines(source())
 
 
 def _is_unchanged(copy: _Copy) -> bool:
     if isinstance(copy.source, Path):
         return filecmp.cmp(copy.source, copy.target, shallow=False)
     with tempfile.NamedTemporaryFile() as made:
-        _fill(made.file, copy.source)
+        _write_source(made.file, copy.source)
         made.flush()
         return filecmp.cmp(made.name, copy.target, shallow=False)
 
@@ -226,10 +235,10 @@ def _file_of(session: Session, document: Document, kind: str) -> PublishedFile:
     for file in session.library.files(document.id):
         if file.role == ROLES[kind]:
             return file
-    raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_none(document, kind)}")
+    raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_absent(document, kind)}")
 
 
-def _why_none(document: Document, kind: str) -> str:
+def _why_absent(document: Document, kind: str) -> str:
     if document.current_generation is None:
         return f"it is {document.status}"
     if not document.has_pages_to_see and kind == "pdf":
@@ -238,10 +247,10 @@ def _why_none(document: Document, kind: str) -> str:
 
 
 def _export_name(document: Document, kind: str, file: PublishedFile) -> str:
-    return f"{_stem(document)}{Path(safe_name(file.name)).suffix if kind == 'original' else f'.{kind}'}"
+    return f"{_unique_stem(document)}{Path(safe_name(file.name)).suffix if kind == 'original' else f'.{kind}'}"
 
 
-def _stem(document: Document) -> str:
+def _unique_stem(document: Document) -> str:
     # Two documents may have the same name; the id keeps them apart. A name may have backslashes, which other systems
     # take for folders, and control characters.
     return f"{safe_name(Path(document.name).stem or 'document')}-{document.id}"

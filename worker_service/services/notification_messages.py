@@ -1,4 +1,4 @@
-"""The texts of notification messages."""
+"""Write the messages that notification rules send."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from worker_service.handlers.contract import Message
 from worker_service.jobs.history import Notice
 from worker_service.settings.notifications import KINDS, OWNER, NotifyRule
 
-_LINES_MOST = 20
-_CHARACTERS_MOST = 500
-"""Per notice. A message is a job, whose payload is limited."""
+_NOTICES_LISTED_MAX = 20
+"""Of each kind."""
+_NOTICE_CHARACTERS_MAX = 500
+"""A message is a job, whose payload is limited."""
 
 
 def messages(
@@ -25,58 +26,64 @@ def messages(
     *,
     machine: str,
     names: Mapping[int, str] = {},
-    page: str | None = None,
+    web_address: str | None = None,
     at: str = "",
 ) -> Iterator[Message]:
-    """`names`: file or job by id of the notice."""
+    """Yield a message for each address. `names` has the name of the file or job by the id of its notice."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
         if to:
             by_address.setdefault(to, []).append(_shortened(notice))
-    for to, some in by_address.items():
-        subject = f"pagemill on {machine}: {_in_a_line(some)}"
-        yield Message(to, subject, "\n".join(_in_words(some, names, page)), _in_data(rule, some), at)
+    for to, reported in by_address.items():
+        subject = f"pagemill on {machine}: {_summary(reported)}"
+        text = "\n".join(_text_lines(reported, names, web_address))
+        yield Message(to, subject, text, _data(rule, reported), at)
 
 
 def _shortened(notice: Notice) -> Notice:
     text = notice.message or ""
-    return notice if len(text) <= _CHARACTERS_MOST else replace(notice, message=f"{text[:_CHARACTERS_MOST]}…")
+    return (
+        notice if len(text) <= _NOTICE_CHARACTERS_MAX else replace(notice, message=f"{text[:_NOTICE_CHARACTERS_MAX]}…")
+    )
 
 
-def _in_a_line(notices: Iterable[Notice]) -> str:
+def _summary(notices: Iterable[Notice]) -> str:
     """Return such as `300 jobs failed, 1 batch is done`."""
     numbers = Counter(notice.kind for notice in notices)
     return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
 
 
-def _in_words(notices: Sequence[Notice], names: Mapping[int, str], page: str | None) -> Iterator[str]:
+def _text_lines(notices: Sequence[Notice], names: Mapping[int, str], web_address: str | None) -> Iterator[str]:
     for kind, (_, several) in KINDS.items():
-        some = [notice for notice in notices if notice.kind == kind]
-        if not some:
+        of_kind = [notice for notice in notices if notice.kind == kind]
+        if not of_kind:
             continue
         yield f"{several[0].upper()}{several[1:]}:"
-        codes = Counter(notice.code for notice in some if notice.code)
-        if len(some) > 1 and codes:
+        codes = Counter(notice.code for notice in of_kind if notice.code)
+        if len(of_kind) > 1 and codes:
             yield "  " + ", ".join(f"{code}: {number}" for code, number in codes.most_common())
-        for notice in some[:_LINES_MOST]:
+        for notice in of_kind[:_NOTICES_LISTED_MAX]:
             yield f"  {_line(notice, names.get(notice.id, ''))}"
-            if link := _link(notice, page):
-                yield f"    {link}"
-        if len(some) > _LINES_MOST:
-            yield f"  and {len(some) - _LINES_MOST} more"
+            if web_address and (path := _path(notice)):
+                yield f"    {web_address}/{path}"
+        if len(of_kind) > _NOTICES_LISTED_MAX:
+            yield f"  and {len(of_kind) - _NOTICES_LISTED_MAX} more"
         yield ""
 
 
-def _link(notice: Notice, page: str | None) -> str:
-    batch_id = notice.batch_id if notice.kind.startswith("batch.") else None
-    places = (("batches", batch_id), ("documents", notice.document_id), ("jobs", notice.job_id))
-    return next((f"{page}/{kind}/{number}" for kind, number in places if page and number is not None), "")
+def _path(notice: Notice) -> str:
+    """Return the path of the web page about the batch, document or job."""
+    if notice.kind.startswith("batch.") and notice.batch_id is not None:
+        return f"batches/{notice.batch_id}"
+    if notice.document_id is not None:
+        return f"documents/{notice.document_id}"
+    return "" if notice.job_id is None else f"jobs/{notice.job_id}"
 
 
 def _line(notice: Notice, name: str) -> str:
-    what = " ".join(filter(None, (_subject(notice), name)))
-    return ": ".join(filter(None, (what, notice.code, in_a_sentence(notice.message or "", notice.remedy))))
+    subject = " ".join(filter(None, (_subject(notice), name)))
+    return ": ".join(filter(None, (subject, notice.code, in_a_sentence(notice.message or "", notice.remedy))))
 
 
 def _subject(notice: Notice) -> str:
@@ -87,13 +94,13 @@ def _subject(notice: Notice) -> str:
     return f"job {notice.job_id}" if notice.job_id else ""
 
 
-def _in_data(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
+def _data(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
     return {
         "rule": rule.name,
         "counts": dict(Counter(notice.kind for notice in notices)),
         "codes": dict(Counter(notice.code for notice in notices if notice.code).most_common()),
         "notices": [
             {name: value for name in Notice.__struct_fields__ if (value := getattr(notice, name)) not in (None, "")}
-            for notice in notices[:_LINES_MOST]
+            for notice in notices[:_NOTICES_LISTED_MAX]
         ],
     }

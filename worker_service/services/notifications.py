@@ -1,6 +1,6 @@
-"""Send notifications. A rule has a position in the notices.
+"""Send notifications. Each rule has a position in the list of notices.
 
-The transaction that advances it enqueues the messages, so a crash neither loses nor repeats any.
+The transaction that advances the position also enqueues the messages, so a crash neither loses nor repeats a message.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from worker_service.settings.config import hide_secrets
 from worker_service.settings.notifications import OWNER, NotifyRule
 
 _CHANNELS = "worker_service.channels"
-_READ_AT_ONCE = 10_000
+_NOTICES_AT_ONCE = 10_000
 _PRIORITY = 3
+"""Higher than the 5 of other jobs."""
 
 
 class RuleState(Struct, frozen=True):
@@ -46,7 +47,14 @@ class RuleState(Struct, frozen=True):
     when: Sequence[str]
     to: str
     waiting: int
-    """For the grouping time, or for quiet hours to end."""
+    """Number of notices that wait for the grouping time, or for quiet hours to end."""
+
+
+class _RuleNotices(Struct, frozen=True):
+    position: int
+    notices: Sequence[Notice]
+    """Notices after the position that concern the rule."""
+    new_position: int
 
 
 def send_due_notifications(session: Session) -> int:
@@ -56,7 +64,7 @@ def send_due_notifications(session: Session) -> int:
 
 def list_rules(session: Session) -> Sequence[RuleState]:
     return [
-        RuleState(rule.name, rule.when, hide_secrets(rule.to), len(_concerning(session, rule)[1]))
+        RuleState(rule.name, rule.when, hide_secrets(rule.to), len(_notices_for(session, rule).notices))
         for rule in session.settings.notify
     ]
 
@@ -65,28 +73,26 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:
         known = ", ".join(rule.name for rule in session.settings.notify)
-        what = f"no [[notify]] is called {name!r}: there are {known}" if known else "the settings have no [[notify]]"
-        raise BadInput(f"{what}; docs/notify.md shows one")
-    to = dict.fromkeys(
-        address
-        for rule in wanted
-        for address in (session.settings.addresses.values() if rule.to == OWNER else [rule.to])
-    )
-    for address in to:
-        _refuse_unknown(address)
+        detail = f"no [[notify]] is called {name!r}: there are {known}" if known else "the settings have no [[notify]]"
+        raise BadInput(f"{detail}; docs/notify.md shows one")
+    addresses: dict[str, None] = {}
+    for rule in wanted:
+        addresses |= dict.fromkeys(session.settings.addresses.values() if rule.to == OWNER else [rule.to])
+    for address in addresses:
+        _require_channel(address)
     text = "This is a test: pagemill can reach you. The settings [[notify]] say what it reports."
     subject = f"pagemill on {socket.gethostname()}: a test"
     return session.store.intake.enqueue_many(
-        [_job(Message(one, subject, text, {"test": True}, _iso_now(session))) for one in to]
+        [_notify_job(Message(to, subject, text, {"test": True}, _iso_now(session))) for to in addresses]
     )
 
 
 # ── The end of a batch, for the user who submitted it ─────────────────────────────────────────────────────────────────
 
 ME = "me"
-"""The owner's address in the table [addresses]."""
-_ENDED = ("batch.done", "batch.failed")
-_FILES_MOST = 20
+"""Stands for the owner's address in the table [addresses]."""
+_BATCH_ENDED = ("batch.done", "batch.failed")
+_FILES_NAMED_MAX = 20
 
 
 def read_address(session: Session, word: str, *, owner: str) -> str:
@@ -97,125 +103,131 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
         raise BadInput(f"the settings have no address of {owner or 'work without owner'}", "name it in [addresses]")
     address = f"mailto:{word}" if "@" in word and ":" not in word else word
     if address:
-        _refuse_unknown(address)
+        _require_channel(address)
     return address
 
 
 def channel_warnings(session: Session, address: str) -> list[str]:
-    """Return what the channel of the address lacks."""
+    """Return a sentence for each thing that the channel of the address lacks, such as a setting."""
     session.settings.hand_to_handlers()
     channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
     lacking = [channel.missing() for channel in channels if hasattr(channel, "missing")]
     return [f"no message can be sent to {address}: {one}" for one in lacking if one is not None]
 
 
-def is_for_everybody(session: Session, address: str, *, owner: str) -> bool:
-    """Otherwise users could have the service write to any address."""
-    # Without the characters that end the host of an address, or begin a second address.
-    allowed = (re.escape(one).replace(r"\*", r"[^/@?#\\%:,;\s]*") for one in session.settings.notify_allow)
-    return address in ("", session.settings.addresses.get(owner)) or any(re.fullmatch(one, address) for one in allowed)
+def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
+    """Return whether any user may have messages sent to this address: to the owner's, or as `notify_allow` says."""
+    # A * matches no character that ends the host of an address or begins a second address.
+    patterns = [re.escape(text).replace(r"\*", r"[^/@?#\\%:,;\s]*") for text in session.settings.notify_allow]
+    is_own = address in ("", session.settings.addresses.get(owner))
+    return is_own or any(re.fullmatch(pattern, address) for pattern in patterns)
 
 
 def _send_ends_of_batches(session: Session) -> int:
     notices = session.store.notices
     if not notices.is_read_by(ENDS_TO_REPORT):
         return 0
-    since = notices.begin(ENDS_TO_REPORT)
-    read = notices.after(since, most=_READ_AT_ONCE)
-    if not read:
+    position = notices.begin(ENDS_TO_REPORT)
+    unread = notices.after(position, most=_NOTICES_AT_ONCE)
+    if not unread:
         return 0
-    ended = [one.batch_id for one in read if one.kind in _ENDED and one.batch_id is not None]
-    addresses = session.store.batches.addresses(ended) if ended else {}
-    jobs = [_job(_end_of_batch(session, batch_id, to)) for batch_id, to in addresses.items()]
-    return len(notices.advance(ENDS_TO_REPORT, since, read[-1].id, jobs) or ())
+    batch_ids = [one.batch_id for one in unread if one.kind in _BATCH_ENDED and one.batch_id is not None]
+    addresses = session.store.batches.addresses(batch_ids) if batch_ids else {}
+    jobs = [_notify_job(_batch_report(session, batch_id, to)) for batch_id, to in addresses.items()]
+    return len(notices.advance(ENDS_TO_REPORT, position, unread[-1].id, jobs) or ())
 
 
-def _end_of_batch(session: Session, batch_id: int, to: str) -> Message:
-    found = get_batch_details(session, batch_id)
-    chosen = DocumentSelector(batch_ids=(batch_id,))
-    page = list_documents(session, replace(chosen, statuses=(IndexStatus.FAILED,)), limit=_FILES_MOST)
-    unread: list[Document | Job] = [*page.items, *page.not_brought_in]
-    failed = [(one.name or one.source_key or "", one.error_code, one.error_text) for one in unread]
-    read = list_documents(session, replace(chosen, statuses=(IndexStatus.SUCCESS,)), limit=_FILES_MOST)
-    lines = [describe_progress(found), ""]
+def _batch_report(session: Session, batch_id: int, to: str) -> Message:
+    details = get_batch_details(session, batch_id)
+    of_batch = DocumentSelector(batch_ids=(batch_id,))
+    failures = list_documents(session, replace(of_batch, statuses=(IndexStatus.FAILED,)), limit=_FILES_NAMED_MAX)
+    not_read: list[Document | Job] = [*failures.items, *failures.not_brought_in]
+    failed = [(one.name or one.source_key or "", one.error_code, one.error_text) for one in not_read]
+    read = list_documents(session, replace(of_batch, statuses=(IndexStatus.SUCCESS,)), limit=_FILES_NAMED_MAX)
+    lines = [describe_progress(details), ""]
     if failed:
         lines += ["Could not be read:", *(f"  {name}: {_what_happened(code, text)}" for name, code, text in failed), ""]
     if read.items:
-        lines += ["Read:", *(f"  {one.name}" for one in read.items), *["  and more"] * bool(read.next), ""]
+        lines += ["Read:", *(f"  {document.name}" for document in read.items)]
+        lines += ["  and more", ""] if read.next else [""]
     if address := server_address.address(session.settings):
         lines.append(f"{address}/batches/{batch_id}")
-    subject = f"pagemill on {socket.gethostname()}: {titled_progress(found)}"
+    subject = f"pagemill on {socket.gethostname()}: {titled_progress(details)}"
     data = {
         "batch": batch_id,
-        "name": found.batch.name,
-        "state": found.batch.state,
+        "name": details.batch.name,
+        "state": details.batch.state,
         "failed": [{"name": name, "code": code} for name, code, _ in failed],
     }
     return Message(to, harmless(subject), "\n".join(map(harmless, lines)), data, _iso_now(session))
 
 
 def _what_happened(code: str | None, text: str) -> str:
-    explained = explanation_of(code or "")
-    return text if explained is None else explained.happened
+    explanation = explanation_of(code or "")
+    return text if explanation is None else explanation.happened
 
 
 # ── Notices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _send_rule(session: Session, rule: NotifyRule) -> int:
-    since, concerned, newest = _concerning(session, rule)
-    now = session.clock()
-    if not concerned:
+    found = _notices_for(session, rule)
+    if not found.notices:
         # Advance the position past notices that do not concern the rule, so that they are not read again.
-        if newest > since:
-            session.store.notices.advance(_reader(rule), since, newest, [])
+        if found.new_position > found.position:
+            session.store.notices.advance(_reader_name(rule), found.position, found.new_position, [])
         return 0
-    if not rule.is_time(concerned[0], now, session.settings.zone):
+    if not rule.is_time(found.notices[0], session.clock(), session.settings.zone):
         return 0
     due = messages(
         rule,
-        concerned,
+        found.notices,
         session.settings.addresses,
         machine=socket.gethostname(),
-        names=_names(session, concerned),
-        page=server_address.address(session.settings),
+        names=_names_in(session, found.notices),
+        web_address=server_address.address(session.settings),
         at=_iso_now(session),
     )
-    return len(session.store.notices.advance(_reader(rule), since, newest, list(map(_job, due))) or ())
+    jobs = [_notify_job(message) for message in due]
+    return len(session.store.notices.advance(_reader_name(rule), found.position, found.new_position, jobs) or ())
 
 
-def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    documents = [one.document_id for one in notices if one.document_id is not None]
-    jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
-    of_documents = {
-        one.id: one.name
-        for part in chunks(documents)
-        for one in session.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
+def _names_in(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
+    """Return the name of the document or job by the id of its notice."""
+    document_ids = [one.document_id for one in notices if one.document_id is not None]
+    job_ids = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
+    document_names = {
+        document.id: document.name
+        for part in chunks(document_ids)
+        for document in session.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
     }
-    of_jobs = {
-        job.id: job.name for part in chunks(jobs) for job in session.reading.list(Selector(part), most=IDS_AT_ONCE)
+    job_names = {
+        job.id: job.name for part in chunks(job_ids) for job in session.reading.list(Selector(part), most=IDS_AT_ONCE)
     }
-    found = {one.id: of_documents.get(one.document_id or 0) or of_jobs.get(one.job_id or 0) for one in notices}
-    return {number: harmless(name) for number, name in found.items() if name}
+    names: dict[int, str] = {}
+    for one in notices:
+        if name := document_names.get(one.document_id or 0) or job_names.get(one.job_id or 0):
+            names[one.id] = harmless(name)
+    return names
 
 
-def _concerning(session: Session, rule: NotifyRule) -> tuple[int, Sequence[Notice], int]:
-    """Return the rule's position, the notices after it, and the new position."""
+def _notices_for(session: Session, rule: NotifyRule) -> _RuleNotices:
     notices = session.store.notices
-    since = notices.begin(_reader(rule))
-    read = notices.after(since, most=_READ_AT_ONCE)
-    concerned = [one for one in read if rule.concerns(one)]
+    position = notices.begin(_reader_name(rule))
+    unread = notices.after(position, most=_NOTICES_AT_ONCE)
+    concerned = [one for one in unread if rule.concerns(one)]
     # Failures of notification jobs cause no notification.
-    failed = [one.job_id for one in concerned if one.kind == "job.failed" and one.job_id is not None]
-    own = {
+    failed_ids = [one.job_id for one in concerned if one.kind == "job.failed" and one.job_id is not None]
+    notify_ids = {
         job.id
-        for part in chunks(failed)
+        for part in chunks(failed_ids)
         for job in session.reading.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
     }
-    return since, [one for one in concerned if one.job_id not in own], read[-1].id if read else since
+    to_report = [one for one in concerned if one.job_id not in notify_ids]
+    return _RuleNotices(position, to_report, unread[-1].id if unread else position)
 
 
-def _reader(rule: NotifyRule) -> str:
+def _reader_name(rule: NotifyRule) -> str:
     return f"notify:{rule.name}"
 
 
@@ -223,12 +235,12 @@ def _iso_now(session: Session) -> str:
     return str(iso(as_text(session.clock())))
 
 
-def _job(message: Message) -> NewJob:
+def _notify_job(message: Message) -> NewJob:
     payload = json.dumps(asdict(message), ensure_ascii=False)
     return NewJob(NOTIFY, payload=payload, name=message.subject, priority=_PRIORITY)
 
 
-def _refuse_unknown(address: str) -> None:
+def _require_channel(address: str) -> None:
     scheme = address.partition(":")[0]
     known = [point.name for point in find(group=_CHANNELS)]
     if scheme not in known:
@@ -240,24 +252,24 @@ def _refuse_unknown(address: str) -> None:
 
 def _note_lasting_conditions(session: Session) -> None:
     wanted = {kind for rule in session.settings.notify for kind in rule.when}
-    looks = {"worker.silent": _silent, "disk.low": _disk_low, "queue.old": _old}
-    for kind, look in looks.items():
+    searches = {"worker.silent": _lost_workers, "disk.low": _full_disks, "queue.old": _old_queue}
+    for kind, find_episodes in searches.items():
         if kind in wanted:
-            session.store.notices.note(kind, list(look(session)))
+            session.store.notices.note(kind, list(find_episodes(session)))
 
 
-def _silent(session: Session) -> Iterator[Episode]:
+def _lost_workers(session: Session) -> Iterator[Episode]:
     for one in Overview(session).lost_workers:
         yield Episode(one.id, f"worker {one.id} is {one.state}: {counted(one.running, 'job')} of it do not run")
 
 
-def _disk_low(session: Session) -> Iterator[Episode]:
+def _full_disks(session: Session) -> Iterator[Episode]:
     for one in Overview(session).live_workers:
         if one.is_disk_low:
             yield Episode(one.id, f"worker {one.id} starts no jobs: its disk is nearly full")
 
 
-def _old(session: Session) -> Iterator[Episode]:
+def _old_queue(session: Session) -> Iterator[Episode]:
     oldest = session.overview.counts().oldest_pending_at
     if oldest is None:
         return

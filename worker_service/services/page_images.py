@@ -35,12 +35,12 @@ WIDTHS = (240, 600, 1200, 1800)
 WIDTH = 1200
 
 _CACHE_BYTES_MAX = 512 << 20
-_SWEPT_FRACTION = 0.75
+_LEFT_BY_SWEEP_FRACTION = 0.75
 _PAGES_PER_SWEEP = 50
 _IDLE_SECONDS = 60.0
-_QUEUE_MAX = 4
-_WAIT_SECONDS = 45.0
-_CLOSE_SECONDS = 2.0
+_QUEUED_REQUESTS_MAX = 4
+_RENDER_SECONDS_MAX = 45.0
+_CLOSE_SECONDS_MAX = 2.0
 
 
 class NoPageImage(PagemillError, code="not_drawn", exit_code=66): ...
@@ -85,24 +85,25 @@ def page_image(
     page: int,
     width: int = WIDTH,
     *,
-    wait_seconds: float = _WAIT_SECONDS,
+    wait_seconds: float = _RENDER_SECONDS_MAX,
 ) -> PageImage:
-    """`width` is rounded to one of `WIDTHS`."""
+    """Return an image of the page, `width` pixels wide, rounded up to one of `WIDTHS`."""
     document = session.store.library.document(document_id)
     workspace = session.settings.workspace
     file = _file_to_render(workspace, document, session.store.library.files(document_id))
     source = workspace / file.path
     if not source.is_file():
         raise NoPageImage(f"{source} is no longer in the workspace", f"pagemill reindex {document.id} restores it")
-    known = min((one for one in WIDTHS if one >= width), default=WIDTHS[-1])
-    target = image_directory(workspace, document_id) / f"{file.id}-{page}-{known}.webp"
+    rounded_width = min((known for known in WIDTHS if known >= width), default=WIDTHS[-1])
+    target = image_directory(workspace, document_id) / f"{file.id}-{page}-{rounded_width}.webp"
     if not _is_cached(target):
-        typed = passwords.path_for(workspace, document)
-        password = typed.absolute() if typed.is_file() else None
-        renderer.render(_RenderRequest(source, password, document.settings, page, known, target), wait_seconds)
-        if renderer.must_sweep():
+        password_file = passwords.path_for(workspace, document)
+        password = password_file.absolute() if password_file.is_file() else None
+        request = _RenderRequest(source, password, document.settings, page, rounded_width, target)
+        renderer.render(request, wait_seconds)
+        if renderer.count_and_check_sweep():
             sweep(session)
-    return _cached(target)
+    return _read_cached(target)
 
 
 def why_no_image(session: Session, document: Document) -> NoPageImage | None:
@@ -114,7 +115,7 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 
 
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
-    """Raise `PageLocked` if the password does not open the file, as far as it can be tried."""
+    """Raise `PageLocked` if the password does not open the file. Ignore other reasons why it has no images."""
     delete_images(session.settings.workspace, [document.id])
     try:
         page_image(session, renderer, document.id, 1)
@@ -135,22 +136,25 @@ def delete_images(workspace: Path, document_ids: Sequence[int]) -> None:
 
 def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
     """Delete images of removed documents, then the least recently viewed ones."""
-    place = _cache_directory(session.settings.workspace)
-    ids = [int(folder.name) for folder in place.iterdir() if folder.name.isdigit()] if place.is_dir() else []
-    there = {one.id for one in session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else ()
-    delete_images(session.settings.workspace, [one for one in ids if one not in there])
-    found: list[tuple[float, int, Path]] = []
-    for path in place.glob("*/*"):
+    cache = _cache_directory(session.settings.workspace)
+    if not cache.is_dir():
+        return
+    if ids := [int(folder.name) for folder in cache.iterdir() if folder.name.isdigit()]:
+        documents = session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))
+        delete_images(session.settings.workspace, sorted({*ids} - {document.id for document in documents}))
+    viewed: list[tuple[float, int, Path]] = []
+    for path in cache.glob("*/*"):
         with suppress(OSError):
-            seen = path.stat()
-            found.append((seen.st_mtime, seen.st_size, path))
-    size = sum(one[1] for one in found)
-    left = size if size <= bytes_max else bytes_max * _SWEPT_FRACTION
-    for _, freed, path in sorted(found):
-        if size <= left:
+            status = path.stat()
+            viewed.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in viewed)
+    if total <= bytes_max:
+        return
+    for _, size, path in sorted(viewed):
+        if total <= bytes_max * _LEFT_BY_SWEEP_FRACTION:
             break
         path.unlink(missing_ok=True)
-        size -= freed
+        total -= size
 
 
 def _cache_directory(workspace: Path) -> Path:
@@ -158,7 +162,7 @@ def _cache_directory(workspace: Path) -> Path:
 
 
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """Prefer the original, unless it is newer than what was read."""
+    """Prefer the original. While it is read again or has failed, it may be newer than the stored pages."""
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
     if not document.has_pages_to_see:
@@ -167,13 +171,13 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
     for role in roles:
         for file in files:
             if file.role == role:
-                _refuse_locked(workspace, document)
+                _require_password(workspace, document)
                 return file
     raise NoPageImage(f"document {document.id} was read elsewhere: only its text is stored")
 
 
-def _refuse_locked(workspace: Path, document: Document) -> None:
-    """Refuse without the credential of the document, which belongs to one service."""
+def _require_password(workspace: Path, document: Document) -> None:
+    """Raise if the file needs a password that this process does not have: a credential is given to one service only."""
     if passwords.is_stored(workspace, document):
         return
     name = _password_credential(document.settings)
@@ -197,20 +201,20 @@ def _password_credential(settings: str) -> str | None:
 def _is_cached(target: Path) -> bool:
     try:
         # Record the view: a sweep deletes the least recently viewed images first.
-        os.utime(_words_of(target))
+        os.utime(_words_path(target))
         os.utime(target)
     except OSError:
-        return target.is_file() and _words_of(target).is_file()
+        return target.is_file() and _words_path(target).is_file()
     return True
 
 
-def _words_of(target: Path) -> Path:
+def _words_path(target: Path) -> Path:
     return target.with_suffix(".json")
 
 
-def _cached(target: Path) -> PageImage:
+def _read_cached(target: Path) -> PageImage:
     try:
-        stored = json.loads(_words_of(target).read_bytes())
+        stored = json.loads(_words_path(target).read_bytes())
     except (OSError, ValueError) as error:
         raise NoPageImage("the image has just been deleted", "reload the page") from error
     width, height = stored["size"]
@@ -220,7 +224,7 @@ def _cached(target: Path) -> PageImage:
 class PageRenderer:
     def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._settings, self._idle_seconds = settings, idle_seconds
-        self._requests: queue.Queue[_RenderRequest | None] = queue.Queue(_QUEUE_MAX)
+        self._requests: queue.Queue[_RenderRequest | None] = queue.Queue(_QUEUED_REQUESTS_MAX)
         self._lock = Lock()
         self._thread: Thread | None = None
         self._count = 0
@@ -243,7 +247,8 @@ class PageRenderer:
         except TimeoutError:
             raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
-    def must_sweep(self) -> bool:
+    def count_and_check_sweep(self) -> bool:
+        """Count a page. Return True for the first and then for every 50th one."""
         self._count += 1
         return self._count % _PAGES_PER_SWEEP == 1
 
@@ -255,7 +260,7 @@ class PageRenderer:
             with suppress(queue.Full):
                 self._requests.put_nowait(None)
             # Do not wait for a slow page: its renderer exits with this process.
-            thread.join(_CLOSE_SECONDS)
+            thread.join(_CLOSE_SECONDS_MAX)
 
     # --- in its own thread ---
 
@@ -271,10 +276,10 @@ class PageRenderer:
                     return
 
     def _serve_until_idle(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
+        with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
             begin = Begin(
-                Path(place) / "staging",
-                Path(place) / "keep",
+                Path(directory) / "staging",
+                Path(directory) / "keep",
                 sandbox=self._settings.sandbox,
                 grace_seconds=1.0,
                 extra_handlers=[PAGE_RENDERER],
@@ -291,7 +296,7 @@ class PageRenderer:
                         return
                     if request is None:
                         return
-                    _answer(pool, request, number, handler.facts.job_type)
+                    _handle_request(pool, request, number, handler.facts.job_type)
 
     def _refuse_all(self, error: Exception) -> None:
         with suppress(queue.Empty):
@@ -300,7 +305,7 @@ class PageRenderer:
                     request.rendered.set_exception(NoPageImage(f"no page can be rendered: {error}"))
 
 
-def _answer(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
+def _handle_request(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
     try:
         # Another request may have rendered it meanwhile.
         if not _is_cached(request.target):
@@ -321,7 +326,7 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
     if request.password is not None:
         inputs[PASSWORD] = request.password
     pool.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
-    ended = next(one for one in attempt_events(pool, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
+    ended = next(one for one in attempt_events(pool, seconds=_RENDER_SECONDS_MAX) if isinstance(one, Ended))
     if ended.code == "FORK_SERVER_DIED" and not is_retry:
         # It may have died before this page, which is not to blame then.
         _render(pool, request, number, job_type, is_retry=True)
@@ -333,6 +338,6 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
         raise NoPageImage(f"page {request.page} could not be rendered: {message[-1]}")
     request.target.parent.mkdir(parents=True, exist_ok=True)
     # Words first: an image that exists always has its words.
-    for path, target in zip(reversed(ended.files), (_words_of(request.target), request.target), strict=True):
+    for path, target in zip(reversed(ended.files), (_words_path(request.target), request.target), strict=True):
         move_file(path, target)
     shutil.rmtree(ended.files[0].parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""List, make and run schedules. Several ticks may run at once."""
+"""List, change and run schedules. Several ticks may run at the same time: each slot is taken once."""
 
 from __future__ import annotations
 
@@ -44,20 +44,25 @@ from worker_service.settings.cron_schedules import (
     slots_between,
 )
 
-TICKS = (
+HOW_TO_RUN_TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or write schedule_in_daemon = true above the first [table] of the "
     "settings, and restart the daemon"
 )
-_NOT_OF_A_NAME = re.compile(r"[^\w .-]+")
+_INVALID_IN_NAME = re.compile(r"[^\w .-]+")
+
+_FOLDER_NAME_MAX = 80
+"""In characters. Leaves room for a number in the name of a schedule."""
 
 WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
+"""How often a watched directory of this machine, or a folder at an address, is crawled."""
 
 
 class KnownSchedule(Struct, frozen=True):
     schedule: Schedule
     stored: StoredSchedule | None = None
-    """None: of the settings file."""
+    """None if the schedule is defined in the settings file."""
     fault: str = ""
+    """Why the stored definition cannot be read."""
 
 
 class ScheduleState(Struct, frozen=True):
@@ -71,18 +76,18 @@ class ScheduleState(Struct, frozen=True):
     next_at: str | None
     last_at: str | None
     last_slot: str | None
-    """None: started by a user, or never."""
+    """None if the last run was started by a user, or if there was none."""
     job_id: int | None
     job: Job | None
-    """None: no run, a batch, or a removed job."""
+    """None if nothing has run, if the run was a batch, or if the job was removed."""
     batch_id: int | None
     batch: Batch | None
     is_waiting: bool
-    """No tick has run for minutes."""
+    """A slot is overdue: no tick has run for minutes."""
     trouble: str | None
     paused_at: str | None
     definition: Mapping[str, Any] | None
-    """None: of the settings file, where alone it can be changed."""
+    """None if the schedule is defined in the settings file, where alone it can be changed."""
 
 
 class StartedSchedule(Struct, frozen=True):
@@ -115,26 +120,27 @@ class Tick(Struct, frozen=True):
     missed: Sequence[MissedSlots]
     troubles: Sequence[ScheduleFault]
     told: int
+    """Number of notification jobs that were enqueued."""
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
-    return [_state(session, one) for one in known_schedules(session)]
+    return [_state_of(session, one) for one in known_schedules(session)]
 
 
 def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
-    own = session.settings.schedule
-    names = {one.name for one in own}
-    stored = [_read_stored(session, one) for one in session.store.schedules.stored() if one.name not in names]
-    return [*map(KnownSchedule, own if with_settings else ()), *stored]
+    of_settings = session.settings.schedule
+    names = {schedule.name for schedule in of_settings}
+    stored = [_read_stored(session, row) for row in session.store.schedules.stored() if row.name not in names]
+    return [*map(KnownSchedule, of_settings if with_settings else ()), *stored]
 
 
 def overdue_schedules(session: Session) -> list[str]:
-    """Include those without a first tick."""
-    return [one.schedule.name for one in known_schedules(session) if _is_waiting(session, one)]
+    """Include schedules that no tick has seen."""
+    return [known.schedule.name for known in known_schedules(session) if _is_overdue(session, known)]
 
 
 def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
-    """Leave what fails to the next tick."""
+    """Start the work of all due slots. Report a schedule that fails; the next tick tries it again."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
@@ -148,6 +154,7 @@ def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
         try:
             _start_due_slots(session, schedule, started, missed)
         except PagemillError as error:
+            # A failing database ends the tick, but a job that breaks a rule is a fault of its schedule.
             if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
                 raise
             faults.append(ScheduleFault(schedule.name, str(error)))
@@ -164,8 +171,8 @@ def start_schedule_now(session: Session, name: str, *, owner: str | None = None)
 
 def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
     now = session.clock()
-    running = (one for one in known_schedules(session, with_settings=with_settings) if not _is_paused(one))
-    slots = (next_slot(one.schedule, now) for one in running)
+    schedules = known_schedules(session, with_settings=with_settings)
+    slots = [next_slot(known.schedule, now) for known in schedules if not _is_paused(known)]
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
@@ -192,40 +199,39 @@ def _start_due_slots(
     session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
 ) -> None:
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
-    after = store.last_handled_slot(schedule.name, plan)
-    if after is None:
+    last_slot = store.last_handled_slot(schedule.name, plan)
+    if last_slot is None:
         store.begin(schedule.name, plan)
         return
-    due, is_all = slots_between(schedule, after, now)
+    due, is_all = slots_between(schedule, last_slot, now)
     chosen = choose_slots(schedule, due, now)
     skipped = due[: len(due) - len(chosen)]
-    lost = MissedSlots(schedule.name, len(skipped), is_all, as_text(skipped[-1])) if skipped else None
-    if (
-        lost is not None
-        and not chosen
-        and store.skip_slots(schedule.name, plan, skipped[-1], lost.sentence, schedule.owner)
-    ):
-        missed.append(lost)
+    unreported = MissedSlots(schedule.name, len(skipped), is_all, as_text(skipped[-1])) if skipped else None
+    if unreported is not None and not chosen:
+        if store.skip_slots(schedule.name, plan, skipped[-1], unreported.sentence, schedule.owner):
+            missed.append(unreported)
+        return
     for slot in chosen:
         work = work_of(session, schedule, slot)
-        taken = store.take(schedule.name, plan, slot, work, "" if lost is None else lost.sentence)
+        taken = store.take(schedule.name, plan, slot, work, "" if unreported is None else unreported.sentence)
         if taken is None:  # a concurrent tick has taken the slot
             continue
         started.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
-        if lost is not None:
-            missed.append(lost)
-            lost = None
+        if unreported is not None:
+            missed.append(unreported)
+            unreported = None
 
 
 def _find_schedule(session: Session, name: str, owner: str | None = None) -> KnownSchedule:
-    known = {one.schedule.name: one for one in known_schedules(session) if owner is None or one.schedule.owner == owner}
-    if name in known:
-        return known[name]
-    names = f"the schedules are {', '.join(known)}" if known else "there are none: pagemill schedules add"
-    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, known, names))
+    visible = [known for known in known_schedules(session) if owner in (None, known.schedule.owner)]
+    by_name = {known.schedule.name: known for known in visible}
+    if name in by_name:
+        return by_name[name]
+    names = f"the schedules are {', '.join(by_name)}" if by_name else "there are none: pagemill schedules add"
+    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, by_name, names))
 
 
-def _state(session: Session, known: KnownSchedule) -> ScheduleState:
+def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
     schedule, stored = known.schedule, known.stored
     now, last = session.clock(), session.store.schedules.last_run(schedule.name)
     next_at = None if _is_paused(known) else next_slot(schedule, now)
@@ -255,7 +261,7 @@ def _state(session: Session, known: KnownSchedule) -> ScheduleState:
         job=next(iter(jobs), None),
         batch_id=batch_id,
         batch=batch,
-        is_waiting=_is_waiting(session, known),
+        is_waiting=_is_overdue(session, known),
         trouble=trouble,
         paused_at=None if stored is None else stored.paused_at,
         definition=None if stored is None else json.loads(stored.definition),
@@ -266,48 +272,50 @@ def _is_paused(known: KnownSchedule) -> bool:
     return known.stored is not None and known.stored.paused_at is not None
 
 
-def _is_waiting(session: Session, known: KnownSchedule) -> bool:
+def _is_overdue(session: Session, known: KnownSchedule) -> bool:
     if _is_paused(known):
         return False
     schedule = known.schedule
-    seen = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
-    due = None if seen is None else next_slot(schedule, seen)
-    return seen is None or (due is not None and session.clock() - due > LATE)
+    last_slot = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
+    if last_slot is None:
+        return True
+    due = next_slot(schedule, last_slot)
+    return due is not None and session.clock() - due > LATE
 
 
 # ── Schedules in the database ───────────────────────────────────────────────────────────────────────────────────────
-# `owner` is the only owner whose schedules the user may see and change; None for all.
+# `owner` limits what the user may see and change to the schedules of this owner; None is for all schedules.
 
 
 def add_schedule(session: Session, name: str, definition: Mapping[str, Any], *, owner: str = "") -> ScheduleState:
-    if name in [one.schedule.name for one in known_schedules(session)]:
+    if name in _known_names(session):
         raise Refused(f"there is a schedule {name!r}", "choose another name")
-    added = StoredSchedule(name, owner, definition_as_json(definition))
-    return _change(session, None, added)
+    return _save(session, None, StoredSchedule(name, owner, definition_as_json(definition)))
 
 
 def change_schedule(
     session: Session, name: str, definition: Mapping[str, Any], *, owner: str | None = None
 ) -> ScheduleState:
-    stored = _changeable(session, name, owner)
-    return _change(session, stored, replace(stored, definition=definition_as_json(definition)))
+    stored = _find_stored(session, name, owner)
+    return _save(session, stored, replace(stored, definition=definition_as_json(definition)))
 
 
 def pause_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
-    stored = _changeable(session, name, owner)
-    return _change(session, stored, replace(stored, paused_at=stored.paused_at or as_text(session.clock())))
+    stored = _find_stored(session, name, owner)
+    return _save(session, stored, replace(stored, paused_at=stored.paused_at or as_text(session.clock())))
 
 
 def resume_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
-    stored = _changeable(session, name, owner)
+    stored = _find_stored(session, name, owner)
     if stored.paused_at is not None:
-        schedule = _parse(session, stored).schedule
+        schedule = _read_definition(session, stored).schedule
+        # Otherwise the slots of the pause would count as missed.
         session.store.schedules.skip_slots(name, schedule.plan, session.clock(), "")
-    return _change(session, stored, replace(stored, paused_at=None))
+    return _save(session, stored, replace(stored, paused_at=None))
 
 
 def remove_schedule(session: Session, name: str, *, owner: str | None = None) -> None:
-    session.store.schedules.change(_changeable(session, name, owner), None, actor=session.actor)
+    session.store.schedules.change(_find_stored(session, name, owner), None, actor=session.actor)
 
 
 def watch_folder(
@@ -319,51 +327,55 @@ def watch_folder(
     every: str | None = None,
     name: str | None = None,
 ) -> tuple[ScheduleState, StartedSchedule]:
-    """Change the schedule of the folder, or add one."""
-    table = {"folder": folder, **(options or {})}
+    """Change the schedule that crawls the folder, or add one, and start it."""
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
     every = every or (WATCH_DIRECTORY if is_directory else WATCH_ADDRESS)
-    definition = {"cron": cron_every(every), "crawl": table}
-    watching = [one.schedule.name for one in known_schedules(session) if _watches(one, folder, owner)]
-    if watching:
-        state = change_schedule(session, watching[0], definition)
+    definition = {"cron": cron_every(every), "crawl": {"folder": folder, **(options or {})}}
+    existing = [known.schedule.name for known in known_schedules(session) if _crawls(known, folder, owner)]
+    if existing:
+        state = change_schedule(session, existing[0], definition)
     else:
-        state = add_schedule(session, name or _name_of_watch(session, folder), definition, owner=owner)
+        state = add_schedule(session, name or _new_name_for(session, folder), definition, owner=owner)
     return state, start_schedule_now(session, state.name)
 
 
-def _watches(known: KnownSchedule, folder: str, owner: str) -> bool:
+def _crawls(known: KnownSchedule, folder: str, owner: str) -> bool:
     crawl = known.schedule.crawl
     crawled = crawl.get("folder") if isinstance(crawl, Mapping) else crawl
     return known.stored is not None and known.schedule.owner == owner and crawled == folder
 
 
-def _name_of_watch(session: Session, folder: str) -> str:
-    base = _NOT_OF_A_NAME.sub("-", folder.rstrip("/").rpartition("/")[2]).lstrip(" .-")[:80] or "folder"
-    taken = {one.schedule.name for one in known_schedules(session)}
+def _new_name_for(session: Session, folder: str) -> str:
+    last_part = folder.rstrip("/").rpartition("/")[2]
+    base = _INVALID_IN_NAME.sub("-", last_part).lstrip(" .-")[:_FOLDER_NAME_MAX] or "folder"
+    taken = _known_names(session)
     names = (base if number == 1 else f"{base} {number}" for number in count(1))
     return next(name for name in names if name not in taken)
 
 
-def _changeable(session: Session, name: str, owner: str | None) -> StoredSchedule:
+def _known_names(session: Session) -> set[str]:
+    return {known.schedule.name for known in known_schedules(session)}
+
+
+def _find_stored(session: Session, name: str, owner: str | None) -> StoredSchedule:
     stored = _find_schedule(session, name, owner).stored
     if stored is None:
         raise Refused(f"{name!r} is defined in the settings file", "change it there")
     return stored
 
 
-def _change(session: Session, before: StoredSchedule | None, after: StoredSchedule) -> ScheduleState:
-    known = _parse(session, after)
+def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule) -> ScheduleState:
+    known = _read_definition(session, after)
     # Refuse now what a tick could not start, such as a folder that does not exist.
     work_of(session, known.schedule, session.clock())
     if before != after:
         session.store.schedules.change(before, after, actor=session.actor)
         session.store.schedules.begin(after.name, known.schedule.plan)
-    return _state(session, known)
+    return _state_of(session, known)
 
 
-def begin_schedules(session: Session) -> None:
-    """Begin those that an undo has restored."""
+def begin_restored_schedules(session: Session) -> None:
+    """Handle the slots of schedules that an undo has restored, from now on."""
     for stored in session.store.schedules.stored():
         plan = _read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:
@@ -375,14 +387,14 @@ def definition_as_json(definition: Mapping[str, Any]) -> str:
 
 
 def _read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
-    """Return a schedule that starts nothing for a row that cannot be read."""
+    """Return a schedule with a `fault`, which starts nothing, if the definition cannot be read."""
     try:
-        return _parse(session, stored)
+        return _read_definition(session, stored)
     except BadInput as error:
         return KnownSchedule(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
 
 
-def _parse(session: Session, stored: StoredSchedule) -> KnownSchedule:
+def _read_definition(session: Session, stored: StoredSchedule) -> KnownSchedule:
     table = {**json.loads(stored.definition), "name": stored.name, "owner": stored.owner}
     try:
         schedule = read_schedule(table, "schedule")

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def find_documents(session: Session, request: SearchRequest) -> SearchResult:
     require_batches(session, () if request.batch_id is None else (request.batch_id,))
-    return session.search.find(request, lambda: _meaning(session, request.text))
+    return session.search.find(request, lambda: _meaning_of(session, request.text))
 
 
 def read_added(text: str | None) -> str | None:
-    """Parse such as 3d (ago) or 2026-11-18."""
+    """Parse `3d` (ago) or `2026-11-18`."""
     return as_text(read_past(text, now=wall_clock())) if text else None
 
 
@@ -46,7 +46,10 @@ def _embedder(setting: str, model: str, passages: str = "") -> Embedder:
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
-    """Return the model of the vectors, which may be the one before the set one."""
+    """Return the embedder that made the stored vectors; while they are replaced, it is not yet the one of the settings.
+
+    `name` is model/version/edition of the passages.
+    """
     from worker_service.base.embedding import BUNDLED
 
     model = name.rsplit("/", 2)[0]
@@ -56,11 +59,11 @@ def _embedder_named(name: str, settings: Settings) -> Embedder | None:
     return None if settings.embeddings == BUNDLED else _embedder(settings.embeddings, model)
 
 
-def _meaning(session: Session, text: str) -> Meaning | None:
-    """Return None while a model lacks vectors or does not answer."""
+def _meaning_of(session: Session, text: str) -> Meaning | None:
+    """Return the vector of the text; None while no model has vectors of all pages, or if the model does not answer."""
     name = None if session.settings.embeddings == "off" else session.store.embeddings.model()
-    embedder = name and _embedder_named(name, session.settings)
-    if not name or not embedder:
+    embedder = None if name is None else _embedder_named(name, session.settings)
+    if name is None or embedder is None:
         return None
     from worker_service.base.embedding import EmbeddingUnavailable
     from worker_service.store.search import Meaning

@@ -9,7 +9,7 @@ from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Action, Changed
 from worker_service.services.database import Session
 from worker_service.services.job_control import apply_owner_policy
-from worker_service.services.schedules import begin_schedules
+from worker_service.services.schedules import begin_restored_schedules
 
 _ACTIONS_MOST = 1000
 
@@ -51,7 +51,7 @@ def undo_action(session: Session, action: Action) -> Changed:
     """Leave jobs that have changed since."""
     if action.is_of_schedule:
         session.store.schedules.undo(action.id, actor=session.actor)
-        begin_schedules(session)
+        begin_restored_schedules(session)
         return Changed(action.id, ())
     changed = session.store.steering.undo(action.id, actor=session.actor)
     if action.verb != "cancel":

@@ -77,7 +77,7 @@ def submit_files(
 def address_for(session: Session, word: str, *, owner: str) -> str:
     """Return the address to notify. Raise `NotAllowed` if not everybody may name it."""
     address = notifications.read_address(session, word.strip(), owner=owner)
-    if not notifications.is_for_everybody(session, address, owner=owner):
+    if not notifications.is_allowed_address(session, address, owner=owner):
         raise NotAllowed(
             "only your own address and those that the setting notify_allow lists can be notified", "write me"
         )

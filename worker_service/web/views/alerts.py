@@ -14,7 +14,7 @@ from worker_service.services.database import Session
 from worker_service.services.health import Level, health_reasons
 from worker_service.services.job_advice import NEXT_MOVES_BY_GATE
 from worker_service.services.overview import Overview, title_of_pause
-from worker_service.services.schedules import TICKS, overdue_schedules
+from worker_service.services.schedules import HOW_TO_RUN_TICKS, overdue_schedules
 from worker_service.web.views.template_filters import capitalised
 
 _BATCHES_MAX = 5
@@ -95,7 +95,7 @@ def _missing(session: Session) -> Iterator[Alert]:
 def _schedules(session: Session) -> Iterator[Alert]:
     if names := overdue_schedules(session):
         title = f"The scheduler is off: {', '.join(names)} will not start"
-        yield Alert(Level.WARNING, title, "", capitalised(TICKS))
+        yield Alert(Level.WARNING, title, "", capitalised(HOW_TO_RUN_TICKS))
 
 
 # ── Batches ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -42,7 +42,7 @@ def schedules_page(request: Request, session: Session) -> Response:
         title="Schedules",
         schedules=found,
         off=[one.name for one in found if one.is_waiting],
-        how_to_start=schedules.TICKS,
+        how_to_start=schedules.HOW_TO_RUN_TICKS,
     )
 
 
