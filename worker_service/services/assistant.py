@@ -1,6 +1,6 @@
-"""The tools of AI assistants, by the Model Context Protocol. They read the names, parameters and docstrings.
+"""Tools for AI assistants by the Model Context Protocol. Assistants see their names, parameters and docstrings.
 
-`search` and `fetch` have the shape of connectors. Imported only where a server starts.
+`search` and `fetch` have the form that connectors require.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: boo
 
 
 def _readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the text of errors, which the server hides."""
+    """Raise errors whose text the server shows; it hides the text of others."""
 
     @functools.wraps(tool)
     def call(*arguments: Any, **named: Any) -> Any:

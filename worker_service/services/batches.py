@@ -30,7 +30,7 @@ from worker_service.services.enqueue import enqueue_jobs, with_lost_files_forced
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
 
 PRIORITY = 3
-"""High: a user is waiting for it."""
+"""High, because a user waits for the batch."""
 
 _UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
 _LIVE_BATCHES_SHOWN_MAX = 3
@@ -49,7 +49,7 @@ class BatchProgress(Struct, frozen=True):
     pages: int
     pages_read: int
     pages_left: int | None
-    """None while some unread file is not counted."""
+    """None until the pages of all unread files are counted."""
     pages_a_minute: float | None
     """Average of the last five minutes; None if too few pages were read."""
     seconds_left: float | None
@@ -63,7 +63,7 @@ class BatchProgress(Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Of pages if all are counted, otherwise of files, otherwise of jobs."""
+        """Return the share of pages if all are counted, else of files, else of jobs."""
         if self.pages_left is not None and self.pages:
             part, total = self.pages_read, self.pages_read + self.pages_left
         else:
@@ -212,10 +212,9 @@ def add_batch(
     actions: Sequence[Mapping[str, Any]] = (),
     notify: str = "",
 ) -> BatchAdded:
-    """Add a batch with its jobs, all or none.
+    """Add a batch with all its jobs.
 
-    `asked` is kept for display. When the batch ends, a job is made from each of `actions` (job_type, payload), and the
-    end is reported to the address `notify`.
+    `asked` is kept for display. At the end, a job is made from each of `actions`, and `notify` gets a message.
     """
     new = NewBatch(
         owner,
@@ -256,7 +255,7 @@ def submit_batch(
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
 ) -> SubmittedBatch:
-    """Start a batch unless no job is new: repeating a command replaces no batch."""
+    """Start a batch only if some job is new, so that a repeated command replaces no batch."""
     jobs, live = submission.jobs, submission.work.live
     added: BatchAdded | None = None
     to_insert = [position for position in range(len(jobs)) if position not in live]
@@ -277,7 +276,7 @@ def submit_batch(
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
-    """Return the owner's active batches, which will wait when batch `by` (None: a new one) starts."""
+    """Return the owner's active batches, which will wait when batch `by` (None: a new batch) starts."""
     if not owner or _policy(session) is not OwnerPolicy.REPLACE:
         return []
     active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items

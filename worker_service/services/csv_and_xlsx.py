@@ -19,7 +19,7 @@ LIST_COLUMNS = (
 
 
 def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> Iterator[str]:
-    """Sanitise the cells. Excel reads UTF-8 only after a byte order mark, which other programs misread."""
+    """Yield lines of sanitised cells. Excel needs a byte order mark before UTF-8; other programs misread it."""
     if is_for_excel:
         yield "\ufeff"
     for row in chain([headers], rows):

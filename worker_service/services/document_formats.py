@@ -42,5 +42,5 @@ FORMATS: Mapping[str, DocumentFormat] = {
 
 
 def write_format(session: Session, document: Document, form: str) -> Iterator[str]:
-    """Return the parts. Reading the pages fails at once, not while parts are sent."""
+    """Return the parts of the format. Errors of reading pages are raised before the first part is sent."""
     return FORMATS[form].write(session, document, structured_pages(session, document.id))

@@ -13,7 +13,7 @@ from worker_service.services.documents import forget_passwords
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _PAUSE_SECONDS = 0.005
-"""For other writers, which poll for the write lock every millisecond."""
+"""Lets other writers in, which try the write lock every millisecond."""
 
 
 def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
@@ -21,7 +21,7 @@ def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
 
 
 def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
-    """Return the result and the files that a daemon has to delete."""
+    """Return the result, and the files that this user may not delete: a daemon deletes them."""
     store, workspace = session.store, session.settings.workspace
     removed = store.removal.remove_documents([document.id for document in documents], actor=session.actor)
     while store.removal.forget_gone(FORGOTTEN_AT_ONCE):

@@ -28,7 +28,7 @@ class DocumentPage(Struct, frozen=True):
     items: Sequence[Document]
     next: int | None
     not_brought_in: Sequence[Job]
-    """Failed before there was a document; only on the first page."""
+    """Jobs that failed before they made a document; only with the first page of the list."""
     are_more_not_brought_in: bool
 
 
@@ -119,7 +119,7 @@ def record_document(session: Session, request: DocumentRequest, *, platform: str
 
 
 def has_only_own_text(session: Session, document_id: int) -> bool:
-    """Neither OCR quality nor language can change the text of such a document."""
+    """Return True if OCR settings cannot change the text."""
     pages = session.library.page_summaries(document_id)
     return bool(pages) and all(one.method in ("layer", "rows", "blank") for one in pages)
 

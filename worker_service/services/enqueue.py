@@ -33,7 +33,7 @@ def enqueue(
     *,
     is_checked: bool = True,
 ) -> Enqueued:
-    """`once_per`: one job per period, even after that job has ended."""
+    """Enqueue a job. With `once_per`, a period has one job, even after that job has ended."""
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
@@ -59,7 +59,7 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Force the download of known files whose copies were deleted by hand."""
+    """Force the download of known files whose copies were deleted."""
     made = [*jobs]
     brought: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for at, job in enumerate(jobs):
@@ -80,7 +80,6 @@ def check_action_payload(session: Session, action: DeferredAction) -> None:
 
 
 def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None:
-    """`otherwise` ends the message."""
     schemas = session.store.overview.payload_schemas(job.job_type)
     if not schemas or None in schemas:
         return
@@ -120,7 +119,7 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Raise `BadInput` for a word that no worker knows."""
+    """Return warnings for words that are known but not installed. Raise `BadInput` for unknown words."""
     described = _choices(session)
     warnings: list[str] = []
     for key, wanted in asked.items():

@@ -1,4 +1,4 @@
-"""What a failure means and what helps, by error code."""
+"""Explanations and remedies for failures, by error code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Helps = Literal["", "retry", "password", "upload"]
 class Explanation(Struct, frozen=True):
     happened: str
     advice: str = ""
-    """Empty: the remedy of the error itself."""
+    """Empty: the error's own remedy is shown."""
     helps: Helps = ""
 
 
@@ -147,9 +147,9 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
 _OTHER_OPTIONS_HELP = ("LANGUAGE_UNKNOWN", "SETTINGS_INVALID", "CPU_TIME_USED_UP", "PAGES_TOO_LARGE")
 
 _FAMILIES = {"BROKEN": "_BROKEN", "NOTHING": "_EMPTY", "TOO_LARGE": "_TOO_LARGE"}
-"""Of codes such as SHEET_BROKEN."""
+"""Explanations of codes such as SHEET_BROKEN."""
 _NUMBERED = ("HTTP", "SMTP", "EXIT")
-"""Of codes such as HTTP_503."""
+"""Explanations of codes such as HTTP_503."""
 
 
 def explanation_of(code: str) -> Explanation | None:
@@ -160,7 +160,6 @@ def explanation_of(code: str) -> Explanation | None:
 
 
 def may_read_again(code: str) -> bool:
-    """By another attempt, or with other options."""
     known = explanation_of(code)
     return known is None or known.helps in ("retry", "password") or code in _OTHER_OPTIONS_HELP
 

@@ -18,7 +18,7 @@ from worker_service.services.jobs import each_job
 
 
 class OpenFailure(Struct, frozen=True):
-    """Neither retried nor dismissed since."""
+    """A failure that was neither retried nor dismissed."""
 
     id: int
     job_id: int
@@ -59,7 +59,6 @@ def list_failures(
     limit: int = 50,
     before_id: int | None = None,
 ) -> FailurePage:
-    """`owner` None: of all owners."""
     rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
     found = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]

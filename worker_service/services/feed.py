@@ -1,7 +1,7 @@
 """Events: status changes of jobs, notices, and the progress of running jobs.
 
-A cursor is the id of the last notice and of the last status change, with its job: ids of changes may be reused, ids of
-jobs never. While the change belongs to that job, everything after it has a higher id.
+A cursor has the ids of the last notice and the last change, and the change's job. Ids of changes may be reused, ids of
+jobs never: as long as the change belongs to that job, all later changes have higher ids.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class NewEvents(Struct, frozen=True):
     moves: Sequence[JobMove]
     notices: Sequence[Notice]
     is_all: bool
-    """False if there are more events already."""
+    """False: more events are waiting."""
     is_lost: bool = False
-    """The cursor belongs to deleted rows or to another copy of the database."""
+    """The cursor is of rows that were deleted, or of another copy of the database."""
 
 
 def parse_cursor(text: str) -> EventCursor:

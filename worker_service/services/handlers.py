@@ -46,7 +46,7 @@ def run_one_job(
     platform: str = "local",
     directory: Path | None = None,
 ) -> Iterator[AttemptEvent]:
-    """Yield the outcome last. Without a `directory`, the files are deleted at the end."""
+    """Run one attempt. Yield its outcome last. Without a `directory`, its files are deleted at the end."""
     settings.hand_to_handlers()
     text = read_payload(payload, (), settings.payload_bytes_max, stdin)
     with ExitStack() as stack:
@@ -98,7 +98,6 @@ def examine_online(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_credentials(settings: Settings) -> Ended | str:
-    """Return why it cannot run, as text."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         begin = Begin(
             Path(directory) / "staging",

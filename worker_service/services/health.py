@@ -18,7 +18,7 @@ FREE_SPACE = "free some space: `pagemill stats` shows what each owner keeps, `pa
 
 
 class Level(IntEnum):
-    """Exit codes of monitoring plugins."""
+    """The values are the exit codes of monitoring plugins."""
 
     OK = 0
     WARNING = 1
@@ -45,11 +45,10 @@ class Health(Struct, frozen=True):
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
     failures: int = 0
-    """They do not change the level."""
+    """Does not change the level."""
 
 
 def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
-    """`oldest_most`: how long the oldest pending job may wait."""
     found = health_reasons(overview, oldest_most=oldest_most)
     return Health(
         max((reason.level for reason in found), default=Level.OK),

@@ -1,7 +1,4 @@
-"""Requests with an Idempotency-Key, executed once.
-
-The transaction of the first effect writes the key; the answer follows. A repetition in between waits.
-"""
+"""Requests with an Idempotency-Key, executed once. A repetition waits for the first one's answer."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class StoredResponse(Struct, frozen=True):
 
 
 def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
-    """`wish` is a digest of the request. An error of `grant` frees the key."""
+    """Run `grant` once per key. `wish` is a digest of the request. An error of `grant` frees the key."""
     keys = session.store.idempotency_keys
     if (earlier := keys.find(key)) is None:
         try:

@@ -1,4 +1,4 @@
-"""Why a job waits, fails or does not progress, and what helps."""
+"""Reasons why a job waits, fails or makes no progress, and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change jobs. A bulk change is planned, confirmed, and done in one transaction."""
+"""Change jobs: plan a change, have it confirmed, and apply it."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Plan(Struct, frozen=True):
     jobs: int
     sample: Sequence[Job]
     failing: Sequence[int]
-    """Documents that the change will make fail."""
+    """Documents that will fail."""
     error_code: str
     priority: int | None = None
     is_partial: bool = False
-    """There may be more: counting took too long."""
+    """Counting took too long, so there may be more jobs."""
 
     @property
     def is_single(self) -> bool:
@@ -81,7 +81,7 @@ def make_plan(
     priority: int | None = None,
     seconds: float = float("inf"),
 ) -> Plan:
-    """`seconds` limits the counting, not the change."""
+    """Count the jobs and documents of a change, for up to `seconds`. The change itself has no limit."""
     if verb == "priority":
         priority = read_priority(priority)
     chosen = _chosen_jobs(session, verb, selector)
@@ -109,7 +109,7 @@ def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> 
 
 
 def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """Return the jobs that had a scheduled time."""
+    """Start pending jobs now. Return the jobs that had a later start time."""
     require_jobs(session, ids)
     for job in each_job(session, ids):
         if job.status is not Status.PENDING:
@@ -119,7 +119,7 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
-    """Return the jobs that have not ended, with a possible reason."""
+    """Wait up to `seconds`. Return the jobs that have not ended, with a reason."""
     for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
         if not left:
             return {}
@@ -174,7 +174,6 @@ def apply_owner_policy(session: Session, changed: Changed) -> Changed:
 
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
-    """Pause the scope 'type' or 'owner' with a name, or 'all'."""
     until = None if length is None else add_duration(session.clock(), parse_length(length))
     session.store.steering.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
@@ -189,7 +188,7 @@ def unpause(session: Session, scope: str, name: str) -> None:
 
 
 def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str:
-    """Until the worker restarts. Without an id, there must be one live worker."""
+    """Set the slots until the worker restarts. The id may be left out if there is one live worker."""
     if not 1 <= slots <= SLOTS_MOST:
         raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
     alive = [one.id for one in Overview(session).live_workers]

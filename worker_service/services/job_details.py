@@ -1,4 +1,4 @@
-"""Everything about one job. A listing of jobs needs none of it."""
+"""Details of one job, which a list of jobs does not need."""
 
 from __future__ import annotations
 

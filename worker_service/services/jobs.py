@@ -27,7 +27,7 @@ class JobPage(Struct, frozen=True):
 
 class FoundJobs(JobPage, frozen=True):
     is_partial: bool
-    """There may be more jobs below `next`."""
+    """The search took too long; more jobs may be found below `next`."""
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
@@ -42,7 +42,7 @@ def find_jobs(
     before_id: int | None = None,
     seconds: float,
 ) -> FoundJobs:
-    """Search for about `seconds`: some selectors have no index."""
+    """List jobs. Search for about `seconds`, because some selectors have no index."""
     reading, most = session.reading, limit + 1
     found, above = list[Job](), 1
     for above, below in id_ranges(session, seconds, before_id=before_id):
@@ -53,7 +53,7 @@ def find_jobs(
 
 
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (first, before), newest first, for about `seconds`."""
+    """Yield ranges of ids (first, before), newest first, for about `seconds`."""
     start, size = time.monotonic(), _FIRST_RANGE
     below, deadline = session.reading.newest_id() + 1, start + seconds
     if before_id is not None:

@@ -23,7 +23,7 @@ class TermCounts(Struct, frozen=True):
     document: Document
     page: int | None
     counts: Sequence[int | None]
-    """None: the document has no text yet."""
+    """None: the document has not been read yet."""
 
     @property
     def is_read(self) -> bool:
@@ -53,7 +53,7 @@ def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequenc
 def count_keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
 ) -> Iterator[KeywordPart]:
-    """Yield at least one part, which fits in memory."""
+    """Yield counts in parts that fit in memory, at least one."""
     if not terms:
         raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(

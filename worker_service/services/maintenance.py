@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Return False if a sound one exists."""
+    """Return False if the database exists."""
     return opening.initialise(
         settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
     )
@@ -49,7 +49,7 @@ def backup(
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
-    """Overwrite no file. In a directory, only the newest `keep` copies stay."""
+    """Write a backup to a new file. In a directory, keep only the newest `keep` backups."""
     from worker_service.store.backup import back_up
 
     path, older = target, list[Path]()

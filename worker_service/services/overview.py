@@ -1,4 +1,4 @@
-"""State of the service."""
+"""The state of workers, nodes, queue and pauses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MISSED_HEARTBEATS_MAX = 3
 
 class CheckedWorker(WorkerState, frozen=True):
     state: str = ""
-    """dead, dying, silent, no row, draining, disk low or alive."""
+    """One of dead, dying, silent, no row, draining, disk low, alive."""
 
     @property
     def is_alive(self) -> bool:
@@ -35,7 +35,7 @@ class CheckedWorker(WorkerState, frozen=True):
 
 
 class CheckedNode(NodeRow, frozen=True):
-    """The state is `down` if the node's daemon is dead, whatever the row says."""
+    """The state is `down` if the daemon of the node is dead, whatever its row says."""
 
     jobs: Sequence[int] = ()
 
@@ -45,8 +45,6 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """Parts of the state, each queried when it is first used."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self.settings = session.settings
@@ -62,7 +60,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """Include workers that running jobs name but that have no row."""
+        """All workers, also those without a row that running jobs name."""
         overview = self._session.overview
         checked = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():

@@ -64,12 +64,10 @@ def _number_or_text(text: str) -> str | int | float:
 
 
 class PageRecognition(Struct, frozen=True):
-    """How a page was recognised, decoded from its stored layout."""
-
     languages: list[str] = field(default=[], name="written_in")
     """Languages detected on the page; empty if the user chose some."""
     engines: list[str] = field(default=[], name="readers")
-    """OCR engine of the first pass, then that of the second pass if it contributed words."""
+    """OCR engine of the first pass, and of the second if it contributed words."""
     lines: list[list[msgspec.Raw]] = []
     second_pass_lines: list[int] = field(default=[], name="second")
     """Numbers of the lines with words from the second pass."""

@@ -66,7 +66,7 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """`ids` are such as 42, batch:7 or document:3; `chosen` has other fields, as written."""
+    """Parse `ids` such as 42, batch:7 or document:3, and the other fields in `chosen`."""
     named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
     for field, number in map(read_job_reference, ids):
         named[field][number] = None
@@ -159,7 +159,7 @@ def read_past(text: str, *, now: datetime) -> datetime:
 
 
 def check_text(label: str, word: str) -> str:
-    """Refuse what is not UTF-8 or has a NUL byte: it cannot be stored."""
+    """Raise `BadInput` for text that cannot be stored: not UTF-8, or with a NUL byte."""
     try:
         word.encode()
     except UnicodeEncodeError as error:
@@ -186,7 +186,7 @@ def _split(words: Sequence[str]) -> list[str]:
 
 
 def read_pages(text: str | None) -> tuple[int, int | None]:
-    """Parse 3-5, 3-, -5 or 3; None as last page means no limit."""
+    """Parse 3-5, 3-, -5 or 3. None as the last page means no limit."""
     if text is None:
         return 1, None
     found = _PAGES.fullmatch(text.strip())

@@ -30,7 +30,7 @@ _LARGEST = 2**31 - 1
 
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """`words`: values as written, by column name; `assignments` change the payload."""
+    """Parse `words`, values by column name; its `assignments` change the payload."""
     given = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", given["job_type"]))
     # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
@@ -106,7 +106,7 @@ def _dump_json(value: object) -> str:
 
 
 def _assign(value: dict[str, object], assignment: str) -> None:
-    """Descend into an object at a dot. Take as text what is not JSON."""
+    """Set a field of the payload; a dot leads into an object. A value that is not JSON is text."""
     path, equals, word = check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):

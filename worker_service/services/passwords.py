@@ -1,7 +1,7 @@
-"""Typed passwords of PDFs: a file for each document, which only its own child processes may read.
+"""Typed passwords of PDFs, in a file for each document, which only its child processes may read.
 
-They are not rows, so that no backup, list, log or report contains one. The name is a digest of the document's key,
-because the document may not exist yet. Unless it is to be kept, a password is deleted when no job needs it.
+Passwords are not rows, so that no backup, list, log or report has them. A file is named by a digest of the document's
+key, because the document may not exist yet. Unless it is kept, a password is deleted when no job needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BYTES_MAX = 1000
 _GRACE_SECONDS = 60.0
-"""From writing a password to inserting its job."""
+"""Maximum time from writing a password to inserting its job."""
 
 
 class DocumentPassword(Struct, frozen=True):
@@ -52,7 +52,7 @@ def check(password: str) -> str:
 
 
 def save(workspace: Path, typed: DocumentPassword) -> None:
-    """Give the group access only where it shares the workspace."""
+    """Write the password. The group gets access only if it shares the workspace."""
     target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
     seen = workspace.stat()

@@ -21,7 +21,7 @@ class FileFault(NamedTuple):
 
 
 def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Compare existence, size and, with `with_digests`, all bytes."""
+    """Yield files that are missing or have another size; `with_digests` compares all bytes."""
     last = 0
     while rows := store.removal.published_files(after=last, most=_ROWS_AT_ONCE):
         for row in rows:

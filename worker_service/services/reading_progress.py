@@ -1,4 +1,4 @@
-"""Progress of reading, in the same words wherever it is shown."""
+"""Progress of reading, in the same words on all surfaces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _document_progress(document: Document, read: int, lately: int, seconds: floa
 
 
 def batch_progress(found: BatchDetails) -> ReadingProgress:
-    """In files, of a single file in pages, without files in jobs."""
+    """Count files; of a single file its pages; without files, jobs."""
     now, batch = found.progress, found.batch
     done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
     unit = "file" if now.files else "job"

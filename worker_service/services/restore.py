@@ -1,7 +1,7 @@
 """Replace the database with a backup.
 
-Jobs that ended after the backup run again; jobs that were enqueued after it are gone. Every later attempt has a higher
-fence, so late results match no row. Published files never change; missing ones are reported.
+Jobs that ended after the backup run again; jobs enqueued after it are gone. Later attempts have higher fences, so that
+late results match no row. Published files stay; missing files are reported.
 """
 
 from __future__ import annotations

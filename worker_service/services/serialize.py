@@ -18,7 +18,7 @@ HELD = ("payload", "result", "asked", "actions")
 
 
 def as_object(value: Any) -> Any:
-    """Convert everything in the value, leaving out UNSET fields; a job also gets its `state`."""
+    """Convert a value and all in it. UNSET fields are left out; a job also gets its `state`."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
         return value
     if isinstance(value, IntEnum):
@@ -59,7 +59,7 @@ def _of_a_name(name: str, value: object) -> Any:
 
 
 def _finite(digits: str) -> float | str:
-    """Keep the digits of 1e999, which is infinite as a float."""
+    """Parse a number. Keep the digits of 1e999, which would be infinite as a float."""
     number = float(digits)
     return number if math.isfinite(number) else digits
 

@@ -1,6 +1,7 @@
 """The address of the running server, in a file beside the database.
 
-The server locks the file, so a leftover means nothing. Others may write there: links and odd text are ignored.
+The server locks the file, so a file without a lock is ignored. Others may write to the directory, so are links and odd
+text.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _NAMED_MAX = 50
 
 
 def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Return the ones that were tagged. Actions of new tags start once per generation."""
+    """Return the documents that were tagged. Actions of new tags start once per generation."""
     tags = require_tags(words)
     return [one for some in chunks(document_ids) for one in session.store.tags.add(some, tags)]
 
@@ -30,7 +30,6 @@ def count_tags(session: Session, owner: str | None = None) -> Sequence[TagCount]
 
 
 def name_tags(session: Session, owner: str | None = None) -> Sequence[str]:
-    """Faster than counting them."""
     return session.store.tags.names(owner, most=_NAMED_MAX)
 
 
@@ -47,7 +46,7 @@ def actions_of_tags(session: Session, owner: str | None = None) -> Sequence[TagA
 
 
 def add_tag_action(session: Session, tag: str, word: str, *, owner: str = "", on_failure: bool = False) -> bool:
-    """`word` is TYPE or TYPE={"url": "…"}. Return False if the tag has it."""
+    """Add the action TYPE or TYPE={"url": "…"} to a tag. Return False if the tag has it."""
     action = read_action(word, _when(on_failure))
     check_action_payload(session, action)
     return session.store.tags.add_action(read_one_tag(tag), action, owner=owner)

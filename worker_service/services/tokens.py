@@ -35,7 +35,6 @@ class CreatedToken(Struct, frozen=True):
     id: int
     name: str
     word: str
-    """Not stored."""
     until: str | None
 
 
@@ -47,7 +46,7 @@ def create_token(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """`until` is a length such as 90d or a time; None: until it is removed."""
+    """Make a token that is valid until a time or for a length such as 90d; None means until it is removed."""
     last = None if until is None else read_end(until, now=session.clock())
     made = _make(session, TokenKind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
     if made is None:
@@ -73,7 +72,7 @@ def create_link(
 
 
 def begin_session(session: Session, word: str) -> CreatedToken | None:
-    """Use a link up. A wrong word costs no write: guessing holds up nobody."""
+    """Begin a session by a token, or by a link, which works once. A wrong word writes nothing."""
     by = _find(session, word, TokenKind.TOKEN, TokenKind.LINK)
     if by is None:
         return None
@@ -96,7 +95,7 @@ def find_session(session: Session, word: str) -> Token | None:
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
-    """Leave out links and sessions that are over."""
+    """List tokens, without links and sessions that have ended."""
     now = as_text(session.clock())
     return [
         one
@@ -107,7 +106,7 @@ def list_tokens(session: Session) -> Sequence[Token]:
 
 
 def remove_tokens(session: Session, words: Sequence[str]) -> int:
-    """Include the sessions that they began."""
+    """Remove tokens and the sessions that they began."""
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}

@@ -15,7 +15,7 @@ _ACTIONS_MOST = 1000
 
 
 def find_undoable(session: Session, action_id: int | None) -> Action:
-    """Without an id, the newest that can be undone."""
+    """Return the action to undo: without an id, the newest that can be undone."""
     found = session.history.actions(most=_ACTIONS_MOST)
     chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
     action = next(iter(chosen), None)
@@ -48,7 +48,7 @@ def newest_final(session: Session, action: Action) -> Action | None:
 
 
 def undo_action(session: Session, action: Action) -> Changed:
-    """Leave jobs that have changed since."""
+    """Reverse an action, except for jobs that have changed since."""
     if action.is_of_schedule:
         session.store.schedules.undo(action.id, actor=session.actor)
         begin_restored_schedules(session)

@@ -1,4 +1,4 @@
-"""A zip archive made while it is sent, never whole in memory or on disk."""
+"""Zip archives, made while they are sent, never whole in memory or on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COMPRESSIBLE = (".txt", ".csv", ".html", ".htm", ".md", ".json", ".jsonl", ".xm
 
 
 class _Pieces:
-    """Keeps what is written until it is taken. It cannot seek, so the size of an entry follows it."""
+    """A file for `ZipFile` that keeps bytes until they are taken. It cannot seek, so sizes follow the entries."""
 
     def __init__(self) -> None:
         self._written = bytearray()

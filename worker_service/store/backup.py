@@ -1,7 +1,4 @@
-"""Write a backup, and replace a database with one.
-
-A restore prepares a copy beside the database; a rename swaps them.
-"""
+"""Write and restore backups. A restore prepares a copy beside the database, which a rename then replaces."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import migrate
 
 RAISED_BY = 1_000_000
-"""More than the attempts of a job, new jobs and new documents since any backup."""
+"""Added to fences and ids on a restore: more than were used since any backup."""
 _BUSY_MILLISECONDS = 1000
 
 _JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
@@ -71,19 +68,19 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
 
 @contextmanager
 def _unfinished_file(path: Path) -> Iterator[Path]:
-    """Create an empty file, and remove it in the end.
+    """Create an empty file under a lock, and remove it in the end.
 
-    All backups in a directory share one name: each waits for a running one and removes what a killed one has left.
+    All backups in a directory share one file name, so they run one after another.
     """
     lock = _lock_file(path)
     try:
-        # Of a killed backup. SQLite writes into an empty file only.
+        # Remove what a killed backup has left. SQLite writes into an empty file only.
         os.truncate(path, 0)
         _remove_logs(path)
         yield path
     finally:
         _remove(path)
-        # Last: closing the file earlier would drop SQLite's locks on it.
+        # Close the file last: closing it earlier would drop SQLite's locks on it.
         os.close(lock)
 
 
@@ -91,7 +88,7 @@ def _lock_file(path: Path) -> int:
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # The backup that held the lock has removed its file.
+        # The backup that held the lock may have removed its file; then lock the new one.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), path.lstat()):
                 return lock
@@ -152,7 +149,7 @@ class Restored(Struct, frozen=True):
 def restore_backup(
     backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
 ) -> Restored:
-    """`agrees` gets the id of the restored database before the swap, and may raise."""
+    """Call `agrees` with the id of the restored database before the swap; it may raise."""
     database.parent.mkdir(parents=True, exist_ok=True)
     copy = database.with_name(f".{database.name}.restoring")
     _remove(copy)
@@ -259,7 +256,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
 
 
 def _lock_exclusively(database: Path) -> Connection | None:
-    """Return None if it is damaged."""
+    """Return None if the database is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)
@@ -282,7 +279,7 @@ def _lock_exclusively(database: Path) -> Connection | None:
 
 
 def _is_database(path: Path) -> bool:
-    """SQLite would remove the log beside a file that is not a database."""
+    # Ask before SQLite opens the file: it would remove the log beside a file that is not a database.
     try:
         with path.open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"

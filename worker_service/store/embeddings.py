@@ -1,7 +1,6 @@
 """Vectors of passages: written by jobs, read by searches.
 
-Equal passages share their vectors. A document counts as embedded by generation and model. Searches use one model until
-another has vectors for all documents.
+Equal passages share vectors. Searches use one model until another has vectors for all documents.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
 _DOCUMENTS_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 500
 _RETRY_AFTER = timedelta(hours=1)
-"""After a failed job, another one is not inserted earlier."""
+"""Minimum time between a failed job and the next."""
 _ROWS_AT_ONCE = 8192
 _RESCORED = 300
-"""Passages whose windows are compared; all passages are compared by one vector each."""
+"""Number of passages compared by their windows' vectors, after all were compared by their mean."""
 SIMILAR_MOST = 100
 _SIMILAR_SHARE = 0.6
-"""Passages whose similarity is a smaller share of the best one are left out."""
+"""Minimum similarity of a passage, as a share of the best one's."""
 _FEEDBACK_PAGES, _FEEDBACK_SHARE = 3, 0.5
-"""The query's vector is moved towards those of the best pages by words. Chosen on half of the Cranfield questions."""
+"""The query's vector is moved towards the pages that fit best by words. Chosen on half of the Cranfield questions."""
 
 
 class PassageEmbeddings(StorePart):
@@ -89,7 +88,7 @@ class PassageEmbeddings(StorePart):
             self._db.write("forget_passages", model=embeddings.model, document_id=embeddings.document_id)
 
     def use(self, model: str) -> bool:
-        """Let searches use this model, and delete some vectors of others. Return whether more are left."""
+        """Let searches use this model. Delete some vectors of others; return True if more are left."""
         with self._db.transaction():
             self._db.write("use_embeddings", model=model)
             self._db.write("forget_embedded", model=model)
@@ -100,44 +99,46 @@ class PassageEmbeddings(StorePart):
     def model(self) -> str | None:
         return next((model for (model,) in self._db.read("embedding_model")), None)
 
-    def similar(self, model: str, question: Vectors, best: Sequence[int], values: Mapping[str, object]) -> list[Row]:
-        """Return pages with passages of a similar meaning, best first: result_id, document_id, number, content.
+    def similar(self, model: str, question: Vectors, best: Sequence[int], filters: Mapping[str, object]) -> list[Row]:
+        """Return (result_id, document_id, number, content) of pages with a similar meaning, best first.
 
-        `best`: the `result_id` of the best pages by words; `values`: the filters of the search.
+        `best` has the result ids of the pages that fit best by words.
         """
         import numpy as np
 
         matrix = self._matrix(model, len(question))
         near = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best[:_FEEDBACK_PAGES]]))
-        nearby = np.flatnonzero(np.isin(matrix.ids, [one for (one,) in near]))
+        nearby = np.flatnonzero(np.isin(matrix.ids, [passage_id for (passage_id,) in near]))
         if len(nearby):
             feedback = normalised(normalised(matrix.vectors[nearby].astype(np.float32)).mean(0))
             question = normalised(question + _FEEDBACK_SHARE * feedback)
-        first = self._first_visible(matrix.ids, matrix.scores(question), values)
+        first = self._first_visible(matrix.ids, matrix.scores(question), filters)
         found: list[tuple[float, int, int]] = []
-        for one, vectors in self._db.read("vectors_of", ids=json.dumps(first)):
-            windows = normalised(_unpacked(vectors, len(question)))[1:] @ question
-            best_window = int(windows.argmax())
-            found.append((float(windows[best_window]), one, middle_word(best_window, len(windows))))
+        for passage_id, vectors in self._db.read("vectors_of", ids=json.dumps(first)):
+            # The first vector is the mean of the others, which are the windows'.
+            scores = normalised(_unpacked(vectors, len(question)))[1:] @ question
+            best_window = int(scores.argmax())
+            found.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
         found.sort(reverse=True)
         places = [place for score, *place in found[:SIMILAR_MOST] if score >= _SIMILAR_SHARE * found[0][0]]
-        return self._db.read("matches_of", places=json.dumps(places), **values)
+        return self._db.read("matches_of", places=json.dumps(places), **filters)
 
-    def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, values: Mapping[str, object]) -> list[int]:
-        """Return the best passages that the asker may see."""
+    def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:
+        """Return the best passages that the filters admit."""
         import numpy as np
 
+        # Nearly always enough of the very best passages are visible.
         for most in (4 * _RESCORED, 40 * _RESCORED):
             best = np.argsort(-scores)[:most] if most >= len(ids) else np.argpartition(-scores, most)[:most]
             in_order = ids[best[np.argsort(-scores[best])]].tolist()
-            rows = self._db.read("visible_of", ids=json.dumps(in_order), **values)
+            rows = self._db.read("visible_of", ids=json.dumps(in_order), **filters)
             if len(rows) >= _RESCORED or most >= len(ids):
-                return [one for (one,) in rows[:_RESCORED]]
-        # The asker sees a small part of the library.
-        [(visible,)] = self._db.read("visible_embeddings", **values)
+                return [passage_id for (passage_id,) in rows[:_RESCORED]]
+        # The filters admit a small part of the library.
+        [(visible,)] = self._db.read("visible_embeddings", **filters)
         chosen = np.flatnonzero(np.isin(ids, np.fromstring(visible or "", np.int64, sep=",")))
-        some: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED]]].tolist()
-        return some
+        best_ids: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED]]].tolist()
+        return best_ids
 
     def _matrix(self, model: str, dimensions: int) -> PassageMatrix:
         key = (f"{self._db.path} {self._store.library.history()}", model)
@@ -146,20 +147,20 @@ class PassageEmbeddings(StorePart):
             matrix.add(self._db.read("embeddings_after", model=model, after=matrix.last_id))
             [(count,)] = self._db.read("count_embeddings", model=model)
             if count != len(matrix.ids):
-                # Some were deleted.
+                # Passages were deleted, so read all again.
                 matrix = _MATRICES[key] = PassageMatrix(dimensions)
                 matrix.add(self._db.read("embeddings_after", model=model, after=0))
-            # Another thread may add to the shared one while this one is used.
+            # Another thread may add to the shared matrix while this one is used.
             return copy(matrix)
 
 
 _MATRICES: dict[tuple[str, str], PassageMatrix] = {}
-"""By database and model, shared by all sessions of this process: 256 bytes per passage with the bundled model."""
+"""By database and model: 256 bytes per passage with the bundled model."""
 _LOCK = Lock()
 
 
 class PassageMatrix:
-    """One vector for each passage, in memory."""
+    """The mean vector of each passage, in memory."""
 
     def __init__(self, dimensions: int) -> None:
         import numpy as np
@@ -181,7 +182,7 @@ class PassageMatrix:
         self.vectors = np.concatenate([self.vectors, more])
         lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", more, more, dtype=np.float32)), 1)
         self._lengths = np.concatenate([self._lengths, lengths])
-        self.ids = np.concatenate([self.ids, np.array([one for one, _ in rows], np.int64)])
+        self.ids = np.concatenate([self.ids, np.array([passage_id for passage_id, _ in rows], np.int64)])
 
     def scores(self, question: Vectors) -> Vectors:
         import numpy as np

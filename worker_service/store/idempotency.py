@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: each runs once; repetitions get the stored response."""
+"""Requests with an Idempotency-Key: each runs once, and repetitions get the stored response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class IdempotencyKeys(StorePart):
 
     @contextmanager
     def granting(self, key: str, wish: str) -> Iterator[None]:
-        """Write the key with the first transaction of this block."""
+        """Store the key in the first transaction of this block."""
         is_noted = False
 
         def note() -> None:

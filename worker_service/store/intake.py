@@ -27,10 +27,7 @@ class Intake(StorePart):
         return enqueued
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Insert all of these jobs, or none.
-
-        A job with a `document` or that `brings` one is inserted only if it has to be read.
-        """
+        """Insert all jobs or none, except jobs whose document need not be read."""
         with self._db.transaction():
             inserted = self.insert_many(jobs)
             if any(job.after or job.after_earlier for job in jobs):
@@ -38,9 +35,9 @@ class Intake(StorePart):
             return inserted
 
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
-        """Insert jobs within the caller's transaction.
+        """Insert jobs in the caller's transaction.
 
-        The caller calls `settle` after its last write, or a document whose follow-up jobs come next would fail.
+        The caller calls `settle` after its last write: earlier, documents without their follow-up jobs would fail.
         """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=statement_of):

@@ -1,4 +1,4 @@
-"""Checks of the file, the search index and the promises. Events are ordered by id: a wall clock may be set back."""
+"""Checks of the database file, the search index and the promises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker_service.store.lock_owner import lasting_lock_owner_of
 
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 
-_HELD_SECONDS = 1.0
+_LOCK_HELD_SECONDS = 1.0
 
 _FREE_BYTES_WARN = 256 * 1024 * 1024
 
@@ -31,7 +31,7 @@ _INDEXED_AT_ONCE = 200
 """Pages per transaction, which then takes about 0.25 s."""
 
 SENTENCES_MOST = 20
-"""Per rule of the audit."""
+"""Maximum number of findings per rule of the audit."""
 
 FAULTS_MOST = 5
 
@@ -55,7 +55,7 @@ class Integrity(StorePart):
             )
             broken = "; ".join(map(str, self.audit()))
             yield Check("consistency", not broken, broken or "all rows agree", "report it with this output")
-        if holder := lasting_lock_owner_of(self._db.path, seconds=_HELD_SECONDS):
+        if holder := lasting_lock_owner_of(self._db.path, seconds=_LOCK_HELD_SECONDS):
             end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
             yield Check("write lock", False, f"{holder} holds it, so no other program can write", end)
         else:
@@ -126,7 +126,7 @@ class Integrity(StorePart):
             set_wal_mode(self._db.writer, self._db.path)
 
     def tidy(self, *, at_once: bool = False) -> None:
-        """Move a large log into the database; commits cannot while there are readers."""
+        """Move a large log into the database, which commits cannot do while there are readers."""
         if at_once or self._log_bytes() > _LOG_BYTES_MOST:
             with translate_errors(self._db.path):
                 self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

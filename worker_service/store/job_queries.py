@@ -36,7 +36,7 @@ class JobQueries(StorePart):
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
     ) -> Sequence[Job]:
-        """Newest first. `before_id` is the last id of the previous page."""
+        """List jobs, newest first. `before_id` is the last id of the previous page."""
         condition, values = _where_between(selector, before_id, from_id)
         sql = f"SELECT {', '.join(Job._fields)} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
         return [Job.from_row(row) for row in self._db.read_sql(sql, [*values, most])]
@@ -49,18 +49,18 @@ class JobQueries(StorePart):
     def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
-        return [one for (one,) in self._db.read_sql(sql, values)]
+        return [job_id for (job_id,) in self._db.read_sql(sql, values)]
 
     def oldest_ended_ids(self, selector: Selector, most: int) -> Sequence[int]:
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND completed_at < ? ORDER BY completed_at LIMIT ?"
-        return [one for (one,) in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
+        return [job_id for (job_id,) in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
-        """Return (id, status). The status of a deleted job is 'gone'."""
+        """Return (id, status) of each job that it waits for; 'gone' is a deleted job."""
         return self._db.read("waits_for", job_id=job_id)
 
     def pauses(self) -> Sequence[Pause]:
@@ -85,7 +85,7 @@ class JobQueries(StorePart):
         condition, values = _where_between(replace(selector, statuses=matching), before_id, from_id)
         sql = f"SELECT id FROM worker_job_queue WHERE {condition} AND generation IS NOT NULL"
         job_ids = [row[0] for row in self._db.read_sql(sql, values)]
-        return [one for (one,) in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
+        return [document_id for (document_id,) in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def failures(
         self, *, owner: str | None, code: str | None, before_id: int | None, most: int, batch_id: int | None = None
@@ -101,7 +101,7 @@ class JobQueries(StorePart):
         return [job_id for (job_id,) in self._db.read("failing_jobs", owner=owner, code=code, ids=chosen)]
 
     def failed_beside(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return these and the other failed jobs of their documents."""
+        """Return these jobs and the other failed jobs of their documents."""
         return [job_id for (job_id,) in self._db.read("failed_beside", ids=json.dumps(list(ids)))]
 
     def count_failures(self, owner: str | None) -> Mapping[str, int]:
@@ -119,7 +119,7 @@ class JobQueries(StorePart):
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
     def database_id(self) -> str:
-        """Return the creation time of the tables, which copies share."""
+        """Return the creation time of the tables, which copies of a database share."""
         [(made_at,)] = self._db.read("database_id")
         return str(made_at)
 

@@ -45,7 +45,7 @@ class Library(StorePart):
         before_id: int | None = None,
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
-        """List documents. In the default order `before_id` may have been removed."""
+        """List documents. In another order than the default one, the document `before_id` must still exist."""
         rows, condition, values = _chosen(selector, order)
         way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]
@@ -114,7 +114,7 @@ class Library(StorePart):
         return int(number)
 
     def pages_read(self, ids: Sequence[int], *, since: str, now: str) -> Mapping[int, tuple[int, int, float]]:
-        """Return (pages of the newest generation, pages since then, their seconds) by document."""
+        """Return by document: pages of the newest generation, pages read since `since`, and their seconds."""
         rows = self._db.read("pages_read", ids=json.dumps(list(ids)), since=since, now=now)
         return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
 
@@ -166,9 +166,9 @@ def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
 
 
 def _chosen(selector: DocumentSelector, order: DocumentOrder | None = None) -> tuple[str, str, list[object]]:
-    """Return the tables to read, the condition and its values."""
+    """Return the FROM clause, the WHERE condition and its values."""
     is_by_id = order is not None and order.sort is DocumentSort.DATE
-    # Half as long as a search of the list for the documents of a tag, which costs most if there are many.
+    # Starting from the tag takes half as long as searching the list, and matters most for a tag of many documents.
     is_by_tag = bool(selector.tags) and not selector.owners and not is_by_id
     terms, values = ["1"], list[object]()
     for column, wanted in (
@@ -190,7 +190,7 @@ def _chosen(selector: DocumentSelector, order: DocumentOrder | None = None) -> t
     if is_by_tag:
         terms.append("first.tag = ?")
         values.append(selector.tags[0])
-    for tag in selector.tags[is_by_tag:]:
+    for tag in selector.tags[1:] if is_by_tag else selector.tags:
         terms.append("d.id IN (SELECT t.document_id FROM document_tag t WHERE t.tag = ?)")
         values.append(tag)
     for column, limit in (("d.created_at >= ?", selector.since), ("d.created_at < ?", selector.until)):

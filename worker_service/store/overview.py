@@ -23,7 +23,7 @@ class OverviewQueries(StorePart):
         return [_worker_from(row) for row in self._db.read("absent_workers")]
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
-        """Return kind → name → maximum number of running jobs."""
+        """Return the maximum number of running jobs, by kind and name."""
         limits: dict[str, dict[str, int]] = {}
         for kind, name, most in self._db.read("limits"):
             limits.setdefault(kind, {})[name] = most
@@ -71,7 +71,7 @@ class OverviewQueries(StorePart):
     ) -> Sequence[ErrorCount]:
         """Count failed jobs by code and type, most frequent first.
 
-        `to_retry`: only jobs with these codes that a retry would accept, and whose work is not done.
+        With `to_retry`, count only jobs with these codes that a retry accepts and whose work is not done.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]

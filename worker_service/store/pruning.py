@@ -9,7 +9,7 @@ from worker_service.store.database import StorePart, chunks
 UNDO_DAYS = 7
 
 _RUNS_DAYS = 62
-"""A period of a schedule is at most a month."""
+"""Retention of a schedule's runs, whose period is at most a month."""
 
 _HOURS_DAYS = 31
 """Retention of hourly statistics."""
@@ -19,7 +19,7 @@ _ROWS_PER_TRANSACTION = 500
 
 class Pruning(StorePart):
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
-        """Call again until it returns 0."""
+        """Delete up to `most` ended jobs; return their number."""
         job_ids = self._store.reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _ROWS_PER_TRANSACTION):
             with self._db.transaction():

@@ -69,12 +69,12 @@ class Removal(StorePart):
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:
-        """Return (files, bytes)."""
+        """Return the number of files and of bytes."""
         [(files, size)] = self._db.read("size_of_all")
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Call until it returns 0."""
+        """Delete some rows. Call until it returns 0."""
         if self._db.read("is_forgettable") == [(0,)]:
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -82,7 +82,7 @@ class Removal(StorePart):
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Call until it returns 0."""
+        """Delete some rows. Call until it returns 0."""
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
         files = self._db.read("superseded_files", most=most)

@@ -1,4 +1,4 @@
-"""Start scheduled work exactly once: one transaction records the slot and inserts the work."""
+"""Schedules and their runs. Work starts exactly once: one transaction takes the slot and inserts the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_service.store.database import StorePart
 Work = NewJob | BatchOfJobs
 
 _ONCE = "once:"
-"""Prefix of a key of `enqueue_once` in place of a schedule's name."""
+"""Prefix of the keys of `enqueue_once` where schedules have their name."""
 _NOW = "now "
 """Prefix of the slot of a run that a user started."""
 
@@ -62,7 +62,7 @@ class Schedules(StorePart):
             self._db.write(statement, name=one.name)
 
     def last_handled_slot(self, schedule: str, plan: str) -> datetime | None:
-        """None: the schedule or its plan is new."""
+        """Return None if the schedule or its plan is new."""
         for (until,) in self._db.read("last_handled_slot", schedule=schedule, plan=plan):
             return from_text(until)
         return None
@@ -72,7 +72,7 @@ class Schedules(StorePart):
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
-        """Take all slots up to this one, and insert the work; None if it was taken.
+        """Take all slots up to this one, and insert the work. Return None if the slot was taken.
 
         `missed` is the text of a notice about skipped slots.
         """
@@ -83,7 +83,7 @@ class Schedules(StorePart):
             return self._start(schedule, as_text(slot), work)
 
     def skip_slots(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
-        """Take all slots up to this time without work. Return False if they are taken."""
+        """Take all slots up to this time without work. Return False if they were taken."""
         with self._db.transaction():
             return self._advance(schedule, plan, until, missed, owner)
 

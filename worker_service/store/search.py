@@ -42,30 +42,30 @@ if TYPE_CHECKING:
     from worker_service.base.embedding import Vectors
 
 RANKED_MOST = 2000
-"""Maximum number of pages with all words that are ranked. If there are more, only the pages stored last are ranked."""
+"""Maximum number of pages with all words that are ranked: the ones stored last."""
 
 SOME_RANKED_MOST = 10_000
-"""Maximum number of ranked pages that have some of the words."""
+"""Maximum number of pages with some of the words that are ranked."""
 
 SOME_LISTED_MOST = 500
 """Maximum number of pages with some of the words that are returned."""
 
 COMMON_MOST = 1000
-"""A word on more pages than this is left out when pages with some of the words are looked for."""
+"""A word on more pages is left out of the search for pages with some of the words."""
 
 NAMED_MOST = 200
-"""Maximum number of documents that are found by name and tags."""
+"""Maximum number of documents found by name and tags."""
 
-_SAMPLE = 12
-"""Number of pages by which the language of a query is chosen."""
+_SAMPLE_PAGES = 12
+"""Number of pages whose language is taken for that of the query."""
 
 _TAGS_MOST = 5000
 _NUMBER_MOST = (1 << 63) - 1
 _SIMILAR_MOST = 5
-_SNIPPET = 200
-"""Characters of a page without any of the words."""
-_BEFORE, _AFTER = 80, 120
-"""Characters of a snippet around a divided word."""
+_OPENING_CHARACTERS = 200
+"""Length of the snippet of a page without any of the words."""
+_CHARACTERS_BEFORE, _CHARACTERS_AFTER = 80, 120
+"""Length of a snippet around a divided word."""
 
 
 class ChosenTerms(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Match(NamedTuple):
 
 
 _NAME_AND_TAGS = 0
-"""`result_id` and `number` of a match of the document's name and tags."""
+"""In place of `result_id` and `number`: the match is in the document's name and tags."""
 
 
 class MatchGroup(Struct):
@@ -98,7 +98,7 @@ class MatchGroup(Struct):
     query: str
     """The FTS5 query that found the pages."""
     missing: Mapping[int, Sequence[str]]
-    """Missing words by `result_id`, as far as they are known. Empty for pages with all words."""
+    """Missing words by `result_id`, where known; empty for a page with all words."""
     has_all: bool
     is_named: bool = False
     is_similar: bool = False
@@ -115,54 +115,58 @@ class Meaning(Struct, frozen=True):
 
 class PageSearch(StorePart):
     def find(self, request: SearchRequest, meaning_of: Callable[[], Meaning | None] = lambda: None) -> SearchResult:
-        """Return documents with the best of their pages.
+        """Return documents with their best pages.
 
-        First those with all words in their name and tags or on one page, then those with some of them. `meaning_of`
-        returns the vector of the query, to find pages with a similar meaning among the latter.
-
-        Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
-        text with a letter or digit is a valid query. A query with operators finds only pages that match all of it;
-        within one document, pages with some of the words are returned only if none has all.
+        Documents with all words in their name and tags or on one page come first, then documents with some of the words
+        or with a meaning similar to `meaning_of()`. A query with operators finds only pages that match all of it.
         """
         query, operands = _fts_query(request.text), plain_operands(request.text)
         matches, is_partial = self._matches(query, request, RANKED_MOST, RANKED_MOST)
         matches += self._match_names_and_tags(query, operands, request)
-        all_words = _group(matches, query, {one.result_id: () for one in matches})
+        all_words = _group(matches, query, {match.result_id: () for match in matches})
         until = request.skip + request.documents
         some_words: dict[int, MatchGroup] = {}
         if operands and not request.needs_all and not is_partial and _needs_more(all_words, until, request):
-            terms = self._choose_terms(operands)
-            matches, is_partial = self._matches(terms.query, request, SOME_RANKED_MOST, SOME_LISTED_MOST)
-            ranked, missing = self._rank(matches, terms)
-            some_words = _group(self._with_similar(ranked, meaning_of(), request), terms.query, missing)
-            with_words = {match.document_id for match in ranked}
-            for document_id, group in some_words.items():
-                group.is_similar = document_id not in with_words
+            some_words, is_partial = self._find_some_words(operands, request, meaning_of)
         groups = _merge(all_words, some_words)
-        pages_with_all = sum(len(one.matches) for one in groups if one.has_all)
-        documents_with_all = sum(one.has_all for one in groups)
+        pages_with_all = sum(len(group.matches) for group in groups if group.has_all)
+        documents_with_all = sum(group.has_all for group in groups)
         return SearchResult(
-            self._found_documents(groups[request.skip : until], request),
-            documents_with_all,
-            pages_with_all,
-            len(groups) - documents_with_all,
-            sum(len(one.matches) for one in groups) - pages_with_all,
-            until if len(groups) > until else None,
-            is_partial,
-            self._suggest(operands, request) if not documents_with_all else None,
+            items=self._found_documents(groups[request.skip : until], request),
+            documents_with_all=documents_with_all,
+            pages_with_all=pages_with_all,
+            documents_with_some=len(groups) - documents_with_all,
+            pages_with_some=sum(len(group.matches) for group in groups) - pages_with_all,
+            next=until if len(groups) > until else None,
+            is_partial=is_partial,
+            suggestion=self._suggest(operands, request) if not documents_with_all else None,
         )
+
+    def _find_some_words(
+        self, operands: Sequence[str], request: SearchRequest, meaning_of: Callable[[], Meaning | None]
+    ) -> tuple[dict[int, MatchGroup], bool]:
+        terms = self._choose_terms(operands)
+        matches, is_partial = self._matches(terms.query, request, SOME_RANKED_MOST, SOME_LISTED_MOST)
+        ranked, missing = self._rank(matches, terms)
+        groups = _group(self._with_similar(ranked, meaning_of(), request), terms.query, missing)
+        with_words = {match.document_id for match in ranked}
+        for document_id, group in groups.items():
+            group.is_similar = document_id not in with_words
+        return groups, is_partial
 
     def page_numbers(self, document_id: int, text: str) -> Sequence[int]:
         """Return the pages of a document that match a query."""
         found = self.find(SearchRequest(text, document_id=document_id, pages_each=0))
-        return [number for one in found.items for number in one.page_numbers]
+        return [number for document in found.items for number in document.page_numbers]
 
     def _matches(self, query: str, request: SearchRequest, ranked: int, most: int) -> tuple[list[Match], bool]:
-        """Return pages, best first, and whether there were more than `ranked`."""
+        """Return pages, best first, and whether there were more than the `ranked` ones."""
         statement = "matching_pages" if request.document_id is None else "matching_pages_of"
         values = {**_filters(request), "document_id": request.document_id}
         rows = self._db.read(statement, **values, query=query, ranked=ranked, most=most)
-        return [Match(*row) for *row, _ in rows], any(total >= ranked for *_, total in rows[:1])
+        # Each row ends with the number of ranked pages.
+        is_partial = bool(rows) and rows[0][-1] >= ranked
+        return [Match(*row) for *row, _ in rows], is_partial
 
     def _match_names_and_tags(self, query: str, operands: Sequence[str], request: SearchRequest) -> list[Match]:
         """Find documents with all words of the query in their name and tags."""
@@ -178,27 +182,24 @@ class PageSearch(StorePart):
         return [Match(_NAME_AND_TAGS, document_id, _NAME_AND_TAGS, content) for document_id, content in rows]
 
     def _suggest(self, operands: Sequence[str], request: SearchRequest) -> str | None:
-        """Replace words that are on no page that the asker may see with similar words that are on one."""
+        """Return the text with similar words in place of words that are on no visible page."""
         text = request.text
         for word in (operand.strip('"') for operand in operands):
-            if word.isalnum() and not self._is_anywhere(word, request):
+            if word.isalnum() and not self._is_on_a_page(word, request):
                 rows = self._db.read("similar_words", words=json.dumps(one_edit_away(fold(word))), most=_SIMILAR_MOST)
-                similar = (term for (term,) in rows if self._is_anywhere(term, request))
+                similar = (term for (term,) in rows if self._is_on_a_page(term, request))
                 text = re.sub(rf"\b{re.escape(word)}\b", next(similar, word), text)
         return text if text != request.text else None
 
-    def _is_anywhere(self, word: str, request: SearchRequest) -> bool:
+    def _is_on_a_page(self, word: str, request: SearchRequest) -> bool:
         query = with_spellings(fts_phrase(word))
         [(is_there,)] = self._db.read("is_anywhere", query=query, most=RANKED_MOST, **_filters(request))
         return bool(is_there)
 
     def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
-        """Return the words of a query that choose pages, in all their forms.
-
-        Words on many pages cost much and say little, so they are left out unless all are common.
-        """
-        sample = self._db.read("texts_with", query=any_of(operands), most=_SAMPLE) or self._db.read(
-            "newest_texts", most=_SAMPLE
+        """Return the rarer words of a query, in all their forms. If all words are common, return all."""
+        sample = self._db.read("texts_with", query=any_of(operands), most=_SAMPLE_PAGES) or self._db.read(
+            "newest_texts", most=_SAMPLE_PAGES
         )
         language = language_for([text for (text,) in sample])
         stem = stemmer_for(language)
@@ -215,19 +216,19 @@ class PageSearch(StorePart):
     def _rank(
         self, matches: Sequence[Match], terms: ChosenTerms
     ) -> tuple[Sequence[Match], Mapping[int, Sequence[str]]]:
-        """Rank the first pages again, by their text, and find out which words they lack."""
+        """Rank the first pages again by their text. Return all pages, and the words that each lacks."""
         first = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_MOST])}
         texts: dict[int, str] = dict(self._db.read("texts", pages=json.dumps([*first.items()])))
         [(pages,)] = self._db.read("last_result")
         ranked = rank_pages(texts, terms.pages_with, pages or 0, terms.stem)
         missing = {page: (*words, *terms.lacking) for page, words in ranked.items()}
-        order = {page: at for at, page in enumerate(missing)}
-        return sorted(matches, key=lambda one: order.get(one.result_id, RERANKED_MOST)), missing
+        order = {page: position for position, page in enumerate(missing)}
+        return sorted(matches, key=lambda match: order.get(match.result_id, RERANKED_MOST)), missing
 
     def _with_similar(
         self, matches: Sequence[Match], meaning: Meaning | None, request: SearchRequest
     ) -> Sequence[Match]:
-        """Merge pages found by words with pages of similar meaning, by reciprocal rank."""
+        """Merge pages found by words with pages of similar meaning."""
         if meaning is None:
             return matches
         values = {**_filters(request), "document_id": request.document_id}
@@ -236,13 +237,14 @@ class PageSearch(StorePart):
         # A page may have several of the passages, and be a page of several documents.
         ranks: dict[int, int] = {}
         similar = dict.fromkeys(Match(*row) for row in rows)
-        return fuse_ranks(matches, [(one, ranks.setdefault(one.result_id, len(ranks) + 1)) for one in similar])
+        ranked = [(match, ranks.setdefault(match.result_id, len(ranks) + 1)) for match in similar]
+        return fuse_ranks(matches, ranked)
 
     def _found_documents(self, groups: Sequence[MatchGroup], request: SearchRequest) -> list[FoundDocument]:
-        ids = [each for one in groups for each in (one.document_id, *one.copies)]
+        ids = [document_id for group in groups for document_id in (group.document_id, *group.copies)]
         facts = {row[0]: row[1:] for row in self._db.read("found_documents", document_ids=json.dumps(ids))}
         snippets: dict[int, str] = {}
-        for query in {one.query for one in groups}:
+        for query in {group.query for group in groups}:
             best = [group.matches[: request.pages_each] for group in groups if group.query == query]
             shown = sorted({match.result_id for matches in best for match in matches})
             snippets |= self._snippets(shown, query, request.marks)
@@ -251,12 +253,13 @@ class PageSearch(StorePart):
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
         if not result_ids:
             return {}
-        stretch = {"first": result_ids[0], "last": result_ids[-1], "result_ids": json.dumps(result_ids)}
-        rows = self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch)
+        pages = {"first": result_ids[0], "last": result_ids[-1], "result_ids": json.dumps(result_ids)}
+        rows = self._db.read("snippets", query=query, open=marks[0], close=marks[1], **pages)
+        # A snippet without marks: only a divided word of the page matches.
         divided = {result_id: words for result_id, text, words in rows if words and marks[0] not in text}
         texts: dict[int, str] = dict(self._texts_of(divided))
-        without = {*result_ids} - {row[0] for row in rows}
-        rows += [(one, text[:_SNIPPET], None) for one, text in self._texts_of(without)]
+        without_words = {*result_ids} - {result_id for result_id, *_ in rows}
+        rows += [(result_id, text[:_OPENING_CHARACTERS], None) for result_id, text in self._texts_of(without_words)]
         return {result_id: text for result_id, text, _ in rows} | {
             result_id: _snippet(texts[result_id], _divided_matches(texts[result_id], words, marks[0]), marks)
             for result_id, words in divided.items()
@@ -266,7 +269,7 @@ class PageSearch(StorePart):
         return self._db.read("page_text_of", result_ids=json.dumps([*result_ids])) if result_ids else []
 
     def match_ranges(self, document_id: int, number: int, query: str) -> Sequence[tuple[int, int]]:
-        """Return start and end of each match in the text of a page."""
+        """Return the start and end of each match in the text of a page."""
         return next((ranges for _, ranges in self._matches_in(document_id, query, number, number)), ())
 
     def match_counts(self, document_id: int, query: str) -> Mapping[int, int]:
@@ -325,10 +328,7 @@ def _needs_more(found: Mapping[int, MatchGroup], until: int, request: SearchRequ
 
 
 def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[str]]) -> dict[int, MatchGroup]:
-    """Group matches by document. `missing`: missing words by `result_id`.
-
-    A document with the same content and the same page as an earlier one is a copy of that one.
-    """
+    """Group matches by document. A document with the same content and page as an earlier one becomes its copy."""
     groups: dict[int, MatchGroup] = {}
     by_document: dict[int, MatchGroup] = {}
     by_page: dict[tuple[str, int], MatchGroup] = {}
@@ -351,20 +351,20 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
 
 
 def _merge(all_words: Mapping[int, MatchGroup], some_words: Mapping[int, MatchGroup]) -> list[MatchGroup]:
-    """Return each document once. One that is found by its name alone gets its pages with some of the words."""
+    """Return each document once. If only its name has all words, its pages with some of the words are added."""
     for document_id, group in all_words.items():
         if not group.matches and (more := some_words.get(document_id)):
             group.query, group.missing, group.matches = more.query, more.missing, more.matches
-    groups = [*all_words.values(), *(one for key, one in some_words.items() if key not in all_words)]
-    return sorted(groups, key=lambda one: (not one.has_all, not one.is_named))
+    others = (group for document_id, group in some_words.items() if document_id not in all_words)
+    return sorted([*all_words.values(), *others], key=lambda group: (not group.has_all, not group.is_named))
 
 
 def _ranges_between(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return the text without marks, and the ranges that they marked."""
+    """Return the text without marks, and the marked ranges."""
     first, *others = marked.split(begin)
     parts, ranges, at = [first], list[tuple[int, int]](), len(first)
-    for one in others:
-        match, _, plain = one.partition(end)
+    for other in others:
+        match, _, plain = other.partition(end)
         ranges.append((at, at + len(match)))
         at += len(match) + len(plain)
         parts += [match, plain]
@@ -372,7 +372,7 @@ def _ranges_between(marked: str, begin: str, end: str) -> tuple[str, list[tuple[
 
 
 def _divided_matches(text: str, marked_words: str, mark: str) -> list[tuple[int, int]]:
-    """Return the places of the divided words that are marked; `marked_words` has all of them, one per line."""
+    """Return the ranges of the marked divided words; `marked_words` has all divided words, one per line."""
     words = zip(divided_words(text), marked_words.split("\n"), strict=False)
     return [(begin, end) for (begin, end, _), word in words if mark in word]
 
@@ -380,7 +380,8 @@ def _divided_matches(text: str, marked_words: str, mark: str) -> list[tuple[int,
 def _snippet(text: str, ranges: Sequence[tuple[int, int]], marks: tuple[str, str]) -> str:
     """Return the text around the first range."""
     begin, end = next(iter(ranges), (0, 0))
-    before, after = text[max(0, begin - _BEFORE) : begin], text[end : end + _AFTER]
+    before = text[max(0, begin - _CHARACTERS_BEFORE) : begin]
+    after = text[end : end + _CHARACTERS_AFTER]
     return f"…{before}{marks[0]}{text[begin:end]}{marks[1]}{after}…"
 
 
@@ -388,23 +389,27 @@ def _found_document(
     group: MatchGroup, facts: Mapping[int, Row], snippets: Mapping[int, str], pages_each: int
 ) -> FoundDocument:
     name, owner, kind, pages, created_at, tags = facts[group.document_id]
+    copies = []
+    for copy_id in sorted(group.copies & facts.keys()):
+        copy_name, copy_owner, *_ = facts[copy_id]
+        copies.append(FoundCopy(copy_id, copy_name, copy_owner))
     return FoundDocument(
-        group.document_id,
-        name,
-        owner,
-        kind,
-        pages,
-        created_at,
-        json.loads(tags),
-        group.has_all,
-        group.is_named,
-        group.is_similar,
-        [
-            FoundPage(one.number, snippets.get(one.result_id, ""), group.missing.get(one.result_id, ()))
-            for one in group.matches[:pages_each]
+        document_id=group.document_id,
+        name=name,
+        owner=owner,
+        kind=kind,
+        pages=pages,
+        created_at=created_at,
+        tags=json.loads(tags),
+        has_all_words=group.has_all,
+        is_named=group.is_named,
+        is_similar=group.is_similar,
+        best_pages=[
+            FoundPage(match.number, snippets.get(match.result_id, ""), group.missing.get(match.result_id, ()))
+            for match in group.matches[:pages_each]
         ],
-        sorted(one.number for one in group.matches),
-        [FoundCopy(each, *facts[each][:2]) for each in sorted(group.copies & facts.keys())],
+        page_numbers=sorted(match.number for match in group.matches),
+        copies=copies,
     )
 
 

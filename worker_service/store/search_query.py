@@ -1,7 +1,7 @@
 """Translate a user's search query into FTS5's query language, so that no input is a syntax error.
 
-A word is all characters between two blanks, punctuation included: `scope-3` becomes the phrase "scope 3". AND, OR, NOT
-and NEAR are operators when written in capitals between two operands, and words everywhere else.
+A word extends from blank to blank: `scope-3` becomes the phrase "scope 3". AND, OR, NOT and NEAR are operators only in
+capitals between two operands.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _SHARP_S = re.compile("[ßẞ]")
 
 
 def fts_query(text: str) -> str:
-    """Return the FTS5 query for a user's query, or "" if it has no letter and no digit. Words are joined by AND."""
+    """Return the FTS5 query for a user's query, or "" if it has no letter and no digit."""
     return _parse_group(_TOKEN.finditer(_clean_query(text)), 0)
 
 
 def plain_operands(text: str) -> list[str]:
-    """Return the words and phrases of a query without operators, otherwise an empty list.
+    """Return the words and phrases of a query, or nothing if it has operators.
 
-    In a query of several words, the ones that punctuation holds together (high-speed) are returned one by one.
+    Among several words, `high-speed` is returned as two words.
     """
     tokens = [token for token in _TOKEN.finditer(_clean_query(text)) if not token["bracket"]]
     if any(token["near"] is not None or _is_operator(token["word"] or "") for token in tokens):
         return []
     operands = [operand for token in tokens if (operand := _operand(token))]
     if len(operands) > 1:
-        operands = [part for token in tokens for part in _parts(token)]
+        operands = [part for token in tokens for part in _operands_of(token)]
     return [*dict.fromkeys(operands)]
 
 
-def _parts(token: re.Match[str]) -> list[str]:
+def _operands_of(token: re.Match[str]) -> list[str]:
     if token["word"] is None or token["word"].endswith("*"):
         return [operand] if (operand := _operand(token)) else []
     return [fts_phrase(word) for word in _LETTERS.findall(token["word"])]
 
 
 def with_spellings(query: str) -> str:
-    """Let each phrase and each NEAR of an FTS5 query also match the spelling with ß for ss, or ss for ß."""
+    """Let an FTS5 query also match spellings with ß for ss, and ss for ß."""
     return _PHRASE_OR_NEAR.sub(lambda found: any_of(_spellings(found[0])), query)
 
 
@@ -70,7 +70,7 @@ def fts_phrase(text: str) -> str:
     """Return an FTS5 phrase, or "" if `text` has no letter and no digit. A star at the end makes it a prefix query."""
     whole = _clean_query(text).replace('"', " ").rstrip()
     words = whole.rstrip("*")
-    if not any(one.isalnum() for one in words):
+    if not any(character.isalnum() for character in words):
         return ""
     return f'"{words}" *' if len(words) < len(whole) else f'"{words}"'
 

@@ -1,7 +1,4 @@
-"""Rank pages for a question by word stems (BM25), and once more with the words of the best pages (RM3).
-
-The order by words is merged with the order by meaning (reciprocal rank fusion).
-"""
+"""Rank pages by the stems of a query's words (BM25), then again with frequent words of the best pages (RM3)."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ def stemmer_for(language: str | None) -> Stem:
 
 
 def without_small_words(operands: Sequence[str], language: str | None) -> Sequence[str]:
-    """Leave out words that are in nearly every paragraph of the language, unless the query has no other."""
+    """Leave out words that are in nearly every paragraph, unless the query has no other."""
     if language is None:
         return operands
     small = small_words(language)
@@ -91,7 +88,7 @@ def rank_pages(
 ) -> dict[int, list[str]]:
     """Return the pages, best first, and the words that each lacks.
 
-    `texts` are the pages' texts by id, `pages_with` the number of pages for each term, `pages` the number of all pages.
+    `pages_with` is the number of pages with each term, `pages` the number of all pages.
     """
     rarity = {word: _rarity(count, pages) for term, count in pages_with.items() for word in term.stems}
     stems = {page: Counter(stem(_words(text[:_TEXT_MOST]))) for page, text in texts.items()}
@@ -105,7 +102,7 @@ def rank_pages(
 def _with_feedback(
     rarity: Mapping[str, float], stems: Mapping[int, Counter[str]], best: Mapping[int, float]
 ) -> dict[str, float]:
-    """Return weights of the query's words and of the words that are frequent on the best pages (RM3)."""
+    """Return weights of the query's words and of frequent words on the best pages."""
     shares: defaultdict[str, float] = defaultdict(float)
     for page, score in best.items():
         for word, count in stems[page].items():
@@ -144,7 +141,7 @@ def _bm25(stems: Mapping[int, Counter[str]], weights: Mapping[str, float]) -> di
 
 
 def fuse_ranks(by_words: Sequence[Page], by_meaning: Iterable[tuple[Page, int]]) -> list[Page]:
-    """Merge pages in the order of their words with pages and their ranks by meaning, counted from 1."""
+    """Merge two orders by reciprocal rank fusion. Ranks by meaning start at 1."""
     scores = {page: 1 / (_FUSION + rank) for rank, page in enumerate(by_words, 1)}
     for page, rank in by_meaning:
         scores[page] = scores.get(page, 0.0) + _MEANING_SHARE / (_FUSION + rank)

@@ -10,14 +10,12 @@ _LETTERS_LEAST, _LETTERS_MOST = 4, 24
 
 
 def one_edit_away(word: str) -> list[str]:
-    """Return all words with one letter more, less or changed, or two neighbours swapped.
-
-    Letters are the ones of English and of the word itself: the index has no accents.
-    """
+    """Return all words with one letter more, less or changed, or two neighbours swapped."""
     return [*dict.fromkeys(_edits(word))] if _LETTERS_LEAST <= len(word) <= _LETTERS_MOST else []
 
 
 def _edits(word: str) -> Iterator[str]:
+    # English letters and those of the word are enough: the index has no accents.
     letters = sorted({*string.ascii_lowercase, *word})
     for at in range(len(word) + 1):
         before, after = word[:at], word[at:]

@@ -12,7 +12,7 @@ from worker_service.store.settling import ParentFacts, fire_actions, tag_documen
 
 class Tags(StorePart):
     def add(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
-        """Also start the actions of new tags for documents that are read already. Return the documents changed."""
+        """Add tags, and start their actions for documents already read. Return the changed documents."""
         with self._db.transaction():
             new = tag_documents(self._db, document_ids, tags)
             changed = sorted({document_id for document_id, _ in new})
@@ -36,7 +36,7 @@ class Tags(StorePart):
     # ── Actions ──
 
     def add_action(self, tag: str, action: DeferredAction, *, owner: str) -> bool:
-        """Empty `owner`: documents of all owners. Return False if it exists."""
+        """Return False if the action exists. An empty `owner` means documents of all owners."""
         with self._db.transaction():
             return bool(self._db.write("add_tag_action", tag=tag, owner=owner, **action_values(action)))
 

@@ -22,7 +22,7 @@ class Tokens(StorePart):
             return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
-        """Return None if the token or link is removed, used or expired."""
+        """Return None if the token or link was removed, used or has expired."""
         with self._db.transaction():
             if not self._db.write("use_token", id=token_id, now=self._db.now()):
                 return None
