@@ -25,7 +25,7 @@ def wall_clock() -> datetime:
 
 
 def boot_clock() -> float:
-    """Return seconds since boot, also those of sleep."""
+    """Return seconds since boot, including sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -34,7 +34,7 @@ def as_text(moment: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    """Text that is no time, from a manual edit, counts as 1970."""
+    """Parse stored text. Text that is not a time, from a manual edit, counts as 1970."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -53,7 +53,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def period_of(moment: datetime, period: str, zone: str) -> str:
-    """Return such as ``day 2026-11-19``."""
+    """Return text such as ``day 2026-11-19``."""
     here = moment.astimezone(zone_of(zone))
     # With the offset, the two hours at the end of daylight saving time differ.
     forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
@@ -61,7 +61,7 @@ def period_of(moment: datetime, period: str, zone: str) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Such as ``90s``, ``2h``, ``30d`` or ``1h30m``."""
+    """Parse text such as ``90s``, ``2h``, ``30d`` or ``1h30m``."""
     parts = _DURATION.findall(text)
     if not parts or _DURATION.sub("", text).strip():
         raise BadTime(f"{text!r} is not a length of time", "write it like 90s, 10m, 2h, 30d or 1h30m")
@@ -72,7 +72,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_length(text: str) -> timedelta:
-    """Parse a duration, or a number of seconds. Not for ages, where 30 may mean days."""
+    """Parse a duration or a number of seconds. Do not use it for ages, where 30 may mean days."""
     if not _NUMBER.fullmatch(text):
         return parse_duration(text)
     try:
@@ -82,7 +82,7 @@ def parse_length(text: str) -> timedelta:
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
-    """Such as ``+10m`` (from now) or ``2026-11-18 10:00``; without a zone it is UTC."""
+    """Parse ``+10m`` (from now) or ``2026-11-18 10:00``, in UTC unless a zone is given."""
     if text.startswith("+"):
         return add_duration(now, parse_duration(text[1:]))
     try:

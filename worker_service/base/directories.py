@@ -14,7 +14,7 @@ _OPENAT2 = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Refuse a path whose last part is a link, with `NotADirectoryError`."""
+"""Raise `NotADirectoryError` if the last part of the path is a link."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,7 +51,7 @@ def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False
 
 
 def open_beneath(directory: int, path: PurePath, flags: int) -> int:
-    """Follow no link. With `O_PATH` the last part may be one, to which the descriptor then refers."""
+    """Open a file without following links. With `O_PATH`, the descriptor may refer to a link itself."""
     if path.is_absolute() or ".." in path.parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,7 +10,7 @@ _DIVISIONS = re.compile(_DIVISION)
 
 
 def divided_words(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and the whole of each word that a line end or soft hyphen divides."""
+    """Yield start, end and whole word of each word divided by a line end or soft hyphen."""
     if _DIVISIONS.search(text):
         for found in _DIVIDED.finditer(text):
             yield found.start(), found.end(), _DIVISIONS.sub("", found[0])

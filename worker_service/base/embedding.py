@@ -1,6 +1,6 @@
-"""Vectors of text by meaning: from the static model in the wordllama wheel, or an endpoint like OpenAI's.
+"""Vectors of text by meaning, from the static model in the wordllama wheel or an endpoint like OpenAI's.
 
-Of the wheel only the weights and the tokenizer are read, so nothing is fetched. Needs the extra `semantic`.
+Nothing is fetched for the wheel's model. Needs the extra `semantic`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 _BUNDLED_FILES = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
 _VERSION = 2
-"""Part of the model's name. Raise it when the windows change, so that all pages are embedded again."""
+"""Part of the model's name. Raise it when windows change, so that all pages are embedded again."""
 
 WINDOW_WORDS, WINDOW_STEP = 60, 45
 """Chosen on half of the Cranfield questions."""
@@ -45,7 +45,7 @@ def windows(text: str) -> list[tuple[int, int]]:
 
 
 def middle_word(window: int, count: int) -> int:
-    """Return the number of words before the middle of a window. The last one may be as short as the others overlap."""
+    """Return the number of words before the middle of a window. The last window may be shorter than the others."""
     return window * WINDOW_STEP + (WINDOW_WORDS // 2 if window < count - 1 else WINDOW_WORDS - WINDOW_STEP)
 
 
@@ -60,10 +60,7 @@ def why_missing() -> str | None:
 
 
 class Embedder:
-    """Turns texts into vectors of length 1.
-
-    `setting` is `bundled` or the URL of an endpoint; `passages` the edition of the passages, a part of the name.
-    """
+    """Turns texts into vectors of length 1. `setting` is `bundled` or the URL of an endpoint."""
 
     def __init__(self, setting: str, model: str = "", key: str = "", passages: str = "") -> None:
         # The products are small: further threads only spin. Read when numpy is imported.
@@ -82,7 +79,7 @@ class Embedder:
         return normalised(found)
 
     def embed_passages(self, texts: Sequence[str]) -> list[bytes]:
-        """Return for each its vector and the ones of its windows, as 8-bit numbers; empty without words."""
+        """Return each text's mean vector and its windows' vectors as 8-bit numbers; empty without words."""
         import numpy as np
 
         parts = [[text[begin:end] for begin, end in windows(text)] for text in texts]
@@ -144,7 +141,7 @@ def normalised(vectors: Vectors) -> Vectors:
 
 
 def packed(windows_of_page: Vectors) -> bytes:
-    """Return the mean of the vectors, then the vectors; each scaled to the range of 8-bit numbers."""
+    """Return the mean of the vectors and the vectors, each scaled to 8-bit numbers."""
     import numpy as np
 
     if not len(windows_of_page):

@@ -113,7 +113,7 @@ class IdempotencyConflict(Refused, code="asked_twice"): ...
 
 
 class LeaseLost(PagemillError, code="lease_lost"):
-    """Another worker owns this job now, or the row has ended: write nothing."""
+    """Another worker owns the job now, or it has ended: write nothing."""
 
 
 class CancelRequested(LeaseLost, code="cancel_requested"):

@@ -1,4 +1,4 @@
-"""Payloads, results and secrets are never logged. structlog is imported when logging starts."""
+"""Log events. Payloads, results and secrets are never logged."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
 
 
 def _is_journal(given: str, stream: TextIO) -> bool:
-    """`given` is device and inode of the journal's stream, according to systemd."""
+    """`given` is what systemd passes: device and inode of the journal's stream."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -151,7 +151,7 @@ def _is_journal(given: str, stream: TextIO) -> bool:
 
 
 class _Lines:
-    """Ignores errors: a closed terminal must not stop the daemon."""
+    """A stream that ignores errors: a closed terminal must not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -176,7 +176,7 @@ def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
 
 
 def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
-    """MESSAGE is for people, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
+    """Return an entry: MESSAGE for people, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
     import traceback
 
     name, level = event.pop("event"), event.pop("level", "info")

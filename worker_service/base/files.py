@@ -15,10 +15,7 @@ _COPIED_BYTES = 1 << 20
 
 @contextmanager
 def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file that appears in one step when the block ends.
-
-    With `is_new`, raise `FileExistsError` instead of replacing one.
-    """
+    """Write a file that appears whole at the end of the block. With `is_new`, replace none: raise `FileExistsError`."""
     # The name is unique, because two processes may write the same file at once.
     unfinished = to.with_name(f".{os.urandom(8).hex()}.unfinished")
     try:
@@ -42,7 +39,7 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
 def move_file(
     source: Path | str, target: Path | str, *, source_directory: int | None = None, target_directory: int | None = None
 ) -> None:
-    """Replace in one step. Across file systems the copy is synced first."""
+    """Replace the target in one step. Across file systems, the copy is synced first."""
     try:
         os.rename(source, target, src_dir_fd=source_directory, dst_dir_fd=target_directory)
     except OSError as error:

@@ -16,7 +16,7 @@ libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
-    """Fork a process that calls `run`, and ends at the latest with this one.
+    """Fork a process that calls `run` and ends when this one ends.
 
     Only the descriptors 0, 1, 2 and `keeps` stay open; None keeps all.
     """

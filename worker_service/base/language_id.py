@@ -46,13 +46,13 @@ _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("e
 _WORD = re.compile(r"[^\W\d_]+")
 _HITS_LEAST = 5
 _CLEARLY = 1.5
-"""Factor over the second-best language: related languages share half of their small words."""
+"""Minimum factor over the second-best language; related languages share half of their small words."""
 
 KNOWN = frozenset(_SMALL_WORDS)
 
 
 def language_of(text: str, among: Sequence[str]) -> str | None:
-    """None: it has too few known words."""
+    """Return None if the text has too few known words."""
     words = Counter(_WORD.findall(text.lower()))
     hits = {code: sum(words[one] for one in _SMALL_WORDS[code]) for code in among if code in KNOWN}
     best, *others = sorted(hits, key=lambda one: -hits[one]) or [""]

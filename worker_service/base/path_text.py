@@ -1,4 +1,4 @@
-"""A path that is not UTF-8 is written as a file: URL that preserves every byte."""
+"""Paths as text. A path that is not UTF-8 becomes a file: URL that preserves every byte."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def harmless(text: str) -> str:
 
 
 def harmless_text(text: str) -> str:
-    """Keep line and page breaks."""
+    """Sanitise text, and keep line and page breaks."""
     return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -49,7 +49,7 @@ def strip_surrogates(text: str) -> str:
 
 
 def harmless_cell(value: object) -> object:
-    """Text stays text and never becomes a formula."""
+    """Return a cell in which text never becomes a formula."""
     if not isinstance(value, str):
         return value
     text = harmless(value)

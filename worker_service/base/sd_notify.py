@@ -1,4 +1,4 @@
-"""Does nothing without `NOTIFY_SOCKET`."""
+"""Messages to systemd, sent only if `NOTIFY_SOCKET` is set."""
 
 from __future__ import annotations
 

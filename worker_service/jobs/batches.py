@@ -10,13 +10,13 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 
 ENDS_TO_REPORT = "notify-batches"
-"""Reader of the notices about batches whose ends are reported to the users who submitted them."""
+"""Name of the reader of notices that reports the ends of batches to addresses."""
 
 
 class BatchState(StrEnum):
     ACTIVE = "active"
     WAITING = "waiting"
-    """Waiting until the owner's other batches have ended or are stopped."""
+    """Waits until the owner's other batches have ended or are stopped."""
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
@@ -27,13 +27,13 @@ class BatchState(StrEnum):
 
     @property
     def word(self) -> str:
-        """The state for people: a batch with 42 of 47 files read has not failed."""
+        """Return the state in a word for users: a batch with 42 of 47 files read has not failed."""
         return "finished" if self is BatchState.FAILED else self.value
 
 
 class OwnerPolicy(StrEnum):
     REPLACE = "replace"
-    """The others wait until this one has ended or is stopped."""
+    """The owner's other batches wait until this one has ended or is stopped."""
     QUEUE = "queue"
     OFF = "off"
 
@@ -62,7 +62,7 @@ class Batch(Struct, frozen=True):
     priority: int
     state: BatchState
     round: int
-    """+1 whenever the batch starts again."""
+    """Raised whenever the batch starts again."""
     note: str | None
     asked: str
     actions: str
@@ -83,7 +83,7 @@ def unique_key_in_batch(key: str, batch_id: int) -> str:
 
 class InBatch(NamedTuple):
     job_id: int | None
-    """None: its document needs no job."""
+    """None: the document needs no job."""
     existing: bool = False
     document_id: int | None = None
     decision: Decision | None = None
@@ -108,7 +108,7 @@ class LiveWork(NamedTuple):
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
     live: Mapping[int, LiveWork]
-    """Position → live job of the same owner that does the same work."""
+    """By position: the owner's live job that does the same work."""
 
 
 class BatchMoved(Struct, frozen=True):
@@ -129,7 +129,7 @@ class BatchFacts(Struct, frozen=True):
     files_cancelled: int
     documents_cancelled: int
     may_find_more: bool
-    """A live job, such as a crawl, belongs to no single source."""
+    """True if a live job, such as a crawl, may find more sources."""
     pages: int
     pages_read: int
     pages_left: int
@@ -138,4 +138,4 @@ class BatchFacts(Struct, frozen=True):
     pages_lately: int
     lately_seconds: float
     current: tuple[str, int, int | None] | None = None
-    """(name, pages read, pages) of the document that advanced last."""
+    """Name, pages read and pages of the document that progressed last."""

@@ -1,6 +1,6 @@
-"""Roles of the parts of a page's text.
+"""Roles of the parts of a page's text, decided by tables of points.
 
-Pure rules: a decision is a table of points. A page shows some roles alone; `resolve_roles` adds the others.
+Some roles show on a single page; `resolve_roles` adds the others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Block(Struct, array_like=True, frozen=True):
     """Range in the page's text."""
     role: Role = Role.PARAGRAPH
     level: int = 0
-    """1 is the highest; 0: not known."""
+    """1 is the highest level; 0: not known."""
     size: float = 0.0
     """Height of the font in points. 0: not known."""
     style: int = 0
@@ -86,16 +86,16 @@ class TextLink(Struct, array_like=True, frozen=True):
 
 
 class NoteMark(Struct, array_like=True, frozen=True):
-    """A reference to a footnote; or the footnote's own number, if a footnote begins there."""
+    """A reference to a footnote, or the number with which a footnote begins."""
 
     begin: int
     end: int
-    """Range in the page's text. Empty if the file has the number by other means."""
+    """Range in the page's text. Empty if the number is not part of the text."""
     note: str
 
 
 LINK_ADDRESS = re.compile(r"(?:https?://|mailto:)[^\s<>()]{1,2000}", re.IGNORECASE)
-"""Others could run a script."""
+"""Links with other schemes could run a script."""
 
 
 class BlocksOfPage(Struct, frozen=True):
@@ -109,7 +109,7 @@ class BlocksOfPage(Struct, frozen=True):
 
 
 def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
-    """Add what only the whole document shows."""
+    """Add roles that only the whole document shows."""
     pages = _with_running_lines(pages)
     facts = _facts_of(pages)
     made: list[BlocksOfPage] = []
@@ -158,7 +158,7 @@ _Place = tuple[str, int, int]
 
 
 def _standing_lines(pages: Sequence[BlocksOfPage]) -> set[_Place]:
-    """Return the texts that are at the same place of most pages."""
+    """Return texts at the same place of most pages."""
     times = Counter(
         place
         for page in pages
@@ -172,7 +172,7 @@ def _place(page: BlocksOfPage, block: Block) -> _Place:
 
 
 def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
-    """Return the indexes of the blocks at the top (True) and at the bottom (False)."""
+    """Return the indexes of the blocks at the top (True) and bottom (False)."""
     height = page.size[1]
     placed = [
         at
@@ -269,12 +269,12 @@ def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> fl
 
 
 def _is_beside(other: Block, own: Block) -> bool:
-    """Return whether the other block is on the same line and in the same column."""
+    """Return whether both blocks are on one line of one column."""
     return other.y1 - other.y0 < 4.5 * own.size and min(other.y1, own.y1) - max(other.y0, own.y0) > 0.5 * own.size
 
 
 def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
-    """Take the file's own levels, otherwise numbers, otherwise letters."""
+    """Set heading levels: by the file, else by numbers, else by size, weight and capitals."""
     found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
     ranks = _style_ranks(found)
     depths = {depth: _usual(ranks[_heading_style(page, one)] for page, one in found if _depth(page, one) == depth)
@@ -301,17 +301,11 @@ def _heading_style(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
 
 def _style_ranks(found: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[float, int, bool], int]:
     looks = sorted({_heading_style(page, one) for page, one in found}, reverse=True)
-    ranks: dict[tuple[float, int, bool], int] = {}
-    rank = 0
-    for at, look in enumerate(looks):
-        if not at or look != looks[at - 1]:
-            rank += 1
-        ranks[look] = rank
-    return ranks
+    return {look: rank for rank, look in enumerate(looks, 1)}
 
 
 def _depth(page: BlocksOfPage, block: Block) -> int:
-    """Return 2 for 3.1; 0: no number."""
+    """Return 2 for a heading such as 3.1, and 0 without a number."""
     number = _NUMBER.match(" ".join(page.text_of(block).split()))
     return number[1].count(".") + 1 if number else 0
 

@@ -43,18 +43,18 @@ class ErrorCount(Struct, frozen=True):
 
 
 class HourOfWork(Struct, frozen=True):
-    """Attempts that completed or failed for good in an hour, by type."""
+    """Jobs of a type that completed or failed for good in an hour."""
 
     at: str
     job_type: str
     completed: int
     failed: int
     pages: int
-    """Read by the completed jobs."""
+    """Pages read by the completed jobs."""
     seconds: float
     longest_seconds: float
     waited_seconds: float
-    """Sum of the times from the earliest possible start to that attempt."""
+    """Sum of the times from a job's earliest possible start to its attempt."""
     longest_wait_seconds: float
 
     @property

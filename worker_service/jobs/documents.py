@@ -23,13 +23,13 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """Inserted at the end of a document, job or batch. `FACTS` lists the placeholders of its payload."""
+    """A job inserted at the end of a document, job or batch. `FACTS` lists its payload's placeholders."""
 
     job_type: str
     payload: str = ""
     on_end: OnEnd = OnEnd.SUCCESS
     is_standing: bool = False
-    """Repeat it for each generation."""
+    """True: repeat it for each generation."""
 
 
 class AskedAction(DeferredAction, frozen=True):
@@ -42,22 +42,22 @@ class AskedAction(DeferredAction, frozen=True):
 class TagAction(DeferredAction, frozen=True):
     tag: str = ""
     owner: str = ""
-    """Empty: all owners."""
+    """Empty: documents of all owners."""
 
 
 class DocumentRequest(Struct, frozen=True):
     source_key: str
-    """Drive file id, URL or absolute path. It identifies the document, with platform and owner."""
+    """Drive file id, URL or absolute path. With platform and owner, it identifies the document."""
     name: str
     content: str = ""
     settings: str = ""
-    """JSON of what can change the text. Missing: the stored value; null: the default."""
+    """JSON of settings that change the text. A missing key keeps the stored value; null means the default."""
     is_forced: bool = False
     is_standing: bool = False
-    """Automatic: a known document keeps its stored settings."""
+    """An automatic request: a known document keeps its settings."""
     actions: Sequence[DeferredAction] = ()
     revision: str = ""
-    """Empty: none is stable."""
+    """Empty: the source has no stable revision."""
     tags: Sequence[str] = ()
     """A standing request tags only a new document."""
 
@@ -65,7 +65,7 @@ class DocumentRequest(Struct, frozen=True):
 class Decision(StrEnum):
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
-    """Accepted: the work under way was still for too long, or is held up."""
+    """Accepted, because work under way has stopped progressing or is held up."""
     UNDER_WAY = "under way"
     UNCHANGED = "unchanged"
 
@@ -91,7 +91,7 @@ class KnownDocument(Struct, frozen=True):
 
 
 class DocumentFacts(Struct, frozen=True):
-    """None: unchanged."""
+    """A field that is None keeps its stored value."""
 
     kind: str | None = None
     pages: int | None = None
@@ -101,7 +101,7 @@ class DocumentFacts(Struct, frozen=True):
 
 
 CONFIDENCE_LEAST = 50
-"""Per cent. Pages below it are doubtful."""
+"""In per cent. Pages with less confidence are doubtful."""
 
 
 class PageResult(Struct, frozen=True):
@@ -110,11 +110,11 @@ class PageResult(Struct, frozen=True):
     number: int
     digest: str
     text: str | None = None
-    """None: stored already under this digest."""
+    """None: the text is stored already under this digest."""
     method: str = ""
     """layer, ocr, partial (part of the image is damaged), rows, blank, too_large or unreadable."""
     confidence: float | None = None
-    """0 to 100; 0: in a script for which it was not recognised."""
+    """0 to 100. 0: in a script that the chosen languages do not have."""
     layout: str | None = None
     also: str = ""
 
@@ -142,7 +142,7 @@ class NewFile(Struct, frozen=True):
 
 
 class RepublishedFile(Struct, frozen=True):
-    """A completion publishes it again for another job or document."""
+    """A published file that a completion publishes again for another job or document."""
 
     file_id: int
     role: str = ""
@@ -157,11 +157,11 @@ class CrawlItem(Struct, frozen=True):
     revision: str = ""
     size: int | None = None
     note: str = ""
-    """Why it was not enqueued. Empty: it was."""
+    """Reason why it was not enqueued; empty if it was."""
     is_gone: bool = False
     detail: str = ""
     walk: int = 0
-    """The full walk that saw the item last. Only in answers."""
+    """Number of the full walk that saw the item last. Set only in answers."""
 
 
 class CrawlPage(Struct, frozen=True):
@@ -170,7 +170,7 @@ class CrawlPage(Struct, frozen=True):
     walk: int = 0
     state: str | None = None
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items; those of a vanished item are cancelled."""
+    """Prefix of the unique keys of jobs that fetch items. Jobs of vanished items are cancelled."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -184,7 +184,7 @@ A_co = TypeVar("A_co", bound=QuestionAnswer, covariant=True)
 
 
 class Question(Generic[A_co]):
-    """Read-only, about the job's own document or crawl."""
+    """A read-only question of a job about its own document or crawl."""
 
     __slots__ = ()
 
@@ -192,7 +192,7 @@ class Question(Generic[A_co]):
 class KnownDigests(QuestionAnswer, frozen=True):
     digests: Sequence[str] = ()
     is_stale: bool = False
-    """The generation is no longer the newest."""
+    """True: the generation is no longer the newest."""
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
@@ -214,7 +214,7 @@ class Files(QuestionAnswer, frozen=True):
 
 
 class SameContent(Question[Files], Struct, frozen=True):
-    """Find files by SHA-256 of all owners, by MD5 and size of the job's owner."""
+    """Find published files by SHA-256 of any owner, or by MD5 and size of the job's owner."""
 
     sha256: str = ""
     md5: str = ""
@@ -226,7 +226,7 @@ class Currency(QuestionAnswer, frozen=True):
 
 
 class IsCurrent(Question[Currency], Struct, frozen=True):
-    """Ask before expensive work."""
+    """Ask whether the generation is still the newest, before expensive work."""
 
 
 class CrawlMemory(QuestionAnswer, frozen=True):
@@ -240,14 +240,14 @@ class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
     crawl: str
     ids: Sequence[str] = ()
     not_seen_in: int | None = None
-    """Number of a walk."""
+    """Number of the current walk."""
     with_note: str | None = None
     after: str = ""
 
 
 class EmbeddableDocuments(QuestionAnswer, frozen=True):
     documents: Sequence[tuple[int, int]] = ()
-    """Each with its current generation."""
+    """Documents, each with its current generation."""
 
 
 # Only for jobs of type `embed`, which belong to no owner.
@@ -260,7 +260,7 @@ class DocumentsToEmbed(Question[EmbeddableDocuments], Struct, frozen=True):
 
 
 class PagesToEmbed(Question[PagesAnswer], Struct, frozen=True):
-    """Some pages after a number, with their layouts; none if the generation is no longer current."""
+    """Pages after a number, with layouts; none if the generation is no longer current."""
 
     document_id: int
     generation: int

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 EMBED = "embed"
-"""The job type that computes vectors. Jobs of it belong to no owner."""
+"""The job type that computes vectors. Its jobs belong to no owner."""
 
 
 class PassageVectors(Struct, frozen=True):
     number: int
     pages: Sequence[tuple[int, int]]
-    """Each with the number of words before it."""
+    """Pages on which the passage is, each with the number of words before it."""
     digest: str
     vectors: bytes = b""
-    """Empty: they are stored already."""
+    """Empty: the vectors are stored already."""
 
 
 class Embeddings(Struct, frozen=True):
@@ -25,4 +25,4 @@ class Embeddings(Struct, frozen=True):
     generation: int
     passages: Sequence[PassageVectors]
     total: int | None = None
-    """Number of all passages of the document, with the last of them."""
+    """Number of all passages of the document. Set with the last passages."""

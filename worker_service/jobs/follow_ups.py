@@ -32,7 +32,7 @@ def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = Fa
 
 
 def read_json(text: str) -> object:
-    """NaN and Infinity are mistakes."""
+    """Refuse NaN and Infinity, which are not JSON."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -74,5 +74,5 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
 
 
 def names_file(text: str) -> bool:
-    """Return whether a handler could take the text for a file of the machine."""
+    """Return whether a handler could read the text as a file of this machine."""
     return text.strip().lower().startswith(("/", "~", ".", "file:"))

@@ -7,7 +7,7 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 
 
 def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:
-    """Return the settings of the last success, updated with the request's."""
+    """Return the settings of the last success, updated by the request."""
     has_failed = status is IndexStatus.FAILED and settings_before is not None
     remembered = json.loads((settings_before if has_failed else settings) or "{}")
     is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing
@@ -25,10 +25,7 @@ def decide(
     is_forced: bool,
     patience: TakeoverTimeouts,
 ) -> Decision:
-    """`still_seconds`: since the document or a page changed.
-
-    `is_held_up`: all live work on it belongs to idle batches.
-    """
+    """`still_seconds` counts from the last progress. With `is_held_up`, all live work is in idle batches."""
     is_same = same_content and same_settings
     match status:
         case IndexStatus.QUEUED | IndexStatus.INDEXING:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 LOG_LINES_MOST = 3000
-"""Per job."""
+"""Maximum number of lines kept per job."""
 
 
 class Event(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Notice(Struct, frozen=True):
 
 
 class Episode(Struct, frozen=True):
-    """A condition that lasts; its begin is a notice."""
+    """A lasting condition. Its beginning is a notice."""
 
     key: str
     message: str
@@ -109,4 +109,4 @@ class Changed(Struct, frozen=True):
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
     waiting: Sequence[int] = ()
-    """Batches that wait because of a retry."""
+    """Batches that must wait after a retry."""

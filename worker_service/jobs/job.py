@@ -29,7 +29,7 @@ class NewJob(Struct, frozen=True):
     account: str | None = None
     payload: str | None = None
     priority: int | None = None
-    """None: that of the parent job, or 5."""
+    """None: the parent job's priority, or 5."""
     owner: str = ""
     source: str = ""
     run_at: datetime | None = None
@@ -53,12 +53,12 @@ class NewJob(Struct, frozen=True):
     document: DocumentRequest | None = None
     """The job is inserted only if this document has to be read."""
     brings: DocumentRequest | None = None
-    """Added by the job, which is not inserted if that revision has been read so."""
+    """The document that the job adds. The job is not inserted if this revision has been read with these settings."""
 
 
 class Enqueued(NamedTuple):
     job_id: int
-    """0: its document needs no job."""
+    """0: the document needs no job."""
     existing: bool = False
     """`job_id` is a live job with the same unique_key or document."""
     document_id: int | None = None
@@ -75,7 +75,7 @@ class StoredSchedule(Struct, frozen=True):
     name: str
     owner: str
     definition: str
-    """JSON of a [[schedule]] table's other fields."""
+    """JSON of the other fields of a [[schedule]] table."""
     paused_at: str | None = None
 
 
@@ -93,7 +93,7 @@ class StartedWork(Struct, frozen=True):
 
 
 class Lease(NamedTuple):
-    """Lost when the row's fence is raised."""
+    """A worker's hold on a job, lost when the fence of the row is raised."""
 
     job_id: int
     fence: int
@@ -170,7 +170,7 @@ class Gate(Struct, frozen=True):
     code: str
     detail: str
     remedy: str = ""
-    """Empty: it follows from the code."""
+    """Empty: the remedy follows from the code."""
     count: int = 0
 
 
@@ -183,4 +183,4 @@ class Pause(Struct, frozen=True):
 
 
 CAPABILITY_MISSING = "CAPABILITY_MISSING"
-"""Gate of work that needs what the machine does not have."""
+"""Code of work that needs something that the machine lacks."""

@@ -19,14 +19,14 @@ class DocumentSelector(Struct, frozen=True):
     is_readable: bool = False
     """Leave out documents without a published generation."""
     batch_ids: Sequence[int] = ()
-    """Requested by these batches, even if another has read them."""
+    """Documents that these batches requested, even if another batch read them."""
     tags: Sequence[str] = ()
-    """All of these."""
+    """Documents with all of these tags."""
     kinds: Sequence[str] = ()
     since: str | None = None
-    """Added then (UTC) or later."""
+    """Documents added at this time (UTC) or later."""
     until: str | None = None
-    """Added before (UTC)."""
+    """Documents added before this time (UTC)."""
 
     @property
     def is_empty(self) -> bool:
@@ -71,7 +71,7 @@ class Document(Struct, frozen=True):
     state: str
     """The status, after "readable, " if an older generation is published."""
     percent: int
-    """Pages read of the newest generation, or of the current one if that has failed."""
+    """Share of pages read, of the newest generation, or of the current one if the newest has failed."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -83,9 +83,9 @@ class Document(Struct, frozen=True):
     updated_at: str
     gone_at: str | None
     size: int
-    """Bytes of its newest original; 0: there is none."""
+    """Bytes of the newest original; 0: there is none."""
     is_locked: bool
-    """Its file opens with a password only."""
+    """The file opens only with a password."""
     tags: Sequence[str] = ()
 
     @property
@@ -114,20 +114,20 @@ class DocumentChange(Struct, frozen=True):
     number: int
     document_id: int
     generation: int | None
-    """None: removed."""
+    """None: the document was removed."""
 
 
 class Provenance(Struct, frozen=True):
     folder: str
     size: int | None
-    """None: no original in the workspace."""
+    """None: the workspace has no original."""
     sha256: str
     md5: str
     read_at: str | None
 
 
 class ReadingSpeed(Struct, frozen=True):
-    """Without the time when nothing was read."""
+    """Amounts read in `seconds`, which leave out the time when nothing was read."""
 
     documents: int
     pages: int
@@ -139,7 +139,7 @@ class ReadingSpeed(Struct, frozen=True):
 
 
 class Weight(Struct, frozen=True):
-    """Pages and files of no other document."""
+    """Amounts that removing documents would free; other documents' files are only counted."""
 
     documents: int = 0
     pages: int = 0

@@ -1,4 +1,4 @@
-"""Markdown of a document, without running heads, feet and page numbers. Pure rules."""
+"""Markdown of a document, without running heads, feet and page numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def page_markdown(page: StructuredPage) -> str:
 
 
 def _marked_text(page: StructuredPage, block: Block) -> str:
-    """Return the text with links and footnotes between marks, which later steps leave alone."""
+    """Return the text with links and footnotes between marks, which later steps leave unchanged."""
     text = page.text_of(block)
     if block.role in (Role.TABLE, Role.CODE):
         return text
@@ -86,7 +86,7 @@ def _joint(found: re.Match[str]) -> str:
 
 
 def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, str]]:
-    """Return the blocks with their text, each paragraph whole that goes on in the next column."""
+    """Return blocks with their text. A paragraph that continues in the next column is joined."""
     made: list[tuple[Block, str]] = []
     for block in blocks:
         text = _marked_text(page, block) if page.links or page.notes else page.text_of(block)

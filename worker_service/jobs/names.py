@@ -15,7 +15,7 @@ from worker_service.jobs.digest import digest
 BY_OWNER = "by-owner"
 
 _BYTES_MAX = 200
-"""File systems allow 255; leaves room for suffixes."""
+"""File systems allow 255 bytes; the rest is for suffixes."""
 _RESERVED_NAMES = {
     *("con", "prn", "aux", "nul"),
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)),
@@ -25,7 +25,7 @@ _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\uf
 _NO_OWNER = "unowned"
 _FOLDERS_MOST = 30
 _FOLDER_BYTES_MAX = 1500
-"""Together, below Linux's limit of a path."""
+"""Bytes of all folders together, below Linux's limit of a path."""
 _SUFFIXES = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
@@ -39,7 +39,7 @@ class LinkFacts(Struct, frozen=True):
 
 
 class Links(Struct, frozen=True):
-    """Before conflicts with other documents are resolved."""
+    """Wanted links, before conflicts with other documents are resolved."""
 
     document_id: int
     folders: Sequence[str] = ()
@@ -72,14 +72,13 @@ def links_of(facts: LinkFacts) -> Links:
 
 
 def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
-    """`crawled` are the folders of a crawl, outermost first."""
     if source_key.startswith(("/", FILE_URL)):
         return str(PurePosixPath(legible(path_of(source_key))).parent)
     return "/".join(filter(None, _folders_of_url(source_key) if "://" in source_key else crawled))
 
 
 def folded(path: str) -> str:
-    """Equal for paths that some file systems take for equal."""
+    """Return the same text for paths that some file systems treat as equal."""
     return unicodedata.normalize("NFC", path.casefold())
 
 
@@ -119,7 +118,7 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Append the first of `suffixes` unless it has one of them."""
+    """Append the first suffix unless the name has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(_safe_character(one) for one in text.translate(_LIKE_SEPARATORS))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")

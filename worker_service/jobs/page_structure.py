@@ -1,4 +1,4 @@
-"""The blocks and tables of stored pages: one truth behind Markdown, passages and other formats. Pure rules."""
+"""The blocks and tables of stored pages, from which Markdown, passages and other formats are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, Text
 from worker_service.jobs.documents import PageResult
 
 PAGES_MAX = 5000
-"""A document is held in memory as a whole, because headings and running lines show only in the whole."""
+"""The whole document must be in memory, because headings and running lines show only in the whole."""
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
@@ -35,7 +35,7 @@ class TableOnPage(Struct, frozen=True):
     end: int = 0
     spans: Sequence[Span] = ()
     sheet: str | None = None
-    """The worksheet of which these are rows; a long one continues on the next page."""
+    """Name of the worksheet; a long one continues on the next page."""
 
     @property
     def name(self) -> str:
@@ -65,14 +65,14 @@ class StructuredPage(Struct, frozen=True):
     tables: Mapping[int, Rows]
     """By the beginning of the table's text."""
     lines: msgspec.Raw = msgspec.Raw(b"[]")
-    """Words of a recognised page, undecoded."""
+    """Stored words of a recognised page, not decoded."""
     links: Sequence[TextLink] = ()
     notes: Sequence[NoteMark] = ()
-    """Marks with labels that are unique in the document, of footnotes whose both ends are known."""
+    """Marks of footnotes whose two ends are known, with labels unique in the document."""
     spans: Mapping[int, Sequence[Span]] = {}
     """By the beginning of the table's text."""
     dpi: int = 0
-    """Resolution of the image that was read; 0 for text of the page's own."""
+    """Resolution of the image that was read; 0 if the page has its own text."""
     skew: float = 0.0
 
     def text_of(self, block: Block) -> str:
@@ -89,7 +89,7 @@ def structure_of(results: Iterable[PageResult]) -> list[StructuredPage]:
 
 
 def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
-    """Give each footnote with a reference a label of its own; leave out the marks of the others."""
+    """Label each footnote that has a reference; leave out other marks."""
     begins = {(page.number, one.begin) for page in pages for one in page.blocks if one.role is Role.FOOTNOTE}
     defined: dict[str, list[int]] = defaultdict(list)
     for page in pages:
@@ -153,7 +153,7 @@ def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:
 
 
 def _blocks_of_text(text: str, boxes: Sequence[Block]) -> list[Block]:
-    """Return the paragraphs of a page that was read before blocks had roles, or that has none."""
+    """Return `boxes`, or the paragraphs of the text if there are none."""
     if boxes:
         return list(boxes)
     made: list[Block] = []

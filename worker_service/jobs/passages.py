@@ -1,4 +1,4 @@
-"""Passages of a document: stretches of bounded length below one heading. Pure rules."""
+"""Passages of a document: parts of bounded length below one heading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
 _SENTENCE = re.compile(r"(?<=[.!?;。])\s+")
 
 _RULES = 1
-"""Increase it whenever the same pages may now give other passages."""
+"""Increase it when the rules change, so that the same pages may give other passages."""
 
 Box = tuple[int, float, float, float, float]
 """Page, x0, y0, x1, y1 in points from the top left."""
@@ -30,23 +30,23 @@ class Passage(Struct, frozen=True):
     """Markdown of its paragraphs, items and rows."""
     pages: Sequence[int]
     begins: Sequence[int]
-    """Where in the text each page begins."""
+    """Position in the text where each page begins."""
     boxes: Sequence[Box]
     headings: Sequence[str]
     tokens: int
-    """An estimate: pieces of words of up to six letters, and signs."""
+    """Estimated number of tokens: pieces of up to six letters, and signs."""
     digest: str
-    """Equal for equal headings and text, also in another document."""
+    """Digest of headings and text."""
 
 
 class PassageLimits(Struct, frozen=True):
     tokens: int
     overlap: int = 0
-    """Most tokens that a passage repeats of the one before it; at most half of `tokens` is."""
+    """Maximum number of tokens repeated from the passage before; at most half of `tokens`."""
 
     @property
     def edition(self) -> str:
-        """Equal if equal pages give equal passages."""
+        """Name of these rules: with the same name, equal pages give equal passages."""
         return f"{_RULES}.{self.tokens}.{self.overlap}"
 
 
@@ -77,7 +77,7 @@ def passages_of(
 
 
 def _joined(units: Sequence[_Unit]) -> tuple[str, dict[int, int]]:
-    """Return the text of the units, and where in it each page begins."""
+    """Return the text of the units, and the position where each page begins."""
     text, begins = units[0].text, {units[0].page: 0}
     for one in units[1:]:
         begins.setdefault(one.page, len(text) + len(one.glue))
@@ -117,7 +117,7 @@ def _units(page: StructuredPage, block: Block, most: int) -> Iterator[_Unit]:
 
 
 def _tables(rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
-    """Yield tables of bounded length, each below the head of the whole table."""
+    """Yield parts of bounded length, each with the head of the table."""
     head, open_rows = rows[0], list[Sequence[str]]()
     length = least = count_tokens(" | ".join(head))
     for row in rows[1:]:

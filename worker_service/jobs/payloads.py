@@ -1,4 +1,4 @@
-"""Check payloads in microseconds. The handler's decoder decides in the child, so reject nothing that it accepts."""
+"""Check payloads quickly. The handler's decoder in the child decides, so nothing that it accepts is rejected."""
 
 from __future__ import annotations
 

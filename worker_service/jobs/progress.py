@@ -7,17 +7,15 @@ from worker_service.base.clock import from_text
 from worker_service.jobs.job import Job, Status
 
 SILENT_SECONDS = 15.0
-"""Without progress or log lines."""
+"""Time without progress or log lines."""
 
 _RATE_SECONDS_LEAST = 5.0
 _PERCENT_LEAST = 3
 _SECONDS_LEFT_MAX = 86400.0
-"""Longer estimates come from a rate close to zero."""
+"""Longer estimates come from rates close to zero and are not shown."""
 
 
 class Pace(NamedTuple):
-    """`rate`: units per second."""
-
     rate: float | None = None
     seconds_left: float | None = None
     silent_seconds: float | None = None

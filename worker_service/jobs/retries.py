@@ -12,7 +12,7 @@ from worker_service.jobs.job import Job, NewJob
 REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
-"""An `at_most_once` job's handler started and reported no outcome."""
+"""The handler of an `at_most_once` job started and reported no outcome."""
 MAY_HAVE_RUN_REMEDY = "check whether it took effect, and retry it only if it did not"
 
 

@@ -20,9 +20,9 @@ class SearchRequest(Struct, frozen=True):
     until: str | None = None
     """Limits the search to documents added before this time (UTC)."""
     is_sure: bool = False
-    """Leave out pages below `CONFIDENCE_LEAST`."""
+    """Leaves out pages below `CONFIDENCE_LEAST`."""
     needs_all: bool = False
-    """Leave out pages without some of the words."""
+    """Leaves out pages without some of the words."""
     documents: int = 10
     """Maximum number of documents in the answer."""
     skip: int = 0
@@ -30,7 +30,7 @@ class SearchRequest(Struct, frozen=True):
     pages_each: int = 3
     """Maximum number of snippets per document."""
     marks: tuple[str, str] = ("[", "]")
-    """Put around each match in a snippet."""
+    """Texts before and after each match in a snippet."""
 
 
 class FoundPage(Struct, frozen=True):
@@ -67,20 +67,20 @@ class FoundDocument(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """Documents, best first: those with all words in name and tags, with all words on one page, with some of them."""
+    """Documents, best first: with all words in name and tags, then on one page, then with some words."""
 
     items: Sequence[FoundDocument] = ()
     documents_with_all: int = 0
     pages_with_all: int = 0
     documents_with_some: int = 0
-    """Further documents; 0 as well if the page of the answer is filled by documents with all words."""
+    """Further documents; 0 if documents with all words fill this page of the answer."""
     pages_with_some: int = 0
     next: int | None = None
     """The `skip` of the next page of the answer."""
     is_partial: bool = False
-    """True if there were too many pages to rank, so that only the pages stored last were ranked."""
+    """True if only the pages stored last were ranked, because there were too many."""
     suggestion: str | None = None
-    """The query with similar words in place of words that are on no page; only if no document has all words."""
+    """The query with similar words for words on no page; only if no document has all words."""
 
 
 class KeywordCount(Struct, frozen=True):

@@ -12,7 +12,7 @@ from worker_service.jobs.job import Status
 
 
 class Column(Struct, frozen=True):
-    """A column that users set, filter by or see: a field of `Job`, and of `NewJob` or `Selector`."""
+    """A column that users set, filter by or see."""
 
     name: str
     flag: str
@@ -59,7 +59,7 @@ class Selector(Struct, frozen=True):
     """All given fields must match."""
 
     ids: Sequence[int] = ()
-    """`ids`, `batch_ids` and `document_ids` are added up."""
+    """Jobs in any of `ids`, `batch_ids` and `document_ids` are selected."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
@@ -69,7 +69,7 @@ class Selector(Struct, frozen=True):
     error_code: str | None = None
     name: str | None = None
     since: str | None = None
-    """UTC text: ended then or later; live jobs: created."""
+    """UTC text: jobs that ended, or if live were created, at this time or later."""
     older_than: str | None = None
     match: Sequence[tuple[str, object]] = ()
     """Paths into the payload (`file_id`, `page_range[0]`), with JSON values."""

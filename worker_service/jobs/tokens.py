@@ -1,4 +1,4 @@
-"""The database stores a plain SHA-256 of each secret, because secrets are long and random."""
+"""Tokens of users. The database stores a plain SHA-256 of each secret, because secrets are long and random."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class Power(StrEnum):
-    """Scopes, ascending; each includes the ones before it."""
+    """Scopes in ascending order; each includes the ones before it."""
 
     READ = "read"
     OPERATE = "operate"
@@ -65,7 +65,7 @@ class GrantedRequest(Struct, frozen=True):
     at: str
     status: int | None
     answer: str | None
-    """None: unknown."""
+    """None: not known."""
     location: str | None
 
 

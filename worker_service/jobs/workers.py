@@ -17,7 +17,7 @@ class HandlerFacts(Struct, frozen=True):
     payload_schema: str | None = None
     timeout_seconds: int = 3600
     choices: str | None = None
-    """JSON: for a payload key, its values and how to install missing ones."""
+    """JSON: by payload key, its values and how to install missing ones."""
 
     @property
     def missing_text(self) -> str:
@@ -67,7 +67,7 @@ NODE = "node"
 class NodeState(Struct, frozen=True):
     name: str
     state: str
-    """starting, up, draining, refused or down."""
+    """One of starting, up, draining, refused, down."""
     slots: int = 0
     version: str = ""
     reason: str = ""
@@ -81,7 +81,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """A node that gets no new attempts."""
+    """True: the node gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):
@@ -94,7 +94,7 @@ class LeaseRow(Struct, frozen=True):
     is_cancelled: bool
     without_grace: bool = False
     is_stopped: bool = False
-    """Its batch is idle: release the job."""
+    """True: the batch is idle, so the job must be released."""
 
 
 class Beat(Struct, frozen=True):
