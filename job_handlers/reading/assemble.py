@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -282,11 +282,11 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, spo
     waiting = _read_spool(spool)
     coming = next(waiting, None)
 
-    def draw(number: int, facts: Mapping[str, Any]) -> bytes:
+    def draw(number: int, matrix: pdf.Matrix) -> bytes:
         nonlocal coming
         if coming is None or coming[0] != number:
             return b""
-        stream = searchable.stream_of(coming[1], facts["matrix"], fonts)
+        stream = searchable.stream_of(coming[1], matrix, fonts)
         coming = next(waiting, None)
         return stream
 

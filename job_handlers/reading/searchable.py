@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from job_handlers.reading.layout import Layout
+from job_handlers.reading.pdf import PdfFont
 
 _WIDTH = 500
 """In thousandths of the height."""
@@ -32,8 +33,8 @@ class Fonts:
         for character in sorted(set("".join([word.text for line in layout.lines for word in line]))):
             self.place(ord(character) >> 8)
 
-    def sources(self) -> list[str]:
-        return [_character_map(block) + "{font}" + _font() for block in self.blocks]
+    def sources(self) -> list[PdfFont]:
+        return [PdfFont(_character_map(block), _font()) for block in self.blocks]
 
 
 def widths() -> str:

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from job_handlers.reading.pdf.library import RESOURCES, Broken, inherited, mupdf, pymupdf, translate_errors
+from job_handlers.reading.pdf.library import (
+    RESOURCES,
+    Broken,
+    inherited,
+    is_missing,
+    matrix_from_pdf_space,
+    mupdf,
+    pymupdf,
+    translate_errors,
+)
 
 _FONT = mupdf.PDF_ENUM_NAME_Font
+
+Matrix = Sequence[float]
+
+
+class PdfFont(NamedTuple):
+    character_map: str
+    dictionary: str
+    """PDF source; {maps} and {widths} stand for references to the character map and the widths."""
 
 
 def add_streams(
     original: Path,
     target: Path,
     password: str,
-    fonts: Sequence[str],
+    fonts: Sequence[PdfFont],
     widths: str,
-    draw: Callable[[int, Mapping[str, Any]], bytes],
+    draw: Callable[[int, Matrix], bytes],
 ) -> None:
-    """Append text to a copy of a PDF.
+    """Add text to a copy of a PDF.
 
-    `draw` gets a page number and `matrix`, which maps points of the page as it is shown to its own space; its content
-    stream uses the `fonts` by position as /PmF0, /PmF1. A font is its character map, {font}, and PDF source with the
-    placeholders {maps} and {widths}.
+    `widths` is the PDF source of an array that all fonts share. `draw` returns the content stream for a page, in which
+    the fonts are named /PmF0, /PmF1 and so on. It gets the page's number and the matrix from the page as it is shown to
+    PDF space.
     """
     with translate_errors(), pymupdf.open(original) as document:
         if document.needs_pass:
@@ -35,61 +52,63 @@ def add_streams(
         references: list[int] = []
         for number in range(document.page_count):
             page = document[number]
-            stream = draw(number + 1, {"matrix": _to_own_space(page)})
+            stream = draw(number + 1, _matrix_to_pdf_space(page))
             if not stream:
                 continue
             if not references:
-                shared = document.get_new_xref()
-                document.update_object(shared, widths)
-                references = [_add_font(document, font, f"{shared} 0 R") for font in fonts]
+                shared_widths = document.get_new_xref()
+                document.update_object(shared_widths, widths)
+                references = [_add_font(document, font, shared_widths) for font in fonts]
             _add_below(document, page, stream, references)
         if document.can_save_incrementally() and not document.is_repaired:
+            # An incremental save appends to the file, so it has to be a copy of the original.
             shutil.copyfile(original, target)
-            _save_appended(document, target)
+            _append_changes(document, target)
         else:
             document.save(target, garbage=1, encryption=pymupdf.PDF_ENCRYPT_KEEP)
 
 
-def _to_own_space(page: Any) -> tuple[float, ...]:
-    """PyMuPDF's own matrices ignore the crop of a turned page."""
-    whole, shown = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
-    mupdf.pdf_page_transform(pymupdf._as_pdf_page(page), whole, shown)
-    return tuple(~pymupdf.Matrix(shown.a, shown.b, shown.c, shown.d, shown.e, shown.f))
+def _matrix_to_pdf_space(page: Any) -> Matrix:
+    """Return the matrix from the page as it is shown to PDF space.
+
+    PyMuPDF's own matrices ignore the crop of a turned page.
+    """
+    return tuple(~pymupdf.Matrix(matrix_from_pdf_space(pymupdf._as_pdf_page(page))))
 
 
 def _add_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
     contents = [_add_stream(document, stream), *page.get_contents()]
-    document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{one} 0 R' for one in contents)}]")
-    own = pymupdf._as_pdf_page(page)
-    resources = inherited(own, RESOURCES)
-    if not resources.m_internal:
-        resources = own.obj().pdf_dict_put_dict(RESOURCES, 1)
+    document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{xref} 0 R' for xref in contents)}]")
+    pdf_page = pymupdf._as_pdf_page(page)
+    resources = inherited(pdf_page, RESOURCES)
+    if is_missing(resources):
+        resources = pdf_page.obj().pdf_dict_put_dict(RESOURCES, 1)
     fonts = resources.pdf_dict_get(_FONT)
-    if not fonts.m_internal:
+    if is_missing(fonts):
         fonts = resources.pdf_dict_put_dict(_FONT, len(references))
     pdf = pymupdf._as_pdf_document(document)
-    for at, reference in enumerate(references):
-        fonts.pdf_dict_puts(f"PmF{at}", mupdf.pdf_new_indirect(pdf, reference, 0))
+    for at, xref in enumerate(references):
+        fonts.pdf_dict_puts(f"PmF{at}", mupdf.pdf_new_indirect(pdf, xref, 0))
 
 
-def _add_font(document: Any, source: str, widths: str) -> int:
-    maps, _, font = source.partition("{font}")
-    stream = _add_stream(document, maps.encode())
+def _add_font(document: Any, font: PdfFont, widths: int) -> int:
+    character_map = _add_stream(document, font.character_map.encode())
+    source = font.dictionary.replace("{maps}", f"{character_map} 0 R").replace("{widths}", f"{widths} 0 R")
     xref: int = document.get_new_xref()
-    document.update_object(xref, font.replace("{maps}", f"{stream} 0 R").replace("{widths}", widths))
+    document.update_object(xref, source)
     return xref
 
 
 def _add_stream(document: Any, stream: bytes) -> int:
-    """PyMuPDF takes five times as long to make it a few bytes smaller."""
     xref: int = document.get_new_xref()
     document.update_object(xref, "<<>>")
+    # PyMuPDF's own compression takes five times as long, and saves a few bytes.
     document.update_stream(xref, zlib.compress(stream), compress=False)
     document.xref_set_key(xref, "Filter", "/FlateDecode")
     return xref
 
 
-def _save_appended(document: Any, target: Path) -> None:
+def _append_changes(document: Any, target: Path) -> None:
     options = mupdf.PdfWriteOptions()
     options.do_incremental = 1
     options.do_encrypt = pymupdf.PDF_ENCRYPT_KEEP
@@ -99,6 +118,7 @@ def _save_appended(document: Any, target: Path) -> None:
 def pdf_of_image(original: Path, target: Path) -> None:
     with translate_errors(), pymupdf.open(original) as document:
         if document.page_count > 1:
+            # Each frame of a TIFF becomes a page. Inserting the file, as below, would embed its first frame only.
             target.write_bytes(document.convert_to_pdf())
             return
         with pymupdf.open() as made:

@@ -25,7 +25,7 @@ _WORDS_MOST = 20_000
 
 class PagedFile:
     def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
-        """`is_mapped` is for a caller that reads much of the file."""
+        """`is_mapped` makes reading much of the file faster."""
         with translate_errors():
             self._document = document = pymupdf.open(**_open_arguments(path)) if is_mapped else pymupdf.open(path)
             self.is_locked = bool(document.needs_pass)
@@ -55,24 +55,23 @@ class PagedFile:
 
     def measure_ink(self, number: int) -> PageInk:
         with self._page(number) as page:
-            whole = pymupdf.Rect(page.rect) * page.derotation_matrix
-            area = abs(whole.get_area()) or 1.0
-            images = hidden = shown = 0.0
+            page_box = pymupdf.Rect(page.rect) * page.derotation_matrix
+            page_area = abs(page_box.get_area()) or 1.0
+            image_area = hidden_text_area = shown_text_area = 0.0
             is_empty = True
             for kind, corners, *_ in page.get_bboxlog():
-                visible = pymupdf.Rect(corners) & whole
-                size = 0.0 if visible.is_empty else visible.get_area()
+                visible = pymupdf.Rect(corners) & page_box
+                area = 0.0 if visible.is_empty else visible.get_area()
                 if kind == "ignore-text":
-                    hidden += size
+                    hidden_text_area += area
                     continue
                 is_empty = False
                 if kind in ("fill-image", "fill-imgmask"):
-                    images += size
+                    image_area += area
                 elif kind.endswith("-text"):
-                    shown += size
-            return PageInk(
-                min(images / area, 1.0), hidden / (hidden + shown) if hidden else 0.0, is_empty and not hidden
-            )
+                    shown_text_area += area
+            invisible = hidden_text_area / (hidden_text_area + shown_text_area) if hidden_text_area else 0.0
+            return PageInk(min(image_area / page_area, 1.0), invisible, is_empty and not hidden_text_area)
 
     def picture(self, number: int) -> tuple[Gray, float]:
         return self.picture_and_damage(number)[:2]
@@ -81,16 +80,17 @@ class PagedFile:
         """Return gray pixels, their resolution in dpi, and whether part of the page could not be drawn."""
         with self._page(number) as page:
             if self.is_pdf:
-                # Drop warnings of other pages. Reading an image's size may already decode it and report the damage.
+                # Drop the warnings of other pages, before `picture_of`: the size of an image may already decode it.
                 pymupdf.TOOLS.reset_mupdf_warnings()
             gray, dpi = pixels.picture_of(self._document, page)
             warnings = pixels.without_checksums(pymupdf.TOOLS.mupdf_warnings())
             is_damaged = pixels.DAMAGE.search(warnings) is not None
-            if is_damaged and not self.is_pdf and pixels.is_whole_jpeg(Path(self._document.name)):
-                is_damaged = False
+            if is_damaged and not self.is_pdf:
+                is_damaged = not pixels.is_whole_jpeg(Path(self._document.name))
             return gray, dpi, is_damaged
 
     def scan_packing(self, number: int) -> tuple[str, int]:
+        """Return how the largest image is compressed, and its bytes."""
         with self._page(number) as page:
             return pixels.packing_of(self._document, page) if self.is_pdf else ("", 0)
 
@@ -104,14 +104,15 @@ class PagedFile:
 
     def image(self, number: int, width: int) -> bytes:
         with self._page(number) as page:
-            longest = (_SHOWN_PIXELS_MAX / (max(page.rect.width, 1.0) * max(page.rect.height, 1.0))) ** 0.5
-            return pixels.encode_image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
+            page_width, page_height = max(page.rect.width, 1.0), max(page.rect.height, 1.0)
+            scale_max = (_SHOWN_PIXELS_MAX / (page_width * page_height)) ** 0.5
+            return pixels.encode_image(page, min(width / page_width, scale_max), "WEBP")
 
     def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
         with self._page(number) as page:
-            found = page.get_text("words", flags=FLAGS)[:_WORDS_MOST]
+            words = page.get_text("words", flags=FLAGS)[:_WORDS_MOST]
             turn = page.rotation_matrix
-            return [(*round_box(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
+            return [(*round_box(pymupdf.Rect(x0, y0, x1, y1) * turn), text) for x0, y0, x1, y1, text, *_ in words]
 
     def write_slice(self, numbers: Sequence[int], target: Path) -> bool:
         """Return False if the pages might not have the same pixels, or would be the whole file."""
@@ -125,9 +126,9 @@ class PagedFile:
 
 
 def _locks_attachments_only(document: Any) -> bool:
-    """Return whether neither strings nor streams are encrypted."""
-    locked = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
-    return all(locked.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
+    encryption = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
+    # Streams and strings.
+    return all(encryption.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
 
 
 def _open_arguments(path: Path) -> dict[str, Any]:
@@ -138,6 +139,7 @@ def _open_arguments(path: Path) -> dict[str, Any]:
 
 
 def _warm_up() -> None:
+    """Load what MuPDF and PyMuPDF load at first use, before the process is forked."""
     with pymupdf.open() as document:
         page = document.new_page()
         page.insert_text((72, 72), "warm")

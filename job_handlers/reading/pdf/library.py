@@ -22,6 +22,8 @@ pymupdf.TOOLS.mupdf_display_warnings(False)
 Image.preinit()
 
 RESOURCES = mupdf.PDF_ENUM_NAME_Resources
+_JSON_BYTES = 1 << 14
+"""Of most pages, so that the buffer seldom has to grow."""
 
 
 class Broken(Exception):
@@ -48,12 +50,36 @@ def translate_errors() -> Iterator[None]:
         raise Broken(str(error)) from error
 
 
-def inherited(own: Any, name: int) -> Any:
-    return own.obj().pdf_dict_get_inheritable(name)
+def inherited(pdf_page: Any, name: int) -> Any:
+    """Return the value of a key that the page may inherit from its parents in the page tree."""
+    return pdf_page.obj().pdf_dict_get_inheritable(name)
 
 
-def size_of(whole: Any) -> tuple[float, float]:
-    return round(whole.x1 - whole.x0, 2), round(whole.y1 - whole.y0, 2)
+def is_missing(found: Any) -> bool:
+    """Return whether MuPDF returned a null object, as it does for a missing key."""
+    return not found.m_internal
+
+
+def matrix_from_pdf_space(pdf_page: Any) -> Any:
+    """Return the matrix from PDF space to the page as it is shown."""
+    # MuPDF fills both; the size of the page is not needed.
+    media_box, matrix = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
+    mupdf.pdf_page_transform(pdf_page, media_box, matrix)
+    return matrix
+
+
+def stext_as_json(read: Any) -> bytes:
+    """Return what MuPDF read of a page as JSON, with coordinates in hundredths of a point."""
+    buffer = mupdf.FzBuffer(_JSON_BYTES)
+    out = mupdf.FzOutput(buffer)
+    mupdf.fz_print_stext_page_as_json(out, read, 100.0)
+    out.fz_close_output()
+    written: bytes = buffer.fz_buffer_extract()
+    return written
+
+
+def size_of(box: Any) -> tuple[float, float]:
+    return round(box.x1 - box.x0, 2), round(box.y1 - box.y0, 2)
 
 
 def round_box(box: Sequence[float]) -> tuple[float, float, float, float]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from job_handlers.reading.pdf.library import mupdf, pymupdf, round_box
+from job_handlers.reading.pdf.library import matrix_from_pdf_space, mupdf, pymupdf, round_box
 from worker_service.handlers import SAID, Block, Role
 
-_LEAST = 50.0
+_SIDE_LEAST = 50.0
 """Points. Anything lower or narrower is a sign or an ornament."""
 _COVERS_MOST = 0.85
 """Share of the page. A larger picture is its background, or a scan."""
 _TEXT_MOST = 200
 """Characters inside. A picture with more is the background of a text."""
-_EDGE = 0.11
+_MARGIN = 0.11
+"""Share of the page's height at its top and bottom, where pictures are logos of running lines."""
 _TOUCH = 3.0
 """Points between the strips into which some programs cut a picture."""
 _IMAGES_MAX = 500
@@ -29,28 +30,33 @@ class StatedFigure(NamedTuple):
 
 
 def with_pictures(
-    page: Any, own: Any, blocks: Sequence[Block], text: str, tree: Any, images: Sequence[Box] | None
+    page: Any, pdf_page: Any, blocks: Sequence[Block], text: str, tree: Any, images: Sequence[Box] | None
 ) -> list[Block]:
     """Return the blocks and pictures in reading order.
 
-    `tree` is the root of the structure tree, or None; `images` are the places of the images, if they are known.
+    `tree` is the root of the structure tree, if the file has one; `images` are the boxes of the images, if known.
     """
-    whole = mupdf.fz_bound_page(page)
-    placed = _image_boxes(page) if images is None else images[:_IMAGES_MAX]
-    shown = [(max(x0, whole.x0), max(y0, whole.y0), min(x1, whole.x1), min(y1, whole.y1)) for x0, y0, x1, y1 in placed]
-    boxes = [one for one in _joined(shown) if _is_picture(one, whole, blocks)]
-    figures = _stated_figures(own, tree) if tree is not None else []
-    found = [(box, "") for box in boxes]
-    if any(one.box for one in figures):
-        found = [(one.box, one.alt) for one in figures if one.box and _is_large(one.box)]
+    page_box = mupdf.fz_bound_page(page)
+    image_boxes = _image_boxes(page) if images is None else images[:_IMAGES_MAX]
+    shown = [
+        (max(x0, page_box.x0), max(y0, page_box.y0), min(x1, page_box.x1), min(y1, page_box.y1))
+        for x0, y0, x1, y1 in image_boxes
+    ]
+    boxes = [box for box in _join_touching(shown) if _is_picture(box, page_box, blocks)]
+    figures = _stated_figures(pdf_page, tree) if tree is not None else []
+    if any(figure.box for figure in figures):
+        pictures = [(figure.box, figure.alt) for figure in figures if figure.box and _is_large(figure.box)]
     elif len(figures) == len(boxes):
-        found = [(box, one.alt) for box, one in zip(boxes, figures, strict=True)]
-    made = list(blocks)
-    for box, alt in sorted(found):
-        at = _place(made, box)
-        begin = made[at].begin if at < len(made) else len(text)
-        made.insert(at, Block(*round_box(box), begin, begin, Role.PICTURE, style=SAID if figures else 0, alt=alt))
-    return made
+        pictures = [(box, figure.alt) for box, figure in zip(boxes, figures, strict=True)]
+    else:
+        pictures = [(box, "") for box in boxes]
+    style = SAID if figures else 0
+    ordered = list(blocks)
+    for box, alt in sorted(pictures):
+        at = _index_in_reading_order(ordered, box)
+        begin = ordered[at].begin if at < len(ordered) else len(text)
+        ordered.insert(at, Block(*round_box(box), begin, begin, Role.PICTURE, style=style, alt=alt))
+    return ordered
 
 
 def _image_boxes(page: Any) -> list[Box]:
@@ -66,36 +72,38 @@ def _image_boxes(page: Any) -> list[Box]:
     return found
 
 
-def _joined(boxes: Sequence[Box]) -> list[Box]:
-    found: list[Box] = []
+def _join_touching(boxes: Sequence[Box]) -> list[Box]:
+    joined: list[Box] = []
     for box in boxes:
-        for at, one in enumerate(found):
-            is_beside = min(box[2], one[2]) - max(box[0], one[0]) > -_TOUCH
-            if is_beside and min(box[3], one[3]) - max(box[1], one[1]) > -_TOUCH:
-                box = min(box[0], one[0]), min(box[1], one[1]), max(box[2], one[2]), max(box[3], one[3])
-                del found[at]
+        x0, y0, x1, y1 = box
+        for at, (left, top, right, bottom) in enumerate(joined):
+            gap_across, gap_down = max(x0, left) - min(x1, right), max(y0, top) - min(y1, bottom)
+            if gap_across < _TOUCH and gap_down < _TOUCH:
+                box = min(x0, left), min(y0, top), max(x1, right), max(y1, bottom)
+                del joined[at]
                 break
-        found.append(box)
-    return found
+        joined.append(box)
+    return joined
 
 
 def _is_large(box: Box) -> bool:
-    return min(box[2] - box[0], box[3] - box[1]) >= _LEAST
+    return min(box[2] - box[0], box[3] - box[1]) >= _SIDE_LEAST
 
 
-def _is_picture(box: Box, whole: Any, blocks: Sequence[Block]) -> bool:
-    area = (whole.x1 - whole.x0) * (whole.y1 - whole.y0)
-    inside = sum(one.end - one.begin for one in blocks if _is_inside(one, box))
-    covers = (box[2] - box[0]) * (box[3] - box[1]) / (area or 1.0)
-    is_page_mark = box[3] < _EDGE * whole.y1 or box[1] > (1 - _EDGE) * whole.y1
-    return _is_large(box) and covers <= _COVERS_MOST and inside <= _TEXT_MOST and not is_page_mark
+def _is_picture(box: Box, page_box: Any, blocks: Sequence[Block]) -> bool:
+    x0, y0, x1, y1 = box
+    page_area = (page_box.x1 - page_box.x0) * (page_box.y1 - page_box.y0)
+    characters = sum(block.end - block.begin for block in blocks if _is_inside(block, box))
+    covers = (x1 - x0) * (y1 - y0) / (page_area or 1.0)
+    is_in_margin = y1 < _MARGIN * page_box.y1 or y0 > (1 - _MARGIN) * page_box.y1
+    return _is_large(box) and covers <= _COVERS_MOST and characters <= _TEXT_MOST and not is_in_margin
 
 
-def _is_inside(one: Block, box: Box) -> bool:
-    return box[0] <= (one.x0 + one.x1) / 2 <= box[2] and box[1] <= (one.y0 + one.y1) / 2 <= box[3]
+def _is_inside(block: Block, box: Box) -> bool:
+    return box[0] <= (block.x0 + block.x1) / 2 <= box[2] and box[1] <= (block.y0 + block.y1) / 2 <= box[3]
 
 
-def _place(blocks: Sequence[Block], box: Box) -> int:
+def _index_in_reading_order(blocks: Sequence[Block], box: Box) -> int:
     """Return the index of the first block below the picture in its column, or the one after the last above it."""
     middle = (box[1] + box[3]) / 2
     beside = [(at, one) for at, one in enumerate(blocks) if min(one.x1, box[2]) > max(one.x0, box[0])]
@@ -107,25 +115,28 @@ def _place(blocks: Sequence[Block], box: Box) -> int:
 # --- the structure tree -----------------------------------------------------------------------------------------------
 
 
-def _stated_figures(own: Any, tree: Any) -> list[StatedFigure]:
-    """Return the figures of the page, in their order. Its marked content refers to them by the parent tree."""
-    number = own.obj().pdf_dict_gets("StructParents")
-    if not number.pdf_is_int():
+def _stated_figures(pdf_page: Any, tree: Any) -> list[StatedFigure]:
+    """Return the figures of the page, in their order."""
+    key = pdf_page.obj().pdf_dict_gets("StructParents")
+    if not key.pdf_is_int():
         return []
-    elements = _in_number_tree(tree.pdf_dict_gets("ParentTree"), number.pdf_to_int(), 0)
-    found: dict[int, StatedFigure] = {}
-    whole, shown = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
-    mupdf.pdf_page_transform(own, whole, shown)
+    # The parent tree has the structure elements of all marked content of the page.
+    elements = _find_in_number_tree(tree.pdf_dict_gets("ParentTree"), key.pdf_to_int(), depth=0)
+    if elements is None:
+        return []
+    figures: list[StatedFigure] = []
+    matrix = matrix_from_pdf_space(pdf_page)
     seen: set[int] = set()
-    for at in range(elements.pdf_array_len() if elements is not None else 0):
-        element = _figure_above(elements.pdf_array_get(at), seen)
-        if element is not None:
-            alt = " ".join(element.pdf_dict_gets("Alt").pdf_to_text_string().split())
-            found[element.pdf_to_num()] = StatedFigure(alt, _stated_box(element.pdf_dict_gets("A"), shown))
-    return list(found.values())
+    for at in range(elements.pdf_array_len()):
+        figure = _figure_around(elements.pdf_array_get(at), seen)
+        if figure is not None:
+            alt = " ".join(figure.pdf_dict_gets("Alt").pdf_to_text_string().split())
+            figures.append(StatedFigure(alt, _stated_box(figure.pdf_dict_gets("A"), matrix)))
+    return figures
 
 
-def _in_number_tree(node: Any, number: int, depth: int) -> Any:
+def _find_in_number_tree(node: Any, number: int, *, depth: int) -> Any:
+    """Return the value of the key `number`, or None."""
     numbers, kids = node.pdf_dict_gets("Nums"), node.pdf_dict_gets("Kids")
     for at in range(0, numbers.pdf_array_len(), 2):
         if numbers.pdf_array_get(at).pdf_to_int() == number:
@@ -134,12 +145,15 @@ def _in_number_tree(node: Any, number: int, depth: int) -> Any:
         kid = kids.pdf_array_get(at)
         limits = kid.pdf_dict_gets("Limits")
         if limits.pdf_array_get(0).pdf_to_int() <= number <= limits.pdf_array_get(1).pdf_to_int():
-            return _in_number_tree(kid, number, depth + 1)
+            return _find_in_number_tree(kid, number, depth=depth + 1)
     return None
 
 
-def _figure_above(element: Any, seen: set[int]) -> Any:
-    """Return None if there is none, or if it was seen before."""
+def _figure_around(element: Any, seen: set[int]) -> Any:
+    """Return the element, its parent or grandparent that is a figure; None without a figure not in `seen`.
+
+    Add the elements looked at to `seen`.
+    """
     for _ in range(3):
         if (number := element.pdf_to_num()) in seen:
             return None
@@ -150,11 +164,12 @@ def _figure_above(element: Any, seen: set[int]) -> Any:
     return None
 
 
-def _stated_box(attributes: Any, shown: Any) -> Box | None:
-    several = [attributes.pdf_array_get(at) for at in range(attributes.pdf_array_len())] or [attributes]
-    for one in several:
-        box = one.pdf_dict_gets("BBox")
+def _stated_box(attributes: Any, matrix: Any) -> Box | None:
+    # An element has one dictionary of attributes, or an array of them.
+    dictionaries = [attributes.pdf_array_get(at) for at in range(attributes.pdf_array_len())] or [attributes]
+    for dictionary in dictionaries:
+        box = dictionary.pdf_dict_gets("BBox")
         if box.pdf_array_len() == 4:
-            corners = mupdf.fz_transform_rect(box.pdf_to_rect(), shown)
+            corners = mupdf.fz_transform_rect(box.pdf_to_rect(), matrix)
             return corners.x0, corners.y0, corners.x1, corners.y1
     return None

@@ -12,20 +12,25 @@ from typing import Any
 
 from PIL import Image, JpegImagePlugin
 
-from job_handlers.reading.pdf.library import RESOURCES, PageTooLarge, inherited, mupdf, pymupdf
+from job_handlers.reading.pdf.library import RESOURCES, PageTooLarge, inherited, is_missing, pymupdf
 from job_handlers.reading.preprocess import Gray
 
 _PIXELS_MAX = 40_000_000
 """An A4 page at 300 dpi has 9 million, A0 at 150 dpi 35 million."""
+_DPI = 300.0
 _DPI_LEAST = 70.0
+"""A page so large that it could only be drawn more coarsely is not read."""
+_SCAN_DPI_LEAST = 150.0
 _IMAGE_BYTES_MAX = 400_000_000
 _SCAN_WIDTH_LEAST = 1200
+"""Pixels. An image with fewer, below 150 dpi, is no scan of a page."""
 _SHRUNK_WIDTH_LEAST = 1500
-_OFF_MOST = 0.02
+_DPI_ERROR_MOST = 0.02
 """Share by which an unscaled image may miss the wanted resolution."""
 _MARGIN_MOST = 1.5
+"""Pixels of the scan by which it may miss an edge of the page."""
 _CONTENT_BYTES_MAX = 400
-"""Showing one image takes fifty."""
+"""The commands that show one image have fifty bytes."""
 _ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
 _PLAIN_KEYS = {
     "Type", "Subtype", "Width", "Height", "ColorSpace", "BitsPerComponent", "Filter", "Length", "Name", "Interpolate",
@@ -35,6 +40,8 @@ _PLAIN_COLOURS = (
     "ICCBased(Gray,Artifex Software sGray",
 )  # fmt: skip
 _MODES = {1: "L", 3: "RGB"}
+"""Number of colour components → Pillow's mode."""
+_JPEG_BEGIN, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 DAMAGE = re.compile(
     r"premature end|truncated image|overflow in|read error|ran out of output|jbig2|library error: (?!FT_)",
     re.IGNORECASE,
@@ -52,63 +59,73 @@ def is_whole_jpeg(path: Path) -> bool:
     """Many JPEGs lack only the end marker. If more is missing, bytes appended before it change the pixels."""
 
     def pixels(appended: bytes) -> bytes:
-        image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed + appended + b"\xff\xd9"))
+        image = JpegImagePlugin.JpegImageFile(io.BytesIO(jpeg + appended + _JPEG_END))
         image.draft("L", image.size)
         return image.tobytes()
 
-    packed = path.read_bytes()
+    jpeg = path.read_bytes()
     try:
-        return packed.startswith(b"\xff\xd8") and pixels(b"") == pixels(b"\x55" * 64)
+        return jpeg.startswith(_JPEG_BEGIN) and pixels(b"") == pixels(b"\x55" * 64)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError):
         return False
 
 
 def without_checksums(warnings: str) -> str:
+    # A wrong checksum ("incorrect data check") changes no pixel.
     return "\n".join(one for one in warnings.splitlines() if "data check" not in one)
 
 
 def packing_of(document: Any, page: Any) -> tuple[str, int]:
-    found = [(int(document.xref_get_key(one[0], "Length")[1]), f"{one[8]} {one[5]} {one[4]}")
-             for one in page.get_images() if document.xref_get_key(one[0], "Length")[0] == "int"]  # fmt: skip
-    length, how = max(found, default=(0, ""))
-    return how, length
+    """Return the compression, colours and depth of the page's largest image, and its bytes."""
+    found: list[tuple[int, str]] = []
+    for xref, _, _, _, bits, colours, _, _, compression, *_ in page.get_images():
+        kind, length = document.xref_get_key(xref, "Length")
+        if kind == "int":
+            found.append((int(length), f"{compression} {colours} {bits}"))
+    size, packing = max(found, default=(0, ""))
+    return packing, size
 
 
 def encode_image(page: Any, scale: float, form: str) -> bytes:
-    """Pillow takes a tenth of PyMuPDF's time."""
     if not page.parent.is_pdf or page.get_images():
-        # Raise `PageTooLarge` before a huge image is decoded.
-        _own_resolution(page, page.get_image_info())
+        # Raises `PageTooLarge` before a huge image is decoded.
+        _scan_resolution(page, page.get_image_info())
     drawn = page.get_pixmap(matrix=pymupdf.Matrix(scale, scale), colorspace=pymupdf.csRGB)
     made = io.BytesIO()
+    # Pillow takes a tenth of PyMuPDF's time.
     Image.frombytes("RGB", (drawn.width, drawn.height), drawn.samples).save(made, form, quality=80, method=2)
     return made.getvalue()
 
 
 def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
-    """Return a scan's own resolution between 150 and 300 dpi, otherwise 300."""
+    """Return a scan's own resolution, reduced to `_DPI`; otherwise `_DPI`."""
     width, height = page.rect.width, page.rect.height
-    own, own_width = _own_resolution(page, images)
-    is_as_it_is = own >= 150 or own_width >= _SCAN_WIDTH_LEAST
-    finest = max(300.0, 72 * _SHRUNK_WIDTH_LEAST / max(width, 1.0))
-    wanted = min(own, finest) if is_as_it_is else 300.0
-    most: float = (_PIXELS_MAX / (max(width, 1.0) * max(height, 1.0))) ** 0.5 * 72
-    if most < min(_DPI_LEAST, wanted):
+    scan_dpi, scan_width = _scan_resolution(page, images)
+    is_fine_scan = scan_dpi >= _SCAN_DPI_LEAST or scan_width >= _SCAN_WIDTH_LEAST
+    # A small page is not reduced to fewer pixels than OCR needs.
+    dpi_most = max(_DPI, 72 * _SHRUNK_WIDTH_LEAST / max(width, 1.0))
+    wanted = min(scan_dpi, dpi_most) if is_fine_scan else _DPI
+    affordable: float = (_PIXELS_MAX / (max(width, 1.0) * max(height, 1.0))) ** 0.5 * 72
+    if affordable < min(_DPI_LEAST, wanted):
         raise PageTooLarge(f"it is {width / 72:.0f} × {height / 72:.0f} inches")
-    return min(wanted, most)
+    return min(wanted, affordable)
 
 
-def _own_resolution(page: Any, images: list[dict[str, Any]]) -> tuple[float, int]:
-    best, width, covered = 0.0, 0, 0.5 * abs(page.rect.width * page.rect.height)
+def _scan_resolution(page: Any, images: list[dict[str, Any]]) -> tuple[float, int]:
+    """Return the dpi and width of the largest image, or zeros if none covers half of the page.
+
+    Raise `PageTooLarge` for an image that takes too much memory.
+    """
+    dpi, width, largest_area = 0.0, 0, 0.5 * abs(page.rect.width * page.rect.height)
     for image in images:
         if image["width"] * image["height"] * max(image.get("bpc", 8) * 3 // 8, 1) > _IMAGE_BYTES_MAX:
             raise PageTooLarge(f"it holds an image of {image['width']} × {image['height']} pixels")
         area = abs(pymupdf.Rect(image["bbox"]).get_area())
-        if area >= covered:
+        if area >= largest_area:
             a, b, *_ = image["transform"]
-            length = (a * a + b * b) ** 0.5
-            best, width, covered = 72 * image["width"] / max(length, 0.01), image["width"], area
-    return best, width
+            shown_width = (a * a + b * b) ** 0.5
+            dpi, width, largest_area = 72 * image["width"] / max(shown_width, 0.01), image["width"], area
+    return dpi, width
 
 
 def _draw_gray(page: Any, dpi: float) -> Gray:
@@ -128,9 +145,11 @@ def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted
     shown = images[0]
     if not _covers_page(shown, page) or shown["width"] * shown["height"] > _PIXELS_MAX:
         return None
-    own = 72 * shown["width"] / shown["transform"][0]
-    coarser = round(own / wanted)
-    if coarser not in (1, 2, 4) or abs(own / coarser / wanted - 1) > _OFF_MOST:
+    right, *_ = shown["transform"]
+    scan_dpi = 72 * shown["width"] / right
+    # JPEG decodes at a half or a quarter of the size in less time.
+    divisor = round(scan_dpi / wanted)
+    if divisor not in (1, 2, 4) or abs(scan_dpi / divisor / wanted - 1) > _DPI_ERROR_MOST:
         return None
     if not shown["cs-name"].startswith(_PLAIN_COLOURS) or shown["colorspace"] not in _MODES:
         return None
@@ -138,8 +157,8 @@ def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted
     if xref is None or not _is_plain_jpeg(document, xref):
         return None
     size = shown["width"], shown["height"]
-    gray = _decode_jpeg(document.xref_stream_raw(xref), size, _MODES[shown["colorspace"]], coarser)
-    return None if gray is None else (gray, own * gray.width / size[0])
+    gray = _decode_jpeg(document.xref_stream_raw(xref), size, _MODES[shown["colorspace"]], divisor)
+    return None if gray is None else (gray, scan_dpi * gray.width / shown["width"])
 
 
 def _covers_page(shown: dict[str, Any], page: Any) -> bool:
@@ -147,32 +166,36 @@ def _covers_page(shown: dict[str, Any], page: Any) -> bool:
     width, height = page.rect.width, page.rect.height
     if right <= 0 or down <= 0 or abs(skew_x) + abs(skew_y) > 0.01 or shown["has-mask"]:
         return False
-    bare = (x * shown["width"] / right, (x + right - width) * shown["width"] / right,
-            y * shown["height"] / down, (y + down - height) * shown["height"] / down)  # fmt: skip
-    is_square: bool = abs(shown["width"] / right * down - shown["height"]) <= _MARGIN_MOST
-    return is_square and max(map(abs, bare)) <= _MARGIN_MOST
+    margins = (
+        x * shown["width"] / right,
+        (x + right - width) * shown["width"] / right,
+        y * shown["height"] / down,
+        (y + down - height) * shown["height"] / down,
+    )
+    has_square_pixels: bool = abs(shown["width"] / right * down - shown["height"]) <= _MARGIN_MOST
+    return has_square_pixels and max(map(abs, margins)) <= _MARGIN_MOST
 
 
 def _only_image(document: Any, page: Any) -> int | None:
+    """Return the xref of the image that is all the page shows."""
     streams = page.get_contents()
     if len(streams) != 1 or document.xref_get_key(page.xref, "Annots")[0] != "null":
         return None
     if len(document.xref_stream_raw(streams[0])) > _CONTENT_BYTES_MAX:
         return None
     found = _ONE_IMAGE.fullmatch(document.xref_stream(streams[0]))
-    if found is None or _has_colours_of_its_own(document, page):
+    if found is None or _has_own_colour_space(document, page):
         return None
     name = found["name"].decode("ascii", "replace")
-    # For an image shown through a form, the last field is the form's number.
-    named = {image[0] for image in page.get_images(full=True) if image[7] == name and image[9] == 0}
-    return named.pop() if len(named) == 1 else None
+    xrefs = {xref for xref, *_, image_name, _, form in page.get_images(full=True) if image_name == name and form == 0}
+    return xrefs.pop() if len(xrefs) == 1 else None
 
 
-def _has_colours_of_its_own(document: Any, page: Any) -> bool:
+def _has_own_colour_space(document: Any, page: Any) -> bool:
     resources = inherited(pymupdf._as_pdf_page(page), RESOURCES)
     catalog = document.pdf_catalog()
     intents = document.xref_get_key(catalog, "OutputIntents")[0]
-    return bool(mupdf.pdf_dict_gets(resources, "ColorSpace").m_internal) or intents != "null"
+    return not is_missing(resources.pdf_dict_gets("ColorSpace")) or intents != "null"
 
 
 def _is_plain_jpeg(document: Any, xref: int) -> bool:
@@ -182,12 +205,13 @@ def _is_plain_jpeg(document: Any, xref: int) -> bool:
     return packing.strip("[ ]") == "/DCTDecode"
 
 
-def _decode_jpeg(packed: bytes, size: tuple[int, int], mode: str, coarser: int) -> Gray | None:
+def _decode_jpeg(packed: bytes, size: tuple[int, int], mode: str, divisor: int) -> Gray | None:
     try:
         image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed))
         if image.size != size or image.mode != mode:
             return None
-        image.draft("L", (max(size[0] // coarser, 1), max(size[1] // coarser, 1)))
+        width, height = size
+        image.draft("L", (max(width // divisor, 1), max(height // divisor, 1)))
         if image.mode != "L":
             return None
         return Gray(image.width, image.height, image.tobytes())

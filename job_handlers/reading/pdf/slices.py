@@ -1,4 +1,4 @@
-"""Write some pages of a PDF, compressed as they are, into a file of their own for another machine."""
+"""Copy some pages of a PDF, as they are compressed, into a smaller file for another machine."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from job_handlers.reading.pdf.library import mupdf, pymupdf
+from job_handlers.reading.pdf.library import is_missing, mupdf, pymupdf
 
 _TYPE = mupdf.PDF_ENUM_NAME_Type
 _INHERITED_KEYS = ("Resources", "MediaBox", "CropBox", "Rotate")
 _OWN_KEYS = ("Contents", "BleedBox", "TrimBox", "ArtBox", "UserUnit", "Group", "Annots")
 _CATALOG_KEYS = ("OCProperties", "OutputIntents")
 _NEW_PAGE_KEYS = 12
+"""All that a copied page may get, so that its dictionary does not grow."""
 
 
 def write_slice(document: Any, numbers: Sequence[int], target: Path) -> bool:
+    """Return False if the pages might not have the same pixels."""
     source = pymupdf._as_pdf_document(document)
     made = mupdf.PdfDocument()
-    # Copy shared objects once.
-    copies = made.pdf_new_graft_map()
+    # Copies objects that pages share only once.
+    graft_map = made.pdf_new_graft_map()
 
-    def take(into: Any, key: str, found: Any) -> None:
-        if found.m_internal:
-            into.pdf_dict_puts(key, copies.pdf_graft_mapped_object(found))
+    def copy_value(into: Any, key: str, value: Any) -> None:
+        if not is_missing(value):
+            into.pdf_dict_puts(key, graft_map.pdf_graft_mapped_object(value))
 
     for number in numbers:
         page = source.pdf_lookup_page_obj(number - 1)
@@ -32,13 +34,13 @@ def write_slice(document: Any, numbers: Sequence[int], target: Path) -> bool:
         copy = made.pdf_add_new_dict(_NEW_PAGE_KEYS)
         copy.pdf_dict_put(_TYPE, mupdf.pdf_new_name("Page"))
         for key in _INHERITED_KEYS:
-            take(copy, key, page.pdf_dict_get_inheritable(mupdf.pdf_new_name(key)))
+            copy_value(copy, key, page.pdf_dict_get_inheritable(mupdf.pdf_new_name(key)))
         for key in _OWN_KEYS:
-            take(copy, key, page.pdf_dict_gets(key))
+            copy_value(copy, key, page.pdf_dict_gets(key))
         made.pdf_insert_page(-1, copy)
     for key in _CATALOG_KEYS:
-        take(_catalog(made), key, _catalog(source).pdf_dict_gets(key))
-    # MuPDF's view of a repaired file may change, so do not cut one.
+        copy_value(_catalog(made), key, _catalog(source).pdf_dict_gets(key))
+    # Reading the pages may have shown that the file is broken. MuPDF could repair the slice in another way.
     if document.is_repaired:
         return False
     options = mupdf.PdfWriteOptions()

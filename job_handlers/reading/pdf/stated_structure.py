@@ -12,14 +12,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.reading.pdf.library import mupdf, pymupdf
+from job_handlers.reading.pdf.library import mupdf, pymupdf, stext_as_json
 from worker_service.handlers import LINK_ADDRESS, SAID, Block, Role, TextLink
 
 _TITLES_MAX = 20_000
+_TITLE_CHARACTERS_MAX = 300
 _LINKS_MAX = 300
 _IN_TREE_LEAST = 0.8
 """Share of a page's lines below which the tree is not complete."""
 _EDGE = 0.1
+"""Share of the page's height at its top and bottom."""
 _IDENTITY = pymupdf.Matrix(1, 1)
 _ROLES = {
     "H": (Role.HEADING, 0), "Title": (Role.HEADING, 1), "P": (Role.PARAGRAPH, 0), "LI": (Role.ITEM, 0),
@@ -28,14 +30,14 @@ _ROLES = {
 }  # fmt: skip
 
 Place = tuple[int, int]
-"""Beginning of a line, in hundredths of a point."""
+"""x and y of the beginning of a line, in hundredths of a point."""
 
 
 class Statement(NamedTuple):
     role: Role | None = None
     level: int = 0
     group: int = 0
-    """Number of the element within the page."""
+    """Number of the structure element within the page; 0 outside of the tree."""
 
 
 class _TaggedLine(Struct, gc=False):
@@ -71,63 +73,62 @@ Box = tuple[float, float, float, float]
 class StatedParts(NamedTuple):
     of_lines: Mapping[Place, Statement]
     images: list[Box] | None
-    """Places of the page's images; None if they were not looked for."""
+    """Boxes of the page's images; None if they were not looked for."""
 
 
 class StatedStructure:
     def __init__(self, document: Any) -> None:
         self._titles: dict[int, dict[str, int]] = {}
+        """Page number → title → level in the outline."""
         self.tree: Any = None
         """Root of the structure tree."""
         if not document.is_pdf:
             return
-        # A broken outline or catalog costs only what it says.
+        # Without its broken outline or catalog, the file can still be read.
         with suppress(Exception):
             catalog = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Root")
             tree = catalog.pdf_dict_gets("StructTreeRoot")
             self.tree = tree if tree.m_internal else None
         with suppress(Exception):
             for level, title, page, *_ in document.get_toc(simple=True)[:_TITLES_MAX]:
-                self._titles.setdefault(page, {}).setdefault(_key(title), level)
+                self._titles.setdefault(page, {}).setdefault(_letters_and_digits(title), level)
 
     def with_outline(self, number: int, blocks: list[Block], text: str) -> list[Block]:
-        # A block that is a title of the outline is a heading.
+        """Make headings of the blocks that are titles in the outline."""
         titles = self._titles.get(number)
         if not titles:
             return blocks
-        return [
-            replace(one, role=Role.HEADING, level=min(level, 6), style=one.style | SAID)
-            if one.role in (Role.PARAGRAPH, Role.ITEM)
-            and one.end - one.begin < 300
-            and (level := titles.get(_key(text[one.begin : one.end])))
-            else one
-            for one in blocks
-        ]
+        found: list[Block] = []
+        for block in blocks:
+            may_be_title = block.role in (Role.PARAGRAPH, Role.ITEM) and block.end - block.begin < _TITLE_CHARACTERS_MAX
+            level = titles.get(_letters_and_digits(text[block.begin : block.end])) if may_be_title else None
+            if level:
+                block = replace(block, role=Role.HEADING, level=min(level, 6), style=block.style | SAID)
+            found.append(block)
+        return found
 
     def parts(self, page: Any, flags: int, height: float) -> StatedParts:
         if self.tree is None:
             return StatedParts({}, None)
         flags |= mupdf.FZ_STEXT_COLLECT_STRUCTURE | mupdf.FZ_STEXT_PRESERVE_IMAGES
-        read = pymupdf.extra.page_get_textpage(page, None, flags, _IDENTITY)
-        buffer = mupdf.FzBuffer(1 << 14)
-        out = mupdf.FzOutput(buffer)
-        mupdf.fz_print_stext_page_as_json(out, mupdf.FzStextPage(read), 100.0)
-        out.fz_close_output()
+        read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, flags, _IDENTITY))
         try:
-            blocks = _decode(buffer.fz_buffer_extract()).blocks
+            blocks = _decode(stext_as_json(read)).blocks
         except (msgspec.DecodeError, UnicodeDecodeError):
             return StatedParts({}, None)
         images: list[Box] = []
-        found = dict(_walk(blocks, Statement(), count(1), 0, images))
-        inside = sum([one.group > 0 for one in found.values()])
-        if inside < _IN_TREE_LEAST * len(found):
+        statements = dict(_walk(blocks, Statement(), count(1), 0, images))
+        lines_in_tree = sum([one.group > 0 for one in statements.values()])
+        if lines_in_tree < _IN_TREE_LEAST * len(statements):
             return StatedParts({}, images)
-        said = {place: one if one.group else _artifact(place, height) for place, one in found.items()}
-        return StatedParts(said, images)
+        for place, statement in statements.items():
+            if not statement.group:
+                statements[place] = _running_line(place, height)
+        return StatedParts(statements, images)
 
 
 def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[TextLink]:
-    """Return the links of a page, by the words below them."""
+    """Return the links to web addresses, with the places of the linked words in the text."""
     found: list[TextLink] = []
     words: list[Any] = []
     link = mupdf.fz_load_links(page)
@@ -137,14 +138,16 @@ def links_of(page: Any, read: Any, blocks: Sequence[Block], text: str) -> list[T
         if not LINK_ADDRESS.fullmatch(address):
             continue
         words = words or pymupdf.TextPage(read).extractWORDS()
-        own = [word[4] for word in words if _is_inside((word[0] + word[2]) / 2, (word[1] + word[3]) / 2, box)]
+        linked = [word for x0, y0, x1, y1, word, *_ in words if _is_inside((x0 + x1) / 2, (y0 + y1) / 2, box)]
         x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
-        for block in blocks if own else ():
-            if _is_inside(x, y, block):
-                begin = max([block.begin, *(one.end for one in found if one.end <= block.end)])
-                place = re.compile(r"\s+".join(map(re.escape, own))).search(text, begin, block.end)
-                found += [TextLink(place.start(), place.end(), address)] if place else []
-                break
+        block = next((one for one in blocks if _is_inside(x, y, one)), None)
+        if not linked or block is None:
+            continue
+        # The same words may be linked twice in a block: search behind the links before.
+        begin = max([block.begin, *(one.end for one in found if one.end <= block.end)])
+        place = re.compile(r"\s+".join(map(re.escape, linked))).search(text, begin, block.end)
+        if place:
+            found.append(TextLink(place.start(), place.end(), address))
     return found
 
 
@@ -155,6 +158,7 @@ def _is_inside(x: float, y: float, box: Any) -> bool:
 def _walk(
     blocks: Sequence[_TaggedBlock], above: Statement, groups: Iterator[int], depth: int, images: list[Box]
 ) -> Iterator[tuple[Place, Statement]]:
+    """Yield what the tree states of each line, and append the boxes of images to `images`."""
     if depth > 100:
         return
     for block in blocks:
@@ -177,11 +181,14 @@ def _below(kind: str, above: Statement, groups: Iterator[int]) -> Statement:
     return Statement(role, level, next(groups))
 
 
-def _artifact(place: Place, height: float) -> Statement:
-    # A line outside of a complete tree is a running head or foot at the page's edge.
-    share = place[1] / 100 / (height or 1.0)
-    return Statement(Role.HEAD if share < _EDGE else Role.FOOT if share > 1 - _EDGE else None)
+def _running_line(place: Place, page_height: float) -> Statement:
+    """Return a running head or foot: a line outside of a complete tree, at the edge of the page."""
+    _, y = place
+    share = y / 100 / (page_height or 1.0)
+    if share < _EDGE:
+        return Statement(Role.HEAD)
+    return Statement(Role.FOOT if share > 1 - _EDGE else None)
 
 
-def _key(text: str) -> str:
+def _letters_and_digits(text: str) -> str:
     return "".join(filter(str.isalnum, text)).casefold()

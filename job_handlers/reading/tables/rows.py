@@ -1,8 +1,9 @@
-"""The rows of a table: which lines belong together."""
+"""Join the lines of a table into rows."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -13,17 +14,27 @@ from job_handlers.reading.tables.columns import Line
 from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_number, middle
 
 _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
+_ROW_STEP_MOST = 2.1
+"""In em. A line further below the one above it begins a row."""
+_TIGHT_STEP = 0.8
+"""Share of the usual step below which a line is close to the one above it."""
+_TITLE_STEP = 0.87
+"""Share of the body's step below which two lines of the head are one title."""
+_BODY_STEP_MOST = 1.75
+"""In em. Above a body with wider steps, lines of one title would be closer than its rows."""
 
 
 class LineEvidence(Struct, frozen=True):
-    text: str
-    filled: list[int]
-    before: set[int]
-    """Filled columns of the row above."""
+    """A line, and the lines so far of the row that it may continue."""
+
+    first_text: str
+    filled: set[int]
+    """Columns that the line fills."""
+    filled_so_far: set[int]
+    """Columns that the row fills."""
     has_values: bool
-    values_above: bool
+    row_has_values: bool
     is_tight: bool
-    """Closer to the line above than usual."""
 
 
 class RowMerger:
@@ -32,102 +43,119 @@ class RowMerger:
     def __init__(self, bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float) -> None:
         self._lines, self._texts, self._em = lines, texts, em
         self._middles = [middle(band) for band in bands]
-        self._steps = [b - a for a, b in pairwise(self._middles)]
+        self._steps = [below - above for above, below in pairwise(self._middles)]
+        """Distance of each line to the next."""
         self._usual_step = median(self._steps) if self._steps else em
-        numbers = [[bool(text) and is_number(text) for text in line] for line in texts]
-        # For each column but the first: whether at least half of its cells that are not empty are numbers.
-        self._numeric = [
-            at > 0 and any(filled) and sum(column) >= 0.5 * sum(map(bool, filled))
-            for at, (column, filled) in enumerate(
-                zip(zip(*numbers, strict=True), zip(*texts, strict=True), strict=True)
-            )
-        ]
-        # For each cell: whether it is a number in a numeric column.
+        self._numeric_columns = _numeric_columns(texts)
         self._values = [
-            [number and is_numeric for number, is_numeric in zip(line, self._numeric, strict=True)] for line in numbers
+            [text if column in self._numeric_columns and is_number(text) else "" for column, text in enumerate(line)]
+            for line in texts
         ]
-        self._head = self._end_of_head()
+        """Numbers of each line in numeric columns."""
+        self._last_head_line = self._find_last_head_line()
 
     def rows(self, horizontal: Sequence[RulingLine]) -> list[Line]:
-        ys = sorted({one.y0 for one in horizontal})
-        sections = [sum(y < own for y in ys) for own in self._middles]
-        inner = set(sections)
-        # Ruling lines do not separate rows if most rows are between the same two, as in a body below a head.
-        by_rules = len(inner) >= 3 and max(map(sections.count, inner)) <= 0.5 * len(sections)
+        ys = {rule.y0 for rule in horizontal}
+        sections = [sum(y < line_y for y in ys) for line_y in self._middles]
+        largest = max(Counter(sections).values())
+        # Two or three lines may only frame the head and the body.
+        are_rows_ruled = len(set(sections)) >= 3 and largest <= 0.5 * len(sections)
         rows: list[Line] = []
-        begun = 0
+        row_begin = 0
         for at, line in enumerate(self._lines):
-            if rows and sections[at] == sections[at - 1] and (by_rules or self._continues(at, begun)):
-                for cell, more in zip(rows[-1], line, strict=True):
-                    cell += more
+            is_same_section = at > 0 and sections[at] == sections[at - 1]
+            if is_same_section and (are_rows_ruled or self._continues_row(row_begin, at)):
+                for cell, pieces in zip(rows[-1], line, strict=True):
+                    cell.extend(pieces)
             else:
-                begun = at
+                row_begin = at
                 rows.append([list(cell) for cell in line])
         return rows
 
-    def _continues(self, at: int, begun: int) -> bool:
-        filled = [column for column, text in enumerate(self._texts[at]) if text]
-        if self._steps[at - 1] > 2.1 * self._em or not filled:
+    def _continues_row(self, row_begin: int, at: int) -> bool:
+        filled = _filled_columns([self._texts[at]])
+        if self._steps[at - 1] > _ROW_STEP_MOST * self._em or not filled:
             return False
-        before = {column for one in self._texts[begun:at] for column, text in enumerate(one) if text}
-        if at <= self._head:
-            # A text alone in the first column, below the titles of the others, begins a row and is no title.
-            return (filled != [0] or 0 in before) and self._is_wrapped_head(at)
-        following = self._steps[at] if at < len(self._steps) else self._usual_step
-        return self._continues_body(
+        filled_so_far = _filled_columns(self._texts[row_begin:at])
+        if at <= self._last_head_line:
+            # "EUR million" below the titles of the other columns is no part of a title.
+            is_alone_in_first_column = filled == {0} and 0 not in filled_so_far
+            return not is_alone_in_first_column and self._continues_titles(at)
+        step_below = self._steps[at] if at < len(self._steps) else self._usual_step
+        return self._continues_body_row(
             LineEvidence(
-                self._texts[at][filled[0]],
+                self._texts[at][min(filled)],
                 filled,
-                before,
+                filled_so_far,
                 has_values=any(self._values[at]),
-                values_above=any(map(any, self._values[begun:at])),
-                is_tight=self._steps[at - 1] < 0.8 * max(following, self._usual_step),
+                row_has_values=any(map(any, self._values[row_begin:at])),
+                is_tight=self._steps[at - 1] < _TIGHT_STEP * max(step_below, self._usual_step),
             )
         )
 
-    def _continues_body(self, line: LineEvidence) -> bool:
+    def _continues_body_row(self, line: LineEvidence) -> bool:
+        first_letter = line.first_text[:1]
+        fills_first_column = 0 in line.filled
         if line.has_values:
-            # A label of two lines, with its numbers beside the last of them.
-            return line.before == {0} and line.filled[0] == 0 and line.text[:1].islower()
-        if line.filled[0]:
-            return set(line.filled) <= line.before or line.is_tight
-        if any(self._numeric):
-            is_rest = line.text[:1].islower() or (line.is_tight and not line.text[:1].isupper())
-            return line.values_above and line.filled == [0] and is_rest
-        return line.is_tight and len(line.filled) <= len(line.before)
+            # "and equipment | 1,204" below "Property, plant".
+            return line.filled_so_far == {0} and fills_first_column and first_letter.islower()
+        if not fills_first_column:
+            # "(restated)" below "1,204".
+            return line.filled <= line.filled_so_far or line.is_tight
+        if self._numeric_columns:
+            # "and equipment" below "Property, plant | 1,204".
+            is_rest_of_label = first_letter.islower() or (line.is_tight and not first_letter.isupper())
+            return line.row_has_values and line.filled == {0} and is_rest_of_label
+        # "of goods | the Union" below "Free movement | Applies within".
+        return line.is_tight and len(line.filled) <= len(line.filled_so_far)
 
-    def _end_of_head(self) -> int:
-        """Return the head's last line: the next has values in most of the numeric columns."""
-        for at, line in enumerate(self._texts):
-            values = sum(
-                is_value and not _YEAR.fullmatch(text) for text, is_value in zip(line, self._values[at], strict=True)
-            )
-            if values and values >= 0.5 * sum(self._numeric):
+    def _find_last_head_line(self) -> int:
+        """Return the index before the first line with values, except years, in most of the numeric columns."""
+        for at, values in enumerate(self._values):
+            count = sum(bool(value) and not _YEAR.fullmatch(value) for value in values)
+            if count and count >= 0.5 * len(self._numeric_columns):
                 return at - 1
         return 0
 
-    def _is_wrapped_head(self, at: int) -> bool:
-        # A title over several columns does not continue the line above it.
+    def _continues_titles(self, at: int) -> bool:
         above, line = self._lines[at - 1], self._lines[at]
-        if not all(_is_above(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
+        if not all(_share_x_range(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
             return False
-        body = median(self._steps[self._head :] or self._steps)
-        if self._steps[at - 1] < 0.87 * body:
+        body_step = median(self._steps[self._last_head_line :] or self._steps)
+        if self._steps[at - 1] < _TITLE_STEP * body_step:
             return True
-        if body > 1.75 * self._em:
+        if body_step > _BODY_STEP_MOST * self._em:
             return False
-        head = self._lines[at : self._head + 1]
-        return not _is_spanning(
-            above, [[one for later in head for one in later[column]] for column in range(len(line))]
-        )
+        titles_below: Line = [[] for _ in line]
+        for head_line in self._lines[at : self._last_head_line + 1]:
+            for title, pieces in zip(titles_below, head_line, strict=True):
+                title.extend(pieces)
+        return not _has_group_title(above, titles_below)
 
 
-def _is_above(cell: Sequence[TextPiece], below: Sequence[TextPiece]) -> bool:
-    return cell[0].x0 < below[-1].x1 and cell[-1].x1 > below[0].x0
+def _filled_columns(texts: Sequence[Sequence[str]]) -> set[int]:
+    return {column for line in texts for column, text in enumerate(line) if text}
 
 
-def _is_spanning(above: Sequence[Sequence[TextPiece]], line: Sequence[Sequence[TextPiece]]) -> bool:
-    if any(cell and sum(bool(below) and _is_above(cell, below) for below in line) > 1 for cell in above):
-        return True
-    filled = sum(map(bool, above))
-    return 0 < filled <= sum(map(bool, line)) / 2 and filled < 3
+def _numeric_columns(texts: Sequence[Sequence[str]]) -> set[int]:
+    """Return the columns, except the first, with numbers in at least half of their filled cells."""
+    found: set[int] = set()
+    for column, cells in enumerate(zip(*texts, strict=True)):
+        filled = [text for text in cells if text]
+        if column > 0 and filled and sum(map(is_number, filled)) >= 0.5 * len(filled):
+            found.add(column)
+    return found
+
+
+def _share_x_range(cell: Sequence[TextPiece], other: Sequence[TextPiece]) -> bool:
+    return cell[0].x0 < other[-1].x1 and cell[-1].x1 > other[0].x0
+
+
+def _has_group_title(line: Line, titles_below: Line) -> bool:
+    """Return whether the line has a title over several columns, which does not continue in the line below."""
+    for cell in line:
+        if cell and sum(bool(below) and _share_x_range(cell, below) for below in titles_below) > 1:
+            return True
+    # "2023" and "2024", each above two titles but no wider than the first.
+    title_count = sum(map(bool, line))
+    return 0 < title_count <= sum(map(bool, titles_below)) / 2 and title_count < 3

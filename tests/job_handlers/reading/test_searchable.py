@@ -60,8 +60,8 @@ def made_searchable(original: Path, layout: Layout, password: str = "") -> Path:
     fonts.meet(layout)
     target = original.with_suffix(".searchable.pdf")
 
-    def draw(number: int, facts: Any) -> bytes:
-        return stream_of(layout, facts["matrix"], fonts) if number == 1 else b""
+    def draw(number: int, matrix: pdf.Matrix) -> bytes:
+        return stream_of(layout, matrix, fonts) if number == 1 else b""
 
     pdf.add_streams(original, target, password, fonts.sources(), widths(), draw)
     return target
