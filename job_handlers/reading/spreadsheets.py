@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -31,12 +32,17 @@ ROWS_PER_RANGE = 3000
 _RANGES_MOST = 20
 """Every range reads its worksheets again."""
 _CELL_CHARACTERS_MAX = 1 << 20
+_COLUMNS_MAX = 1 << 14
+_EXACT_MOST = 1e15
+"""Larger whole numbers may have lost digits as floats."""
 _TEXT_BOXES = "Text boxes"
 
 Value = str | int | float | bool | None
 
 
 class RowRange(Struct, frozen=True):
+    """The rows of a page, numbered from 1."""
+
     sheet: int
     name: str
     first: int
@@ -57,14 +63,14 @@ class SheetFile:
         self._path = path
         self._kind = kind
         self._rows: list[list[Any]] = []
-        self._held = -1
+        self._sheet_of_rows = -1
 
     def row_ranges(self) -> list[RowRange]:
         return row_ranges_of(self._heights())
 
     def page(self, place: RowRange) -> tuple[str, str]:
-        if self._held != place.sheet:
-            self._rows, self._held = list(self._all_rows(place.sheet)), place.sheet
+        if self._sheet_of_rows != place.sheet:
+            self._rows, self._sheet_of_rows = list(self._all_rows(place.sheet)), place.sheet
         values = [_values(row) for row in self._rows[place.first - 1 : place.last]]
         lines = ["\t".join(_cell_text(value) for value in row) for row in values]
         if place.first == 1 and place.name:
@@ -83,7 +89,7 @@ class SheetFile:
     @cached_property
     def _text_boxes(self) -> list[str]:
         """Shapes on the worksheets, which calamine leaves out, become a worksheet."""
-        # A broken drawing costs no row.
+        # The rows are read even if a drawing is broken.
         with suppress(UnreadableDocument):
             if is_zipfile(self._path):
                 return OfficeDocument(self._path, FileKind.SHEET).text_boxes()
@@ -94,14 +100,15 @@ class SheetFile:
             yield from _csv_rows(self._path)
             return
         with _open_workbook(self._path) as book:
-            if sheet == len(book.sheet_names):
+            is_text_boxes = sheet == len(book.sheet_names)
+            if is_text_boxes:
                 yield from ([text] for text in self._text_boxes)
             else:
                 yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
 
 
 def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRange] | tuple[str, str] | Refusal]:
-    """Page 0 is the row ranges of all pages; any other page its text and layout."""
+    """Return a function that reads the row ranges of all pages as page 0, and the text and layout of any other page."""
     sheet = SheetFile(original, kind)
     ranges: list[RowRange] = []
 
@@ -133,17 +140,17 @@ def row_ranges_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
 def job_ranges(pages: Sequence[RowRange]) -> list[list[int]]:
     """Divide pages into ranges of 3,000 rows, or more if there would be too many."""
     total = sum(page.last - page.first + 1 for page in pages)
-    most = max(ROWS_PER_RANGE, -(-total // _RANGES_MOST))
-    found: list[list[int]] = []
-    rows = most
+    rows_most = max(ROWS_PER_RANGE, ceil(total / _RANGES_MOST))
+    ranges: list[list[int]] = []
+    rows_in_range = 0
     for number, page in enumerate(pages, 1):
         height = page.last - page.first + 1
-        if rows + height > most:
-            found.append([])
-            rows = 0
-        found[-1].append(number)
-        rows += height
-    return found
+        if not ranges or rows_in_range + height > rows_most:
+            ranges.append([])
+            rows_in_range = 0
+        ranges[-1].append(number)
+        rows_in_range += height
+    return ranges
 
 
 @contextmanager
@@ -174,7 +181,7 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
 
 
 def _values(row: Sequence[Any]) -> list[Value]:
-    values = [_value(cell) for cell in islice(row, 1 << 14)]
+    values = [_value(cell) for cell in islice(row, _COLUMNS_MAX)]
     while values and values[-1] is None:
         values.pop()
     return values
@@ -186,8 +193,11 @@ def _value(cell: Any) -> Value:
     if isinstance(cell, bool | int | str):
         return cell
     if isinstance(cell, float):
-        # Whole numbers arrive as floats; JSON has neither infinity nor NaN.
-        return int(cell) if cell.is_integer() and abs(cell) < 1e15 else cell if cell - cell == 0 else str(cell)
+        if not isfinite(cell):
+            # JSON has neither infinity nor NaN.
+            return str(cell)
+        # Whole numbers arrive as floats.
+        return int(cell) if cell.is_integer() and abs(cell) < _EXACT_MOST else cell
     if isinstance(cell, datetime.date | datetime.time):
         return cell.isoformat()
     return str(cell)

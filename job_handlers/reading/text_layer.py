@@ -9,13 +9,17 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-_COVERS = 0.5
+_SCAN_COVERS_LEAST = 0.5
+_INVISIBLE_MOST = 0.5
 _FEW_CHARACTERS = 50
 """Fewer on a scan are a stamp or a page number."""
 _GARBAGE_SHARE = 0.1
+"""Of bad characters in a text."""
 _LETTERS_LEAST = 100
+"""With fewer, the share of vowels says nothing."""
 _VOWELS_LEAST = 0.18
 _WORDLESS_SHARE = 0.4
+"""Of letters and digits in a text."""
 
 # Characters that no text contains on purpose: unknown, private, unassigned, control.
 _BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x80-\x9f]")
@@ -24,6 +28,7 @@ _UNMAPPED = re.compile(r"\(cid:\d+\)")
 
 
 def _membership_table(characters: str) -> bytes:
+    """Return a table for `bytes.translate` that maps the characters to 1, and others to 0."""
     return bytes(chr(one) in characters for one in range(256))
 
 
@@ -34,7 +39,7 @@ _DIGITS = _membership_table(string.digits)
 _SPACES = _membership_table(" \n\t")
 _LEADERS = re.compile(r"(?:[.·…_]\s*){4,}")
 _WORD = re.compile(r"\w+")
-_AGREES = 0.5
+_SAME_WORDS_LEAST = 0.5
 
 
 class Verdict(StrEnum):
@@ -45,16 +50,18 @@ class Verdict(StrEnum):
 
 class PageInk(Struct, frozen=True):
     covered: float = 0.0
+    """Share of the page that images cover."""
     invisible: float = 0.0
+    """Share of the text that is invisible."""
     is_empty: bool = False
 
 
-def classify_page(text: str, drawn: PageInk) -> Verdict:
+def classify_page(text: str, ink: PageInk) -> Verdict:
     characters = len(text) - _count_marked(text.encode("ascii", "ignore"), _SPACES)
     if not characters or text.isspace():
-        return Verdict.BLANK if drawn.is_empty else Verdict.OCR
-    is_scan = drawn.covered >= _COVERS
-    if is_scan and (characters < _FEW_CHARACTERS or drawn.invisible > 0.5):
+        return Verdict.BLANK if ink.is_empty else Verdict.OCR
+    is_scan = ink.covered >= _SCAN_COVERS_LEAST
+    if is_scan and (characters < _FEW_CHARACTERS or ink.invisible > _INVISIBLE_MOST):
         return Verdict.OCR
     return Verdict.OCR if _is_garbage_without_leaders(text, characters) else Verdict.LAYER
 
@@ -62,24 +69,29 @@ def classify_page(text: str, drawn: PageInk) -> Verdict:
 def _is_garbage_without_leaders(text: str, characters: int) -> bool:
     if not is_garbage(text, characters):
         return False
+    # A table of contents may have more dots than letters.
     rest = _LEADERS.sub("", text)
-    letters = len("".join(rest.split()))
-    return len(rest) == len(text) or not letters or is_garbage(rest, letters)
+    rest_characters = len("".join(rest.split()))
+    return len(rest) == len(text) or not rest_characters or is_garbage(rest, rest_characters)
 
 
-def is_worth_comparing(text: str, drawn: PageInk) -> bool:
+def is_worth_comparing(text: str, ink: PageInk) -> bool:
+    """Return whether the page's own text may be better than recognised text."""
     characters = len("".join(text.split()))
-    return characters > 0 and drawn.invisible <= 0.5 and _count_bad(text) <= characters * _GARBAGE_SHARE
+    return characters > 0 and ink.invisible <= _INVISIBLE_MOST and _count_bad(text) <= characters * _GARBAGE_SHARE
 
 
 def is_fuller(own: str, recognised: str) -> bool:
-    mine, seen = Counter(_WORD.findall(own.casefold())), Counter(_WORD.findall(recognised.casefold()))
-    if not seen:
-        return bool(mine) and not is_garbage(own, len("".join(own.split())))
-    return mine.total() >= seen.total() and (mine & seen).total() >= _AGREES * seen.total()
+    """Return whether the page's own text has as many words as the recognised text, and at least half are the same."""
+    own_words, recognised_words = (Counter(_WORD.findall(text.casefold())) for text in (own, recognised))
+    if not recognised_words:
+        return bool(own_words) and not is_garbage(own, len("".join(own.split())))
+    same_count = (own_words & recognised_words).total()
+    return own_words.total() >= recognised_words.total() and same_count >= _SAME_WORDS_LEAST * recognised_words.total()
 
 
 def is_garbage(text: str, characters: int) -> bool:
+    """`characters` is the number of characters that are no space."""
     plain, beyond = _split_ascii(text)
     if _count_bad(text) > characters * _GARBAGE_SHARE:
         return True
@@ -110,5 +122,6 @@ def _split_ascii(text: str) -> tuple[bytes, str]:
 
 
 def _count_marked(plain: bytes, marked: bytes) -> int:
-    """Count bits of one large number, in half the time of testing each."""
+    """Count the characters that the table `marked` maps to 1."""
+    # The bits of one large number: half the time of testing each byte.
     return int.from_bytes(plain.translate(marked), "little").bit_count()

@@ -1,6 +1,7 @@
-"""Find tables from the positions of text and lines: drawn as a grid, or aligned by gaps.
+"""Find tables by the positions of text and ruling lines.
 
-Running prose is not a table, in however many columns. Distances are multiples of `em`, the median height of a piece.
+Tables are areas between ruling lines, and runs of lines with aligned gaps. Running prose in columns is no table.
+Distances are multiples of `em`, the median height of a piece.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from statistics import median
 from msgspec import Struct
 
 from job_handlers.reading.tables import regions
-from job_handlers.reading.tables.columns import cells_of, cut_at_columns, find_columns, merge_sign_columns
+from job_handlers.reading.tables.columns import Line, cells_of, cut_at_columns, find_columns, merge_sign_columns
 from job_handlers.reading.tables.evidence import Evidence, is_table
 from job_handlers.reading.tables.pieces import Band, Split, bounding_box, group_lines, split_narrow_columns, text_of
 from job_handlers.reading.tables.pieces import RulingLine as RulingLine
@@ -22,6 +23,8 @@ from job_handlers.reading.tables.rows import RowMerger
 
 PIECES_MOST = 4000
 RULES_MOST = 3000
+_PROSE_MOST = 0.2
+"""Share of prose in an area above which its ruling lines are the frame of a text."""
 _BLANK = string.whitespace + "\xa0.…"
 
 
@@ -30,20 +33,22 @@ class FoundTable(Struct, frozen=True):
     y0: float
     x1: float
     y1: float
-    rows: list[list[list[TextPiece]]]
+    rows: list[Line]
     """A cell over several columns is in the first of them."""
     texts: list[list[str]]
+    """The texts of `rows`."""
 
     def as_text(self) -> str:
         return "".join(["\t".join(row).rstrip("\t") + "\n" for row in self.texts])
 
 
-def may_have_tables(middles: Sequence[int]) -> bool:
-    """Return whether some pieces are on one line. Prose in one column has none."""
-    return len(middles) - len(set(middles)) >= 2
+def may_have_tables(baselines: Sequence[int]) -> bool:
+    """Return whether at least two pieces are beside others. Prose in one column has none."""
+    return len(baselines) - len(set(baselines)) >= 2
 
 
 def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
+    """`split` returns the words of a piece; None if each piece is a word."""
     # Keep the pieces ordered from top to bottom; every list below relies on it.
     pieces = sorted(
         [one for one in pieces if one.x1 > one.x0 and one.text.strip(_BLANK)],
@@ -56,23 +61,23 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     reader = _TableReader(em, level, upright, split)
     found: list[FoundTable] = []
     left = pieces
-    flowing: set[int] | None = None
+    prose_ids: set[int] | None = None
     for area in regions.drawn_areas(level, upright, em):
         inside = [one for one in left if regions.is_inside(one, area)]
         if len(regions.vertical_lines(upright, area, em)) < 3:
-            # Ruling lines may also surround prose.
-            flowing = regions.prose_ids(pieces, em) if flowing is None else flowing
-            if sum(id(one) in flowing for one in inside) > 0.2 * len(inside):
+            prose_ids = regions.prose_ids(pieces, em) if prose_ids is None else prose_ids
+            if sum(id(one) in prose_ids for one in inside) > _PROSE_MOST * len(inside):
                 continue
         table = reader.read(split_narrow_columns(group_lines(inside, em), split, em), area)
         if table is not None:
             found.append(table)
-            inner = {id(one) for one in inside}
-            left = [one for one in left if id(one) not in inner]
-    prose = regions.prose_ids(left, em) if flowing is None else flowing
-    flows = [one for one in left if id(one) in prose]
-    bands = regions.lines_near_gaps(group_lines([one for one in left if id(one) not in prose], em))
-    for run in regions.table_runs(split_narrow_columns(bands, split, em), flows, em):
+            inside_ids = set(map(id, inside))
+            left = [one for one in left if id(one) not in inside_ids]
+    if prose_ids is None:
+        prose_ids = regions.prose_ids(left, em)
+    prose = [one for one in left if id(one) in prose_ids]
+    bands = regions.lines_near_gaps(group_lines([one for one in left if id(one) not in prose_ids], em))
+    for run in regions.table_runs(split_narrow_columns(bands, split, em), prose, em):
         table = reader.read(run, None)
         if table is not None:
             found.append(table)
@@ -89,9 +94,9 @@ class _TableReader:
         if sum(map(len, bands)) < 4:
             return None
         em = self._em
-        whole = area or RulingLine(*bounding_box([one for band in bands for one in band]))
-        walls = regions.vertical_lines(self._upright, whole, em)
-        horizontal = regions.horizontal_lines(self._level, whole, em)
+        bounds = area or RulingLine(*bounding_box([one for band in bands for one in band]))
+        walls = regions.vertical_lines(self._upright, bounds, em)
+        horizontal = regions.horizontal_lines(self._level, bounds, em)
         columns = find_columns(bands, walls, em)
         if len(columns) < 2:
             return None
@@ -108,12 +113,11 @@ class _TableReader:
         return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(horizontal) if any(row)])
 
 
-def _table_of(rows: list[list[list[TextPiece]]]) -> FoundTable | None:
-    if len(rows) < 2 or sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
+def _table_of(rows: list[Line]) -> FoundTable | None:
+    """Drop empty columns. Return None unless two rows have several cells."""
+    if sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
         return None
-    used = [at for at in range(len(rows[0])) if any(row[at] for row in rows)]
-    if len(used) < 2:
-        return None
-    rows = [[row[at] for at in used] for row in rows]
+    filled_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows)]
+    rows = [[row[column] for column in filled_columns] for row in rows]
     box = bounding_box([one for row in rows for cell in row for one in cell])
     return FoundTable(*box, rows, [[text_of(cell) for cell in row] for row in rows])

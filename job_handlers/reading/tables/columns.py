@@ -6,68 +6,80 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 
 from job_handlers.reading.tables.pieces import SIGNS_BEFORE, SIGNS_BEHIND, Band, Split, TextPiece, join_words
 
 Column = tuple[float, float]
+"""Left and right edge."""
 Line = list[list[TextPiece]]
+"""The pieces of each cell of a line."""
 
 _GAP_LEAST = 0.25
+"""In em. A narrower gap does not separate columns."""
+_CUT_LEAST, _CUT_WIDER = 0.42, 1.25
+"""A piece is cut at spaces of this many em, this many times as wide as its narrowest space."""
+_SPANNED_SHARE = 0.3
+"""Of the narrower of a piece and a column, above which the piece spans the column."""
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")
-_HEADS_MOST = 3
+"""1,204.5998.1"""
+_HEAD_LINES_MOST = 3
 
 
 def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
+    """`walls` are the x positions of the vertical ruling lines."""
     if len(walls) < 3:
-        return _by_gaps(bands, em)
-    inner = list(pairwise(walls))
+        return _columns_by_gaps(bands, em)
+    between_walls = list(pairwise(walls))
     left = min(one.x0 for band in bands for one in band)
     right = max(one.x1 for band in bands for one in band)
     if left < walls[0] - em:
-        inner.insert(0, (left, walls[0]))
+        between_walls.insert(0, (left, walls[0]))
     if right > walls[-1] + em:
-        inner.append((walls[-1], right))
-    return [column for begin, end in inner for column in _between_walls(bands, begin, end, em)]
+        between_walls.append((walls[-1], right))
+    return [column for begin, end in between_walls for column in _columns_within(begin, end, bands, em)]
 
 
-def _between_walls(bands: Sequence[Band], begin: float, end: float, em: float) -> list[Column]:
-    within = [
-        some for band in bands
-        if (some := [one for one in band if begin <= (one.x0 + one.x1) / 2 <= end])
-    ]  # fmt: skip
-    parts = _by_gaps(within, em) if sum(len(band) > 1 for band in within) > 0.5 * len(within) else []
-    middles = [(a[1] + b[0]) / 2 for a, b in pairwise(parts)]
+def _columns_within(begin: float, end: float, bands: Sequence[Band], em: float) -> list[Column]:
+    """Divide the space between two walls where most of its lines have gaps."""
+    inner_bands = [[one for one in band if begin <= (one.x0 + one.x1) / 2 <= end] for band in bands]
+    inner_bands = [band for band in inner_bands if band]
+    have_gaps = sum(len(band) > 1 for band in inner_bands) > 0.5 * len(inner_bands)
+    columns = _columns_by_gaps(inner_bands, em) if have_gaps else []
+    middles = [(left_end + right_begin) / 2 for (_, left_end), (right_begin, _) in pairwise(columns)]
     return list(pairwise([begin, *middles, end]))
 
 
-def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
-    counts = sorted((len(band) for band in bands if len(band) > 1), reverse=True)
-    if not counts:
+def _columns_by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
+    piece_counts = sorted((len(band) for band in bands if len(band) > 1), reverse=True)
+    if not piece_counts:
         return []
-    usual = counts[len(counts) // 4]
-    whole = [[one for one in band if not _is_run_together(one, em)] for band in bands]
-    full = [band for band in whole if len(band) >= max(2, 0.5 * usual)]
-    best: list[Column] = []
+    # A quarter of the lines has more pieces.
+    expected = piece_counts[len(piece_counts) // 4]
+    reliable_bands = [[one for one in band if not _is_run_together(one, em)] for band in bands]
+    full_bands = [band for band in reliable_bands if len(band) >= max(2, 0.5 * expected)]
+    columns: list[Column] = []
     # A head may span several columns. The lines below it show the columns better.
-    for skipped in range(min(_HEADS_MOST, len(full) - 1)):
-        some = full[skipped:]
-        tolerated = len(some) // 10 if len(some) > 5 else 0
-        found = _covered_ranges(some, tolerated, em)
-        if len(found) > len(best):
-            best = found
-        if len(best) >= usual:
+    for skipped in range(min(_HEAD_LINES_MOST, len(full_bands) - 1)):
+        body = full_bands[skipped:]
+        crossing_most = len(body) // 10 if len(body) > 5 else 0
+        found = _covered_ranges(body, crossing_most, em)
+        if len(found) > len(columns):
+            columns = found
+        if len(columns) >= expected:
             break
-    return best
+    return columns
 
 
 def _is_run_together(one: TextPiece, em: float) -> bool:
-    """Return whether an engine read across a column gap."""
+    """Return whether an OCR engine seems to have read two cells as one word."""
     text = one.text
-    is_wide = one.x1 - one.x0 > 1.5 * em * len(text) > 1.5 * em
+    is_wide = len(text) > 1 and one.x1 - one.x0 > 1.5 * em * len(text)
     return is_wide or (text.count(".") > 1 and _TWO_NUMBERS.fullmatch(text) is not None)
 
 
-def _covered_ranges(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
+def _covered_ranges(bands: Sequence[Band], crossing_most: int, em: float) -> list[Column]:
+    """Return the ranges of x that more than `crossing_most` pieces cover."""
     ends: list[tuple[float, int]] = []
     for band in bands:
         for one in band:
@@ -75,12 +87,15 @@ def _covered_ranges(bands: Sequence[Band], tolerated: int, em: float) -> list[Co
             ends.append((one.x1, -1))
     ends.sort()
     found: list[Column] = []
-    deep, begin = 0, None
+    pieces_here, begin = 0, None
     for x, step in ends:
-        deep += step
-        if deep > tolerated and begin is None:
-            begin = found.pop()[0] if found and x - found[-1][1] < _GAP_LEAST * em else x
-        elif deep <= tolerated and begin is not None:
+        pieces_here += step
+        if pieces_here > crossing_most and begin is None:
+            begin = x
+            if found and x - found[-1][1] < _GAP_LEAST * em:
+                # The gap is too narrow: continue the range before it.
+                begin, _ = found.pop()
+        elif pieces_here <= crossing_most and begin is not None:
             found.append((begin, x))
             begin = None
     return found
@@ -97,11 +112,11 @@ def _cut_piece(one: TextPiece, columns: Sequence[Column], split: Split, em: floa
     words = [word for word in split(one) if word.x0 >= x0 - 0.1 * em and word.x1 <= x1 + 0.1 * em]
     if len(words) < 2:
         return [one]
-    spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
-    least = max(0.42 * em, 1.25 * min(spaces) if len(spaces) > 1 else 0.0)
+    spaces = [word.x0 - before.x1 for before, word in pairwise(words)]
+    cut_width = max(_CUT_LEAST * em, _CUT_WIDER * min(spaces) if len(spaces) > 1 else 0.0)
     parts: list[list[TextPiece]] = [[words[0]]]
     for (before, word), space in zip(pairwise(words), spaces, strict=True):
-        if space > least and main_column(before, columns) != main_column(word, columns):
+        if space > cut_width and main_column(before, columns) != main_column(word, columns):
             parts.append([])
         parts[-1].append(word)
     return [join_words(part, one) for part in parts]
@@ -111,9 +126,11 @@ def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
     return sum([x0 < end and x1 > begin for begin, end in columns]) > 1
 
 
-def main_column(one: TextPiece, columns: Sequence[Column]) -> int:
-    best, main, x0, x1 = -1e9, 0, one.x0, one.x1
+def main_column(piece: TextPiece, columns: Sequence[Column]) -> int:
+    """Return the index of the column that shares most of the piece's width, or else is nearest."""
+    best, main, x0, x1 = -inf, 0, piece.x0, piece.x1
     for at, (begin, end) in enumerate(columns):
+        # Faster than with `min` and `max`.
         shared = (x1 if x1 < end else end) - (x0 if x0 > begin else begin)
         if shared > best:
             best, main = shared, at
@@ -121,24 +138,26 @@ def main_column(one: TextPiece, columns: Sequence[Column]) -> int:
 
 
 def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
+    """Merge a column of only "$" with the next, and a column of only "%" with the one before."""
     if not any(one.text.strip() in SIGNS_BEFORE | SIGNS_BEHIND for band in bands for one in band):
         return columns
     texts: list[set[str]] = [set() for _ in columns]
     for band in bands:
         for one in band:
             texts[main_column(one, columns)].add(one.text.strip())
-    found: list[Column] = []
-    carried: float | None = None
-    for at, (begin, end) in enumerate(columns):
-        own = texts[at]
-        if own and own <= SIGNS_BEHIND and found:
-            found[-1] = (found[-1][0], end)
-        elif own and own <= SIGNS_BEFORE and at + 1 < len(columns):
-            carried = begin if carried is None else carried
+    merged: list[Column] = []
+    signs_begin: float | None = None
+    for at, ((begin, end), column_texts) in enumerate(zip(columns, texts, strict=True)):
+        is_last = at + 1 == len(columns)
+        if column_texts and column_texts <= SIGNS_BEHIND and merged:
+            before_begin, _ = merged[-1]
+            merged[-1] = before_begin, end
+        elif column_texts and column_texts <= SIGNS_BEFORE and not is_last:
+            signs_begin = begin if signs_begin is None else signs_begin
         else:
-            found.append((begin if carried is None else carried, end))
-            carried = None
-    return found
+            merged.append((begin if signs_begin is None else signs_begin, end))
+            signs_begin = None
+    return merged
 
 
 def cells_of(bands: Sequence[Band], columns: Sequence[Column]) -> list[Line]:
@@ -146,15 +165,20 @@ def cells_of(bands: Sequence[Band], columns: Sequence[Column]) -> list[Line]:
     lines: list[Line] = []
     for band in bands:
         line: Line = [[] for _ in columns]
-        for one in band:
-            x0, x1 = one.x0, one.x1
-            first, last = bisect_right(ends, x0), bisect_left(begins, x1) - 1
-            if first != last:
-                over = [
-                    at for at in range(first, last + 1)
-                    if min(x1, ends[at]) - max(x0, begins[at]) > 0.3 * min(x1 - x0, ends[at] - begins[at])
-                ]  # fmt: skip
-                first = over[0] if len(over) > 1 else main_column(one, columns)
-            line[first].append(one)
+        for piece in band:
+            first, last = bisect_right(ends, piece.x0), bisect_left(begins, piece.x1) - 1
+            column = first if first == last else _first_column(piece, columns, range(first, last + 1))
+            line[column].append(piece)
         lines.append(line)
     return lines
+
+
+def _first_column(piece: TextPiece, columns: Sequence[Column], touched: range) -> int:
+    """Return the first of several columns that the piece spans, or the only one that it is in."""
+    spanned: list[int] = []
+    for at in touched:
+        begin, end = columns[at]
+        shared = min(piece.x1, end) - max(piece.x0, begin)
+        if shared > _SPANNED_SHARE * min(piece.x1 - piece.x0, end - begin):
+            spanned.append(at)
+    return spanned[0] if len(spanned) > 1 else main_column(piece, columns)

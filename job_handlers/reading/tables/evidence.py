@@ -10,7 +10,8 @@ from itertools import pairwise
 from job_handlers.reading.tables.columns import Line
 from job_handlers.reading.tables.pieces import TextPiece, is_number
 
-_SNAP = 0.35
+_ALIGNED_WITHIN = 0.35
+"""Em from the middle of a cluster of edges."""
 
 
 @dataclass
@@ -19,90 +20,108 @@ class Evidence:
     texts: Sequence[Sequence[str]]
     em: float
     rule_count: int
+    """Horizontal ruling lines."""
     is_drawn: bool
+    """Whether ruling lines surround it."""
 
     @cached_property
-    def wide(self) -> list[int]:
+    def wide_lines(self) -> list[int]:
+        """Indices of the lines with several cells."""
         return [at for at, line in enumerate(self.lines) if sum(map(bool, line)) > 1]
 
     @cached_property
     def cells(self) -> list[list[str]]:
         """Texts of wide lines, by column."""
         columns = range(len(self.lines[0]))
-        return [[text for at in self.wide if (text := self.texts[at][column])] for column in columns]
+        return [[text for at in self.wide_lines if (text := self.texts[at][column])] for column in columns]
 
     @cached_property
-    def numeric(self) -> list[float]:
+    def number_shares(self) -> list[float]:
+        """Share of numbers, by column."""
         return [sum(map(is_number, column)) / len(column) if column else 0.0 for column in self.cells]
 
     @cached_property
-    def words(self) -> list[float]:
+    def word_counts(self) -> list[float]:
+        """Mean number of words in a cell, by column."""
         return [sum(len(text.split()) for text in column) / len(column) if column else 0.0 for column in self.cells]
 
     @property
-    def columns(self) -> int:
+    def column_count(self) -> int:
         return len(self.cells)
 
     @property
-    def filled(self) -> float:
-        return sum(map(len, self.cells)) / (len(self.wide) * self.columns)
+    def filled_share(self) -> float:
+        return sum(map(len, self.cells)) / (len(self.wide_lines) * self.column_count)
 
     @property
-    def is_short(self) -> bool:
-        return max(self.words) <= 6
+    def has_short_cells(self) -> bool:
+        return max(self.word_counts) <= 6
 
     @property
-    def are_labels(self) -> bool:
-        """The first column ends in colons, as on an invoice."""
+    def begins_with_labels(self) -> bool:
+        """Whether cells of the first column end in colons, as on an invoice."""
         first = self.cells[0]
         return bool(first) and sum(text.endswith(":") for text in first) >= 0.8 * len(first)
 
     @property
     def is_contents(self) -> bool:
-        """Lines end in page numbers that never decrease."""
-        if self.is_drawn or max(self.numeric[1:-1], default=0.0) >= 0.5:
+        """Whether lines end in page numbers that hardly ever decrease."""
+        if self.is_drawn or max(self.number_shares[1:-1], default=0.0) >= 0.5:
             return False
-        ends = [next(filter(None, reversed(self.texts[at]))).split()[-1].lstrip(".") for at in self.wide]
-        numbers = [int(end) for end in ends if end.isdecimal() and len(end) < 5]
-        if len(numbers) < 3 or len(numbers) < 0.8 * len(ends) or numbers[0] >= numbers[-1]:
+        last_cells = [[text for text in self.texts[at] if text][-1] for at in self.wide_lines]
+        last_words = [cell.split()[-1].lstrip(".") for cell in last_cells]
+        numbers = [int(word) for word in last_words if word.isdecimal() and len(word) < 5]
+        if len(numbers) < 3 or len(numbers) < 0.8 * len(last_words) or numbers[0] >= numbers[-1]:
             return False
-        return sum(b >= a for a, b in pairwise(numbers)) >= 0.9 * (len(numbers) - 1)
+        return sum(below >= above for above, below in pairwise(numbers)) >= 0.9 * (len(numbers) - 1)
 
     @cached_property
-    def aligned(self) -> float:
-        """Share of cells aligned with their column."""
-        good = total = 0
-        for column in range(self.columns):
-            own = [self.lines[at][column] for at in self.wide if self.lines[at][column]]
-            if len(own) > 1:
-                good += max(_largest_cluster(sorted(map(edge, own)), _SNAP * self.em) for edge in _EDGES)
-                total += len(own)
-        return good / total if total else 0.0
+    def aligned_share(self) -> float:
+        """Share of cells whose left edge, right edge or centre is aligned in their column."""
+        aligned = total = 0
+        reach = _ALIGNED_WITHIN * self.em
+        for column in range(self.column_count):
+            cells = [self.lines[at][column] for at in self.wide_lines if self.lines[at][column]]
+            if len(cells) > 1:
+                aligned += max(_largest_cluster(sorted(map(edge, cells)), reach) for edge in _EDGES)
+                total += len(cells)
+        return aligned / total if total else 0.0
 
 
 Rule = tuple[str, Callable[[Evidence], bool]]
 
 AGAINST: Sequence[Rule] = (
-    ("few lines have gaps", lambda it: len(it.wide) < max(2, 0.4 * len(it.lines))),
-    ("most cells are empty", lambda it: it.filled < 0.35),
+    ("few lines have gaps", lambda it: len(it.wide_lines) < max(2, 0.4 * len(it.lines))),
+    ("most cells are empty", lambda it: it.filled_share < 0.35),
     ("it is a table of contents", lambda it: it.is_contents),
-    ("cells are not aligned", lambda it: it.aligned <= 0.5 if it.is_drawn else it.aligned < 0.7),
+    ("cells are not aligned", lambda it: it.aligned_share <= 0.5 if it.is_drawn else it.aligned_share < 0.7),
 )
 FOR: Sequence[Rule] = (
     ("ruling lines surround it", lambda it: it.is_drawn),
-    ("a column of names and one of numbers", lambda it: _has_two(it) and it.numeric[1] >= 0.6),
-    ("labels and values", lambda it: _has_two(it) and it.is_short and it.are_labels),
-    ("two columns between ruling lines", lambda it: _has_two(it) and it.is_short and it.rule_count >= 2),
-    ("numbers in three columns or more", lambda it: it.columns > 2 and sum(it.numeric[1:]) / (it.columns - 1) >= 0.3),
+    ("a column of names and one of numbers", lambda it: _is_list_of_pairs(it) and it.number_shares[1] >= 0.6),
+    ("labels and values", lambda it: _is_list_of_pairs(it) and it.has_short_cells and it.begins_with_labels),
+    (
+        "two columns between ruling lines",
+        lambda it: _is_list_of_pairs(it) and it.has_short_cells and it.rule_count >= 2,
+    ),
+    (
+        "numbers in three columns or more",
+        lambda it: it.column_count > 2 and sum(it.number_shares[1:]) / (it.column_count - 1) >= 0.3,
+    ),
     (
         "short cells in three columns or more",
-        lambda it: it.columns > 2 and len(it.wide) > 2 and sum(it.words) / it.columns <= 4.5 and it.filled >= 0.6,
+        lambda it: (
+            it.column_count > 2
+            and len(it.wide_lines) > 2
+            and sum(it.word_counts) / it.column_count <= 4.5
+            and it.filled_share >= 0.6
+        ),
     ),
 )
 
 
-def _has_two(it: Evidence) -> bool:
-    return it.columns == 2 and len(it.wide) > 2
+def _is_list_of_pairs(it: Evidence) -> bool:
+    return it.column_count == 2 and len(it.wide_lines) > 2
 
 
 def is_table(it: Evidence) -> bool:
@@ -110,6 +129,7 @@ def is_table(it: Evidence) -> bool:
 
 
 def _largest_cluster(places: Sequence[float], reach: float) -> int:
+    """Return how many of the sorted places are within twice `reach` of each other."""
     best = begin = 0
     for end, place in enumerate(places):
         while place - places[begin] > 2 * reach:

@@ -10,9 +10,12 @@ from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_n
 from job_handlers.reading.text_layer import letters_in
 
 _ROW_DISTANCE_MOST = 3.4
-"""Between the middles of two rows."""
-_ALONE_MOST = 2
+"""Em between the middles of two rows."""
+_LINES_BETWEEN_MOST = 2
+"""Lines without gaps between two lines of a table."""
 _PROSE_CHARACTERS_LEAST = 16
+"""Mean length of the lines of prose."""
+_CELL_LINES_MOST = 12
 
 
 # --- prose ------------------------------------------------------------------------------------------------
@@ -21,16 +24,18 @@ _PROSE_CHARACTERS_LEAST = 16
 def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
     """Return the ids of running text: lines that end where the next word did not fit."""
     found: set[int] = set()
-    middles = [one.y0 + one.y1 for one in pieces]
+    # Twice the middles, to save a division for each.
+    double_middles = [one.y0 + one.y1 for one in pieces]
     for stack in _stacks(pieces, em):
         if len(stack) > 2 and sum([len(one.text) for one in stack]) >= _PROSE_CHARACTERS_LEAST * len(stack):
-            for flow in _prose_runs(stack, em):
-                if not _are_cells(flow, middles, em):
-                    found.update(map(id, flow))
+            for run in _prose_runs(stack, em):
+                if not _are_cells(run, double_middles, em):
+                    found.update(map(id, run))
     return found
 
 
 def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
+    """Group pieces below each other, as in a column of text."""
     stacks: list[list[TextPiece]] = []
     growing: list[list[TextPiece]] = []
     for one in pieces:
@@ -51,77 +56,86 @@ def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
     return stacks
 
 
-def _are_cells(flow: Sequence[TextPiece], middles: Sequence[float], em: float) -> bool:
-    """Return whether every cell of several lines starts on a line with other pieces."""
-    if len(flow) > 12:
+def _are_cells(lines: Sequence[TextPiece], double_middles: Sequence[float], em: float) -> bool:
+    """Return whether exactly the lines with a capital letter, where cells begin, have other pieces beside them."""
+    if len(lines) > _CELL_LINES_MOST:
         return False
-    beside = [
-        bisect_right(middles, one.y0 + one.y1 + 0.5 * em) - bisect_left(middles, one.y0 + one.y1 - 0.5 * em) > 1
-        for one in flow
-    ]
-    return any(beside) and not all(beside) and beside == [one.text[:1].isupper() for one in flow]
+    have_neighbours: list[bool] = []
+    for line in lines:
+        double_middle = line.y0 + line.y1
+        first = bisect_left(double_middles, double_middle - 0.5 * em)
+        have_neighbours.append(bisect_right(double_middles, double_middle + 0.5 * em) - first > 1)
+    has_both = any(have_neighbours) and not all(have_neighbours)
+    return has_both and have_neighbours == [line.text[:1].isupper() for line in lines]
 
 
 def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[TextPiece]]:
+    """Yield runs of wrapped lines, most of which begin in the middle of a sentence."""
     right = max([one.x1 for one in stack])
-    wraps = [_wraps(line, following, right, em) for line, following in pairwise(stack)]
-    begin = lowers = 0
+    wraps = [_is_wrapped(line, following, right, em) for line, following in pairwise(stack)]
+    begin = lower_count = 0
     for at, is_wrapped in enumerate([*wraps, False], 1):
         if is_wrapped:
-            lowers += not stack[at].text.split(" ", 1)[0][:1].isupper()
+            lower_count += not stack[at].text[:1].isupper()
             continue
-        pairs = at - 1 - begin
-        if pairs > 1 and lowers >= (0.55 * pairs if pairs > 3 else pairs - 0.5):
+        wrapped_count = at - 1 - begin
+        # All of two or three lines, or somewhat more than half of more.
+        lower_least = 0.55 * wrapped_count if wrapped_count > 3 else wrapped_count
+        if wrapped_count > 1 and lower_count >= lower_least:
             text = "".join([one.text for one in stack[begin:at]])
             if letters_in(text) > 0.5 * len(text):
                 yield stack[begin:at]
-        begin, lowers = at, 0
+        begin, lower_count = at, 0
 
 
-def _wraps(line: TextPiece, following: TextPiece, right: float, em: float) -> bool:
-    first = following.text.split(" ", 1)[0]
-    width = (following.x1 - following.x0) * (len(first) + 1) / max(len(following.text), 1)
-    return line.x1 + width > right - 0.3 * em and line.x0 - following.x0 > -1.2 * em
+def _is_wrapped(line: TextPiece, following: TextPiece, right: float, em: float) -> bool:
+    """Return whether the next line's first word had no room before the right edge."""
+    first_word = following.text.split(" ", 1)[0]
+    width = (following.x1 - following.x0) * (len(first_word) + 1) / max(len(following.text), 1)
+    is_indented = following.x0 - line.x0 >= 1.2 * em
+    return line.x1 + width > right - 0.3 * em and not is_indented
 
 
 # --- lines with gaps --------------------------------------------------------------------------------------
 
 
 def lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
+    """Return the lines with gaps that are near each other, and the lines between and beside them."""
     wide = [at for at, band in enumerate(bands) if len(band) > 1]
     kept: set[int] = set()
-    for one, other in pairwise(wide):
-        if other - one <= _ALONE_MOST + 1:
-            kept.update(range(one - 1, other + _ALONE_MOST + 1))
+    for above, below in pairwise(wide):
+        if below - above <= _LINES_BETWEEN_MOST + 1:
+            kept.update(range(above - 1, below + _LINES_BETWEEN_MOST + 1))
     return [band for at, band in enumerate(bands) if at in kept]
 
 
-def table_runs(bands: Sequence[Band], flows: Sequence[TextPiece], em: float) -> list[list[Band]]:
-    # Runs may include a few single pieces. `flows` is the prose.
+def table_runs(bands: Sequence[Band], prose: Sequence[TextPiece], em: float) -> list[list[Band]]:
+    """Return runs of lines that may be a table: most have gaps, and no prose is between them."""
     runs: list[list[Band]] = []
     run: list[Band] = []
-    alone = 0
+    lines_since_gap = 0
     for band in bands:
         is_far = bool(run) and middle(band) - middle(run[-1]) > _ROW_DISTANCE_MOST * em
-        if run and (is_far or alone > _ALONE_MOST or _has_prose_between(run[-1], band, flows)):
+        if run and (is_far or lines_since_gap > _LINES_BETWEEN_MOST or _has_prose_between(run[-1], band, prose)):
             runs.append(run)
-            run, alone = [], 0
+            run, lines_since_gap = [], 0
         run.append(band)
-        alone = 0 if len(band) > 1 else alone + 1
+        lines_since_gap = 0 if len(band) > 1 else lines_since_gap + 1
     runs.append(run)
-    return [kept for one in runs if (kept := _trim(one, em))]
+    return [trimmed for run in runs if (trimmed := _trim(run, em))]
 
 
-def _has_prose_between(above: Band, below: Band, flows: Sequence[TextPiece]) -> bool:
-    if not flows:
+def _has_prose_between(above: Band, below: Band, prose: Sequence[TextPiece]) -> bool:
+    if not prose:
         return False
     top, bottom = middle(above), middle(below)
     left = min(above[0].x0, below[0].x0)
     right = max([one.x1 for one in (*above, *below)])
-    return any(top < (one.y0 + one.y1) / 2 < bottom and one.x0 < right and one.x1 > left for one in flows)
+    return any(top < (one.y0 + one.y1) / 2 < bottom and one.x0 < right and one.x1 > left for one in prose)
 
 
 def _trim(run: list[Band], em: float) -> list[Band]:
+    """Drop the single pieces at both ends, except those that belong to a cell beside them."""
     wide = [at for at, band in enumerate(run) if len(band) > 1]
     if len(wide) < 2:
         return []
@@ -142,23 +156,23 @@ def _trim(run: list[Band], em: float) -> list[Band]:
 
 def _begins_above(one: TextPiece, band: Band, steps: Sequence[float], em: float) -> bool:
     step = middle(band) - (one.y0 + one.y1) / 2
-    is_over = any(one.x0 < other.x1 and one.x1 > other.x0 for other in band[1:])
-    return is_over and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
+    is_above_title = any(one.x0 < other.x1 and one.x1 > other.x0 for other in band[1:])
+    return is_above_title and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
 
 
 def _continues_cell(band: Band, one: TextPiece, em: float) -> bool:
-    over = [other for other in band if abs(other.x0 - one.x0) < 0.5 * em]
-    return bool(over) and not one.text[:1].isupper() and not is_number(one.text)
+    is_below_cell = any(abs(other.x0 - one.x0) < 0.5 * em for other in band)
+    return is_below_cell and not one.text[:1].isupper() and not is_number(one.text)
 
 
 # --- ruling lines -----------------------------------------------------------------------------------------
 
 
 def horizontal_and_vertical(rules: Sequence[RulingLine], em: float) -> tuple[list[RulingLine], list[RulingLine]]:
-    """Join collinear segments."""
-    thin, reach = 0.3 * em, 0.5 * em
-    level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > 0.7 * em]
-    upright = [_transpose(one) for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > 0.7 * em]
+    """Join the segments of each line."""
+    thin, reach, shortest = 0.3 * em, 0.5 * em, 0.7 * em
+    level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > shortest]
+    upright = [_transpose(one) for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > shortest]
     return _join_segments(level, thin, reach), [_transpose(one) for one in _join_segments(upright, thin, reach)]
 
 
@@ -188,54 +202,64 @@ def _join_segments(level: Sequence[RulingLine], thin: float, reach: float) -> li
 
 def drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[RulingLine]:
     groups = _crossing_groups(level, upright, 0.6 * em)
-    areas = [
-        RulingLine(min(one.x0 for one in some), min(one.y0 for one in some),
-                   max(one.x1 for one in some), max(one.y1 for one in some))
-        for some in groups
-        if sum(one.x0 != one.x1 for one in some) >= 2 and sum(one.x0 == one.x1 for one in some) >= 1
-    ]  # fmt: skip
-    areas += _stacked_areas([some[0] for some in groups if len(some) == 1 and some[0].x0 != some[0].x1], em)
-    # An area inside another is part of it, unless the other is the page's frame.
+    areas = [_area_of(lines) for lines in groups if sum(map(_is_level, lines)) >= 2 and not all(map(_is_level, lines))]
+    areas += _stacked_areas([lines[0] for lines in groups if len(lines) == 1 and _is_level(lines[0])], em)
+    # Smallest first: the largest may be the frame of the page.
     return sorted(areas, key=lambda one: (one.x1 - one.x0) * (one.y1 - one.y0))
+
+
+def _is_level(line: RulingLine) -> bool:
+    return line.x0 != line.x1
+
+
+def _area_of(lines: Sequence[RulingLine]) -> RulingLine:
+    return RulingLine(
+        min(one.x0 for one in lines),
+        min(one.y0 for one in lines),
+        max(one.x1 for one in lines),
+        max(one.y1 for one in lines),
+    )
 
 
 def _crossing_groups(
     level: Sequence[RulingLine], upright: Sequence[RulingLine], near: float
 ) -> list[list[RulingLine]]:  # fmt: skip
-    group = list(range(len(level) + len(upright)))
+    """Group lines that cross, or nearly touch, directly or by way of other lines."""
+    # Union-find: each line points to another of its group, and the group's root to itself.
+    parents = list(range(len(level) + len(upright)))
 
-    def head(at: int) -> int:
-        while group[at] != at:
-            group[at] = group[group[at]]
-            at = group[at]
+    def root(at: int) -> int:
+        while parents[at] != at:
+            parents[at] = parents[parents[at]]
+            at = parents[at]
         return at
 
     for down, column in enumerate(upright, len(level)):
-        for at, line in enumerate(level):
+        for across, line in enumerate(level):
             if column.y0 - near <= line.y0 <= column.y1 + near and line.x0 - near <= column.x0 <= line.x1 + near:
-                group[head(down)] = head(at)
-    members: dict[int, list[RulingLine]] = {}
+                parents[root(down)] = root(across)
+    groups: dict[int, list[RulingLine]] = {}
     for at, one in enumerate((*level, *upright)):
-        members.setdefault(head(at), []).append(one)
-    return list(members.values())
+        groups.setdefault(root(at), []).append(one)
+    return list(groups.values())
 
 
 def _stacked_areas(level: Sequence[RulingLine], em: float) -> list[RulingLine]:
-    """Lines above the head, below it and at the end, as in books."""
+    """Return areas between lines of equal length: above the head, below it and at the end, as in books."""
     found: list[RulingLine] = []
     used: set[int] = set()
     ordered = sorted(level, key=lambda one: one.y0)
     for at, one in enumerate(ordered):
         if at in used or one.x1 - one.x0 < 6 * em:
             continue
-        some = [one]
-        for later in range(at + 1, len(ordered)):
-            other = ordered[later]
+        stack = [one]
+        for later, other in enumerate(ordered[at + 1 :], at + 1):
             if later not in used and abs(other.x0 - one.x0) < em and abs(other.x1 - one.x1) < em:
                 used.add(later)
-                some.append(other)
-        if len(some) >= 3 or (len(some) == 2 and some[1].y0 - one.y0 > 3 * em):
-            found.append(RulingLine(one.x0, one.y0, one.x1, some[-1].y0))
+                stack.append(other)
+        bottom = stack[-1].y0
+        if len(stack) >= 3 or (len(stack) == 2 and bottom - one.y0 > 3 * em):
+            found.append(RulingLine(one.x0, one.y0, one.x1, bottom))
     return found
 
 
