@@ -450,7 +450,7 @@ def _key(context: Any) -> tuple[int, int]:
 
 
 def _pipe_of(context: Any) -> int:
-    descriptor: int = context._pipe._descriptor
+    descriptor: int = context._pipe._messages
     return descriptor
 
 

@@ -265,4 +265,4 @@ def counts(context: Context[Request]) -> Done:
 
 
 def _pipe_of(context: Any) -> int:
-    return int(context._pipe._descriptor)
+    return int(context._pipe._messages)

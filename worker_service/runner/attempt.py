@@ -58,8 +58,8 @@ READ_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
+# The same number also limits the KiB of log lines per second. The database can store more.
 _LINES_PER_SECOND = 2000
-"""The same number also limits the KiB of log lines per second. The database can store more."""
 _WAITING_CHARACTERS_MAX = 1 << 20
 _LAST_LINES = 12
 _LAST_LINES_CHARACTERS_MAX = 2000
@@ -87,22 +87,22 @@ class ForkedChild:
         self.job_type = launch.order.job_type
         self.job_class = handler.described.facts.job_class
         self.attempts_left = reuse
+        # Parent of the staging directory. A sandboxed child cannot write here.
         self.home = home
-        """Parent of the staging directory. A sandboxed child cannot write here."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.output_lines = OutputLines()
         self.unsent = bytearray()
+        # True while the fork server waits until it can write more of `unsent`.
         self.is_watched = False
-        """True while the fork server waits until it can write more of `unsent`."""
         self.attempt: RunningAttempt | None = None
         self.attempts_given = 0
         self.sandbox = ""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
+        # True if the last read filled the buffer.
         self.may_have_more = False
-        """True if the last read filled the buffer."""
+        # A count that the child writes to shared memory.
         self._attempts_begun = mmap.mmap(-1, 8) if reuse > 1 else None
-        """A count that the child writes to shared memory."""
         self._staging_fd = os.open(self.staging, directories.OPEN_DIRECTORY)
         try:
             self._fork(launch, begin, handler.loader)
@@ -208,23 +208,23 @@ class RunningAttempt:
         self.timeout_at = self.began_at + seconds
         self._timeout_message = f"it was not done after {seconds} s"
         self.kill_at = math.inf
+        # Wait status of the child, once it has exited.
         self.status: int | None = None
-        """Wait status of the child, once it has exited."""
         self._usage: resource.struct_rusage | None = None
         self._stop_reason: EndReason | None = None
         self._ended: Ended | None = None
+        # `_ended` as the child encoded it.
         self._ended_body = b""
-        """`_ended` as the child encoded it."""
+        # If True, the result counts in spite of the stop.
         self._ended_before_stop = False
-        """If True, the result counts in spite of the stop."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
         self._lines = LogBuffer()
         self._lines_at = -math.inf
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._open_question: int | None = None
+        # A question that is held back because the child asks too often.
         self._question: bytes | None = None
-        """A question that is held back because the child asks too often."""
         self._questions_allowed = float(_QUESTIONS_BURST)
         self._questions_counted_at = 0.0
         child.attempt = self
@@ -278,7 +278,7 @@ class RunningAttempt:
                 self.stop(reason, grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
-        """Read all that the pipes can hold, but no more: another process may write to them for ever."""
+        # Read all that the pipes can hold, but no more: another process may write to them for ever.
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
                 yield from self.read(pipe, now)
@@ -301,7 +301,7 @@ class RunningAttempt:
             self._question = None
 
     def _may_ask(self, now: float) -> bool:
-        """Take one question from the allowance (a token bucket)."""
+        # Take one question from the allowance (a token bucket).
         earned = (now - self._questions_counted_at) * _QUESTIONS_PER_SECOND
         self._questions_allowed = min(self._questions_allowed + earned, float(_QUESTIONS_BURST))
         self._questions_counted_at = now
@@ -417,7 +417,7 @@ class RunningAttempt:
         return Ended(*self.key, reason.how, code=reason.code, message=reason.message)
 
     def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
-        """Return a duration only if the child lives on: the daemon claims only jobs of reused children ahead."""
+        # Return a duration only if the child lives on: the daemon claims only jobs of reused children ahead.
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
             self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0

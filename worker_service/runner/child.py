@@ -65,19 +65,17 @@ HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
 
 
 class ChildSpec(Struct, frozen=True):
-    """Data of a new child. `messages`, `output` and `answers` are the descriptors of its pipes."""
-
     launch: Launch
     begin: Begin
     number: int
     staging: Path
     attempts: int
     messages: int
+    # Log lines, stdout and stderr, also of C libraries and started programs.
     output: int
-    """Log lines, stdout and stderr, also of C libraries and started programs."""
     answers: int
+    # Shared memory where a reusable child counts the attempts it has begun.
     attempts_begun: mmap.mmap | None
-    """Shared memory where a reusable child counts the attempts it has begun."""
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
@@ -176,7 +174,7 @@ class _ChildSandbox:
         if self.level:
             return
         handler, begin = self.handler(), self.spec.begin
-        sandbox.limit(handler.limits, self.spec.attempts)
+        sandbox.set_limits(handler.limits, self.spec.attempts)
         reads = [*handler.reads, *order.inputs.values()]
         if handler.reads_payload is not None:
             reads += handler.reads_payload(payload)
@@ -315,7 +313,6 @@ def _describe_exception(error: BaseException) -> str:
 
 
 def _location(trace: TracebackType | None) -> str:
-    """Return the innermost frame in the handler's own directory."""
     frames = traceback.extract_tb(trace)
     if not frames:
         return ""
@@ -325,7 +322,7 @@ def _location(trace: TracebackType | None) -> str:
 
 
 def _is_decision(ended: Ended) -> bool:
-    """Return True if the handler returned, or raised one of the exceptions that stand for an outcome."""
+    # Return True if the handler returned, or raised one of the exceptions that stand for an outcome.
     is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
     return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 

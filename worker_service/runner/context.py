@@ -1,4 +1,4 @@
-"""The handler's context, and its pipe to the fork server. A signal never interrupts the middle of a message."""
+"""The handler's context, and its pipes to the fork server. A signal never interrupts the middle of a message."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from worker_service.runner.questions import decode_answer, encode_question
 
 _READ_BYTES = 1 << 16
 _PAGES_AT_ONCE = 100
+# In one message. A larger page is sent alone.
 _CHARACTERS_AT_ONCE = 1 << 18
-"""A larger page is sent alone."""
 A = TypeVar("A", bound=QuestionAnswer)
 
 
 class Cancellation:
-    """A handler that calls `cancelled` may finish its piece of work; any other is interrupted once."""
+    """SIGTERM raises `Stopped` in the handler, but not in one that asks `cancelled` and so stops by itself."""
 
     def __init__(self) -> None:
         self.is_requested = False
         self.is_polled = False
-        self._blocks = 0
-        self._is_due = False
+        self._deferrals = 0
+        self._is_stop_due = False
 
     def listen(self) -> None:
         self.is_polled = False
@@ -63,30 +63,31 @@ class Cancellation:
             # Python runs signal handlers only in the main thread.
             yield
             return
-        self._blocks += 1
+        self._deferrals += 1
         try:
             yield
         finally:
-            self._blocks -= 1
-        if self._is_due and not self._blocks:
-            self._is_due = False
+            self._deferrals -= 1
+        if self._is_stop_due and not self._deferrals:
+            self._is_stop_due = False
             raise Stopped
 
     def _on_sigterm(self, number: int, stack: object) -> None:
-        first, self.is_requested = not self.is_requested, True
-        if not first or self.is_polled:
+        is_first = not self.is_requested
+        self.is_requested = True
+        if not is_first or self.is_polled:
             return
-        if self._blocks:
-            self._is_due = True
+        if self._deferrals:
+            self._is_stop_due = True
             return
         raise Stopped
 
 
 class Pipe:
     def __init__(
-        self, descriptor: int, answers: int, output: int, deferred: Callable[[], AbstractContextManager[None]]
+        self, messages: int, answers: int, output: int, deferred: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self._descriptor = descriptor
+        self._messages = messages
         self._answers = answers
         self._output = output
         self._deferred = deferred
@@ -96,7 +97,7 @@ class Pipe:
         self._received: deque[ChildInput] = deque()
         self._poll = select.poll()
         self._poll.register(answers, select.POLLIN)
-        self._asked = self._answered = 0
+        self._questions_sent = self._replies_received = 0
 
     def log(self, text: str) -> None:
         with self._deferred(), self._log_lock:
@@ -110,16 +111,16 @@ class Pipe:
                 name = type(message).__name__
                 raise Permanent("TOO_LARGE", f"{name} takes {len(encoded)} bytes; {FRAME_BYTES_MAX} fit")
         with self._deferred(), self._send_lock:
-            _write(self._descriptor, b"".join(frames))
+            _write(self._messages, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
-        """Skip the replies to questions that a signal interrupted."""
         with self._ask_lock:
-            while self._answered < self._asked:
+            # Skip replies to earlier questions, whose wait a signal interrupted.
+            while self._replies_received < self._questions_sent:
                 self._next_reply()
             with self._deferred():
-                self.send(Asked(*order.key, self._asked + 1, kind, body))
-                self._asked += 1
+                self.send(Asked(*order.key, self._questions_sent + 1, kind, body))
+                self._questions_sent += 1
             return self._next_reply()
 
     def next_order(self) -> Order | None:
@@ -128,8 +129,8 @@ class Pipe:
                 message = self._received.popleft()
                 if isinstance(message, Launch):
                     return message.order
-                self._answered += 1
-            # Not held: a SIGTERM here interrupts no work.
+                self._replies_received += 1
+            # This read is not deferred: between two attempts, a SIGTERM interrupts no work.
             received = os.read(self._answers, _READ_BYTES)
             if not received:
                 return None
@@ -146,7 +147,7 @@ class Pipe:
         message = self._received.popleft()
         if not isinstance(message, Reply):
             raise RuntimeError("an order came where an answer was due")
-        self._answered += 1
+        self._replies_received += 1
         return message
 
 
@@ -192,15 +193,15 @@ class ChildContext:
     ) -> None:
         if percent is None:
             percent = 100 * done / total if done is not None and total else 0.0
-        known = percent if math.isfinite(percent) else 0.0
+        percent = min(max(float(percent), 0.0), 100.0) if math.isfinite(percent) else 0.0
         count = None if done is None else _count(done, total, unit, rate)
-        self._send(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
+        self._send(Progressed(*self._order.key, percent, _line(message), count))
 
     def log(self, line: str) -> None:
         # Clip before splitting: a single line may be huge.
         lines = clip(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
         self._refuse_if_over()
-        self._pipe.log("".join(f"{clip(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
+        self._pipe.log("".join(f"{clip(short_line, LINE_CHARACTERS_MAX)}\n" for short_line in lines))
 
     def cancelled(self) -> bool:
         self._cancel.is_polled = True
@@ -222,7 +223,7 @@ class ChildContext:
     def save_pages(self, pages: Sequence[PageResult]) -> None:
         if self.document_id is None:
             raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
-        self._send(*(PagesRead(*self._order.key, batch) for batch in _in_messages(map(_strip_surrogates_in, pages))))
+        self._send(*(PagesRead(*self._order.key, batch) for batch in _page_batches(map(_with_valid_text, pages))))
 
     def ask(self, question: Question[A]) -> A:
         kind, body = encode_question(question)
@@ -250,31 +251,33 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
-    def to_int(number: float | None) -> int | None:
-        return int(number) if number is not None and 0 <= number < 2**53 else None
+    valid_done = _valid_integer(done)
+    valid_rate = rate if rate is not None and math.isfinite(rate) and rate >= 0 else None
+    return None if valid_done is None else Count(valid_done, _valid_integer(total), _line(unit), valid_rate)
 
-    measured = rate if rate is not None and math.isfinite(rate) and rate >= 0 else None
-    counted = to_int(done)
-    return None if counted is None else Count(counted, to_int(total), _line(unit), measured)
+
+def _valid_integer(number: float | None) -> int | None:
+    # Floating-point numbers are exact below 2**53.
+    return int(number) if number is not None and 0 <= number < 2**53 else None
 
 
 def _line(text: str) -> str:
     return strip_surrogates(clip(text, LINE_CHARACTERS_MAX))
 
 
-def _in_messages(pages: Iterable[PageResult]) -> Iterator[list[PageResult]]:
+def _page_batches(pages: Iterable[PageResult]) -> Iterator[list[PageResult]]:
     batch: list[PageResult] = []
-    characters = 0
+    batch_characters = 0
     for page in pages:
-        own = len(page.text or "") + len(page.layout or "")
-        if batch and (len(batch) == _PAGES_AT_ONCE or characters + own > _CHARACTERS_AT_ONCE):
+        characters = len(page.text or "") + len(page.layout or "")
+        if batch and (len(batch) == _PAGES_AT_ONCE or batch_characters + characters > _CHARACTERS_AT_ONCE):
             yield batch
-            batch, characters = [], 0
+            batch, batch_characters = [], 0
         batch.append(page)
-        characters += own
+        batch_characters += characters
     if batch:
         yield batch
 
 
-def _strip_surrogates_in(page: PageResult) -> PageResult:
+def _with_valid_text(page: PageResult) -> PageResult:
     return page if page.text is None else replace(page, text=strip_surrogates(page.text).replace("\0", "�"))

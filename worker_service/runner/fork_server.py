@@ -1,8 +1,7 @@
 """The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
 
-It gets its socket to the daemon as `argv[1]`, and ends when that closes. As a subreaper it inherits a child's orphans,
-and kills them before the attempt counts as ended. The daemon may send orders ahead of free slots; an order that waits
-too long goes back to the daemon.
+It ends when its socket to the daemon closes. As a subreaper it inherits a child's orphans, and kills them before the
+attempt counts as ended. The daemon may send orders ahead of free slots; those that wait too long go back to it.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from worker_service.runner.protocol import (
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
+# After each full read, the fork server ignores a child's output for this many times the duration of the read.
 _FLOOD_PAUSE_FACTOR = 4
-"""After each full read, the fork server ignores a child's output for this many times the duration of the read."""
 _FIRST_PAUSE_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _SELECT_SECONDS_MAX = 3600.0
+# Several, to catch a process that forks and ends for ever.
 _SWEEPS_AT_ONCE = 20
-"""Several, to catch a process that forks and ends for ever."""
 
 
 class _QueuedOrder(Struct, frozen=True):
@@ -91,8 +90,8 @@ class ForkServer:
         self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
+        # Kept for other children, because making and removing a directory takes 1 ms of an attempt's 12.
         self._free_homes: list[Path] = []
-        """Kept for other children, because making and removing a directory takes 1 ms of an attempt's 12."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
@@ -417,7 +416,7 @@ class ForkServer:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _orphans(self) -> set[int]:
-        """Return inherited processes, except those of children that still run."""
+        # Return inherited processes, except those of children that still run.
         marks_in_use = {processes.child_mark(child.number) for child in self._children.values()}
         inherited = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
         return {pid for pid in inherited if (processes.marks_of(pid) or processes.NO_MARKS).child not in marks_in_use}
@@ -485,7 +484,7 @@ class ForkServer:
         self._delete_home(child.home)
 
     def _delete_home(self, home: Path) -> None:
-        """Delete the directory, in another process if it has files: a million of them would block all attempts."""
+        # Delete the directory, in another process if it has files: a million of them would block all attempts.
         with contextlib.suppress(OSError):
             with contextlib.suppress(OSError):
                 (home / "staging").rmdir()

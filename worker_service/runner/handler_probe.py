@@ -1,7 +1,7 @@
 """Find, probe and load the handlers before the fork server accepts orders.
 
-The shipped handlers are imported at once; if one hangs, fails or starts threads, the daemon starts another fork server
-that probes all. Other entry points are imported in a process with a time limit first.
+The shipped handlers are imported at once. If one hangs, fails or starts threads, the daemon starts another fork server,
+which first imports every entry point in a process with a time limit, as it always does for handlers of others.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from worker_service.runner.messages import Begin, HandlerDeclaration, HandlerDes
 from worker_service.runner.protocol import Garbled, decode_as, encode_message
 
 SHIPPED = "pagemill"
+# Importing several handlers in one process may take this fraction of the time that each one has alone.
 _SHARED_FRACTION = 0.25
 
 Tables = Mapping[str, registry.Commands]
@@ -65,19 +66,20 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
     results |= _probe_all([one for one in found if one not in results], tables, begin.import_seconds, control)
     loaded: dict[str, LoadedHandler] = {}
     claims: list[tuple[str, EntryPoint]] = []
-    for one in found:
-        result = results[one]
+    for entry_point in found:
+        result = results[entry_point]
         if result.reason:
-            # Its job types are unknown; most likely its name is one of them.
-            loaded.setdefault(one.name, LoadedHandler(_set_aside(one.name, result.reason, one), None))
+            # The job types of its handlers are unknown; most likely the name of the entry point is one of them.
+            refused = _set_aside(entry_point.name, result.reason, entry_point)
+            loaded.setdefault(entry_point.name, LoadedHandler(refused, None))
         # Handlers that start threads are not loaded here, since a fork does not copy threads. Handlers that this worker
         # will not use are not loaded either: a larger fork server makes each fork slower.
-        is_wanted = any(wants(begin.types, each.facts.job_type) for each in result.handlers)
-        warm = _load(one, tables) if result.threads == 1 and is_wanted else {}
+        is_wanted = any(wants(begin.types, described.facts.job_type) for described in result.handlers)
+        preloaded = _load(entry_point, tables) if result.threads == 1 and is_wanted else {}
         for described in result.handlers:
             job_type = described.facts.job_type
-            claims.append((job_type, one))
-            loader = warm.get(job_type) or _make_loader(one, tables, job_type)
+            claims.append((job_type, entry_point))
+            loader = preloaded.get(job_type) or _make_loader(entry_point, tables, job_type)
             loaded[job_type] = LoadedHandler(described, loader if described.set_aside is None else None)
     for job_type, reason in registry.find_clashes(claims).items():
         loaded[job_type] = LoadedHandler(_set_aside(job_type, reason), None)
@@ -91,7 +93,7 @@ def _count_threads() -> int:
 def _load(found: EntryPoint, tables: Tables) -> dict[str, Handler[Any]]:
     try:
         return {handler.job_type: handler for handler in registry.load(found, tables).handlers}
-    except Exception as error:  # its probe imported it; each child will import it again
+    except Exception as error:  # the probe could import it, so each child tries again
         print(f"fork server: {found.spec} loaded in its probe and not here: {error}", file=sys.stderr)
         return {}
 
@@ -210,8 +212,10 @@ def _run_probes(
             elif running[descriptor].is_complete():
                 poll.unregister(descriptor)
                 del running[descriptor]
-    late_after = dict.fromkeys(running, f"was still being imported after {seconds:g} s")
-    results = {one: result for probe in probes for one, result in probe.end(late_after.get(probe.pipe, "")).items()}
+    results: dict[EntryPoint, ProbeResult] = {}
+    for probe in probes:
+        is_late = probe.pipe in running
+        results |= probe.end(f"was still being imported after {seconds:g} s" if is_late else "")
     _kill_orphans()
     if not has_daemon:
         os._exit(0)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner.messages import LINE_CHARACTERS_MAX
 
+# The prune of log lines removes it with the lines before it.
 GAP = "… older lines are left out here"
-"""The prune of log lines removes it with the lines before it."""
 
 
 class LogBuffer:

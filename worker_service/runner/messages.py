@@ -23,6 +23,7 @@ MESSAGE_CHARACTERS_MAX = 4000
 PASSWORD = "password"
 """Role of the input that contains the user's password for the document."""
 Key = tuple[int, int]
+"""Job id and fence: together they identify an attempt."""
 
 
 def attempt_name(key: Key) -> str:
@@ -50,7 +51,7 @@ class Order(Struct, frozen=True):
     parent_id: int | None = None
     node_slots: int = 0
     known_digests: Sequence[str] = ()
-    """Page digests from which a node answers `KnownPages`."""
+    """Digests from which a cluster node answers `KnownPages`, because it cannot ask the daemon."""
 
     @property
     def key(self) -> Key:
@@ -58,7 +59,7 @@ class Order(Struct, frozen=True):
 
 
 class HandlerDeclaration(Struct, frozen=True):
-    """Declarations of a handler, for display. A child process reads them from the handler itself."""
+    """For display only: a child process reads these from the handler itself."""
 
     limits: Limits = Limits()
     sandbox: str = "default"
@@ -75,9 +76,9 @@ class HandlerDescription(Struct, frozen=True):
     facts: HandlerFacts
     reuse: int = 1
     set_aside: str | None = None
-    """Why the handler cannot be used. Its jobs fail with this."""
+    """Why the handler cannot be used: the message with which its jobs fail."""
     distribution: str = ""
-    """Empty if several provide the job type."""
+    """Empty if several distributions provide the job type."""
     spec: str = ""
     declared: HandlerDeclaration | None = None
     identity: Sequence[str] = ()
@@ -99,7 +100,7 @@ class AttemptReport(msgspec.Struct, tag=True, frozen=True):
 
 
 class Assigned(AttemptReport, tag=True, frozen=True):
-    """Its task runs on this node; its child has not started yet."""
+    """A cluster node has accepted the attempt; its child process has not started yet."""
 
     node: str
 
@@ -140,6 +141,8 @@ class Asked(AttemptReport, tag=True, frozen=True):
 
 
 class How(StrEnum):
+    """How an attempt ended."""
+
     DONE = "done"
     RETRYABLE = "retryable"
     PERMANENT = "permanent"
@@ -162,7 +165,7 @@ class Publication(Struct, frozen=True):
 
 
 class Ended(AttemptReport, tag=True, frozen=True):
-    """When the daemon receives it, no process of the attempt is left."""
+    """The end of an attempt. When the daemon receives it, no process of the attempt is left."""
 
     how: How
     result: str | None = None
@@ -174,17 +177,17 @@ class Ended(AttemptReport, tag=True, frozen=True):
     after_seconds: float | None = None
     usage: Usage = Usage()
     published_again: Sequence[RepublishedFile] = ()
-    """Published files to publish again, for its own job or document."""
+    """Files of earlier attempts that this one publishes again."""
     document: DocumentFacts | None = None
     publishes: bool = False
     pauses_source: bool = False
     took_seconds: float | None = None
-    """Duration, or minimum wait of an order that was not started."""
+    """Duration of the attempt, or the minimum wait of an order that was not started."""
     is_reusable: bool = False
 
     @property
     def files(self) -> list[Path]:
-        return [one.path for one in self.published]
+        return [file.path for file in self.published]
 
 
 AttemptEvent = Assigned | Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
@@ -194,12 +197,12 @@ class ClusterBegin(msgspec.Struct, frozen=True):
     address: str
     objects: Path
     identity: Mapping[str, Sequence[str]] = {}
+    # Entry points (module:attribute), by job type.
     slicers: Mapping[str, str] = {}
-    """Entry points (module:attribute), by job type."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
-    """The first message. `LocalPool` fills in `pool_id` and `credentials`."""
+    """Settings of the fork server, sent first. `LocalPool` fills in `pool_id` and `credentials`."""
 
     staging_root: Path
     keep_root: Path
@@ -208,14 +211,15 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     sandbox: str = "strict"
     slots: Mapping[str, int] = {}
     types: Sequence[str] = ()
-    """Only their handlers are preloaded."""
+    """Job types whose handlers are preloaded; empty for all."""
     grace_seconds: float = 10.0
     import_seconds: float = 20.0
     tries_all: bool = False
-    """Probe the shipped handlers, too: one has ended a fork server."""
+    """Probe the shipped handlers, too, because one of them ended the previous fork server."""
     idle_seconds: float = 10.0
+    """A reusable child without an order is ended after this time."""
     wait_seconds: float = 0.1
-    """Time after which a waiting order goes back to the daemon."""
+    """An order without a free slot goes back to the daemon after this time."""
     extra_handlers: Sequence[str] = ()
     is_without_installed: bool = False
     handlers_dir: Path | None = None
@@ -240,13 +244,13 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
 
 
 class Drain(msgspec.Struct, tag=True, frozen=True):
-    """Names all nodes that get no new attempts; only for the Ray driver."""
+    """All nodes that get no new attempts. Only the Ray driver receives this."""
 
     nodes: tuple[str, ...] = ()
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
-    """With a `code` there is no answer."""
+    """The answer to a question, or the reason (`code` and `message`) why there is none."""
 
     job_id: int
     fence: int
@@ -269,6 +273,8 @@ class NodesSeen(msgspec.Struct, tag=True, frozen=True):
 
 
 class AttemptOver(msgspec.Struct, tag=True, frozen=True):
+    """The child's `Ended`, still encoded, and what the fork server measured."""
+
     ended: msgspec.Raw
     usage: Usage
     took_seconds: float | None = None

@@ -55,6 +55,8 @@ UNANSWERED_PINGS_MAX = 6
 _START_SECONDS = 40.0
 _CLOSE_SECONDS = 15.0
 _EXIT_SECONDS = 2.0
+# Time in a turn of the loop to kill the processes of a dead fork server. The next turn goes on.
+_SWEEP_SECONDS = 0.02
 _READ_BYTES = 1 << 16
 _READS_MAX = 64
 
@@ -81,7 +83,7 @@ class _ForkServerConnection:
     unanswered_pings: int = 0
 
     def must_ping(self, ping_seconds: float) -> bool:
-        """Count unanswered pings, only while the daemon runs: a sleep of the machine counts as one."""
+        # Declare the connection broken after too many unanswered pings. A suspended machine misses only one.
         now = time.monotonic()
         if self.is_broken or self.hello is None or now < self.pinged_at + ping_seconds:
             return False
@@ -91,7 +93,7 @@ class _ForkServerConnection:
         return not self.is_broken
 
     def close_sending(self) -> None:
-        # The fork server then stops its children and ends.
+        # The fork server reads the end of its input, stops its children and ends.
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -114,7 +116,7 @@ class LocalPool:
             pool_id=processes.pool_id_of(self._staging_root),
             credentials=Path(credentials) if credentials else None,
         )
-        # The descriptor stays the same when the fork server is restarted.
+        # The pool's own descriptor stays the same when the fork server is restarted.
         self._epoll = select.epoll()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
@@ -123,10 +125,13 @@ class LocalPool:
         self._events: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[HandlerDescription]:
+        """Call `meanwhile` until the handlers are loaded. It returns the seconds until its next call."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
-        self._environment = {one.facts.job_type: one.declared.environment for one in hello.handlers if one.declared}
+        self._environment = {
+            handler.facts.job_type: handler.declared.environment for handler in hello.handlers if handler.declared
+        }
         return hello.handlers
 
     def fileno(self) -> int:
@@ -190,7 +195,7 @@ class LocalPool:
             if connection.must_ping(self.ping_seconds):
                 self._send(connection, Ping())
             if connection.is_broken:
-                events += self._clean_up_after(connection, seconds=0.02)
+                events += self._clean_up_after(connection, seconds=_SWEEP_SECONDS)
         return events
 
     def restart(self) -> Sequence[HandlerDescription]:
@@ -200,7 +205,7 @@ class LocalPool:
                 raise ChildError("the fork server is running: close it first")
             self._add_events(self._clean_up_after(connection, seconds=_CLOSE_SECONDS))
             if connection.keys:
-                raise ChildError(f"processes of {_names(connection.keys)} cannot be ended")
+                raise ChildError(f"processes of {_attempt_names(connection.keys)} cannot be ended")
         return self.start()
 
     def close(self) -> None:
@@ -216,7 +221,7 @@ class LocalPool:
         self._epoll.close()
         os.close(self._wakeup_fd)
         if connection is not None and connection.keys:
-            raise ChildError(f"processes of {_names(connection.keys)} cannot be ended")
+            raise ChildError(f"processes of {_attempt_names(connection.keys)} cannot be ended")
 
     # --- the connection ---
 
@@ -231,6 +236,7 @@ class LocalPool:
                 os.killpg(connection.process.pid, signal.SIGKILL)
             if begin.tries_all or begin.cluster is not None:
                 raise
+            # A shipped handler may have ended the process when it was imported.
             return self._start_process(msgspec.structs.replace(begin, tries_all=True), meanwhile)
         except ChildError:
             self._forget(connection)
@@ -267,14 +273,14 @@ class LocalPool:
     def _process_environment(self) -> dict[str, str]:
         return {
             **sandbox.basic_environment(),
-            # Libraries that start a thread for each core would start them in every child.
+            # Otherwise these libraries start a thread for each core, in every child.
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
 
     def _await_hello(self, connection: _ForkServerConnection, meanwhile: Callable[[], float]) -> Hello:
         next_call_at = time.monotonic()
-        # Handlers may be tried twice: together, then one by one.
+        # Handlers may be imported twice: together, then one by one.
         seconds = _START_SECONDS + 2 * self._begin.import_seconds
         deadline = next_call_at + seconds
         while connection.hello is None:
@@ -310,7 +316,7 @@ class LocalPool:
         except BlockingIOError:
             pass
         except OSError:
-            # The process is gone; what it has sent is still to be read.
+            # The process is gone, but messages that it sent before may still be in the socket.
             connection.unsent.clear()
         if bool(connection.unsent) is not connection.is_waiting_to_send:
             connection.is_waiting_to_send = bool(connection.unsent)
@@ -354,7 +360,7 @@ class LocalPool:
         raise Garbled("a fork server has no nodes")
 
     def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
-        """Return the ends of its attempts; nothing if processes are left."""
+        """Kill its processes. Return an `Ended` for each of its attempts, or nothing while a process is left."""
         self._unregister(connection)
         deadline = time.monotonic() + seconds
         connection.process.kill()
@@ -365,9 +371,10 @@ class LocalPool:
         else:
             is_gone = processes.sweep_until_gone(self._begin.pool_id, seconds=deadline - time.monotonic())
         if not is_gone:
+            # The next turn of the loop tries again.
             os.eventfd_write(self._wakeup_fd, 1)
             return []
-        # Files to be published were reported and moved out of these directories; the rest is discarded.
+        # Ended attempts have moved their files out of these directories. Delete those of unfinished attempts.
         keys = sorted(connection.keys)
         for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / attempt_name(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -393,5 +400,5 @@ class LocalPool:
             os.eventfd_write(self._wakeup_fd, 1)
 
 
-def _names(keys: set[Key]) -> str:
+def _attempt_names(keys: set[Key]) -> str:
     return ", ".join(attempt_name(key) for key in sorted(keys))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ATTEMPT = "PAGEMILL_ATTEMPT"
-"""Environment variable with the name of the attempt."""
 _SCANS_MIN = 30
 
 
@@ -34,7 +33,7 @@ def pool_id_of(staging_root: Path) -> str:
 
 
 def pool_mark(pool_id: str) -> int:
-    """Return bit 61 and 60 bits of the digest. Nobody sets such a limit by accident."""
+    # Return bit 61 and 60 bits of the digest. Nobody sets such a limit by accident.
     return 1 << 61 | int(pool_id, 16) >> 4
 
 

@@ -1,4 +1,4 @@
-"""Frames of the messages between daemon, fork server and children. The receiver trusts nothing.
+"""Encoding and checks of the messages between daemon, fork server and children. The receiver trusts nothing.
 
 A frame is ``P``, one byte of version, four bytes of length, and one JSON message. Other bytes are `Garbled`.
 The fork server passes a child's messages on as the same bytes.
@@ -58,7 +58,7 @@ VERSION = 8
 FRAME_BYTES_MAX = 8 << 20
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
 _NAME_CHARACTERS_MAX = 1000
-_WORD_CHARACTERS_MAX = 200
+_SHORT_NAME_CHARACTERS_MAX = 200
 _NUMBER_MAX = 2**53
 _DIGEST = re.compile(r"(?:[0-9a-f]{64})?")
 _MD5 = re.compile(r"(?:[0-9a-f]{32})?")
@@ -69,16 +69,16 @@ class Garbled(ValueError):
     pass
 
 
-_OWN_WORDS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
+_CHILD_OUTCOMES = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
 
 
-def _encode_other(value: object) -> object:
+def _encode_path(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     raise NotImplementedError(type(value).__name__)
 
 
-def _decode_other(kind: type, value: object) -> object:
+def _decode_path(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise NotImplementedError(kind.__name__)
@@ -86,14 +86,14 @@ def _decode_other(kind: type, value: object) -> object:
 
 _HEADER = struct.Struct(">cBI")
 _READ_BYTES = 1 << 16
-_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+_encoder = msgspec.json.Encoder(enc_hook=_encode_path)
 # Created before children are forked, so that no child has to analyse the types again.
-_daemon_decoder: msgspec.json.Decoder[DaemonMessage] = msgspec.json.Decoder(DaemonMessage, dec_hook=_decode_other)
-_pool_decoder: msgspec.json.Decoder[PoolMessage] = msgspec.json.Decoder(PoolMessage, dec_hook=_decode_other)
-_child_decoder: msgspec.json.Decoder[ChildMessage] = msgspec.json.Decoder(ChildMessage, dec_hook=_decode_other)
-_child_input_decoder: msgspec.json.Decoder[ChildInput] = msgspec.json.Decoder(ChildInput, dec_hook=_decode_other)
-_node_decoder: msgspec.json.Decoder[NodeMessage] = msgspec.json.Decoder(NodeMessage, dec_hook=_decode_other)
-_ended_decoder: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended, dec_hook=_decode_other)
+_daemon_decoder: msgspec.json.Decoder[DaemonMessage] = msgspec.json.Decoder(DaemonMessage, dec_hook=_decode_path)
+_pool_decoder: msgspec.json.Decoder[PoolMessage] = msgspec.json.Decoder(PoolMessage, dec_hook=_decode_path)
+_child_decoder: msgspec.json.Decoder[ChildMessage] = msgspec.json.Decoder(ChildMessage, dec_hook=_decode_path)
+_child_input_decoder: msgspec.json.Decoder[ChildInput] = msgspec.json.Decoder(ChildInput, dec_hook=_decode_path)
+_node_decoder: msgspec.json.Decoder[NodeMessage] = msgspec.json.Decoder(NodeMessage, dec_hook=_decode_path)
+_ended_decoder: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended, dec_hook=_decode_path)
 
 
 def encode_message(message: msgspec.Struct) -> bytes:
@@ -109,7 +109,7 @@ def encode_frame(message: msgspec.Struct) -> bytes:
 
 
 def decode_daemon_message(body: bytes) -> DaemonMessage:
-    return _read(_daemon_decoder, body)
+    return _decode(_daemon_decoder, body)
 
 
 def take_control_socket() -> socket.socket:
@@ -139,34 +139,34 @@ def receive_begin(control: socket.socket, inbox: Inbox) -> tuple[Begin, list[byt
 
 
 def decode_child_input(body: bytes) -> ChildInput:
-    return _read(_child_input_decoder, body)
+    return _decode(_child_input_decoder, body)
 
 
 def decode_as(kind: type[M], body: bytes) -> M:
-    return _read(msgspec.json.Decoder(kind, dec_hook=_decode_other), body)
+    return _decode(msgspec.json.Decoder(kind, dec_hook=_decode_path), body)
 
 
 def decode_child_message(body: bytes, order: Order) -> ChildMessage:
-    message = _read(_child_decoder, body)
+    message = _decode(_child_decoder, body)
     _check_report(message, order)
-    if isinstance(message, Ended) and message.how not in _OWN_WORDS:
+    if isinstance(message, Ended) and message.how not in _CHILD_OUTCOMES:
         raise Garbled(f"a child cannot say {message.how}")
     return message
 
 
 def decode_node_message(body: bytes, order: Order) -> NodeMessage:
-    message = _read(_node_decoder, body)
-    word: AttemptReport = (
-        _read(_ended_decoder, memoryview(message.ended)) if isinstance(message, AttemptOver) else message
-    )
-    _check_report(word, order)
+    message = _decode(_node_decoder, body)
     if isinstance(message, AttemptOver):
+        ended = _decode(_ended_decoder, memoryview(message.ended))
+        _check_report(ended, order)
         _check_numbers(message.took_seconds, message.usage.cpu_seconds, message.usage.memory_peak_bytes)
-    if isinstance(word, Ended) and word.published:
-        raise Garbled("files of an attempt on a cluster node")
+        if ended.published:
+            raise Garbled("files of an attempt on a cluster node")
+        return message
+    _check_report(message, order)
     if isinstance(message, Started):
         _check_numbers(message.pid, message.pid_started)
-        return replace(message, sandbox=safe_text(message.sandbox, _WORD_CHARACTERS_MAX))
+        return replace(message, sandbox=safe_text(message.sandbox, _SHORT_NAME_CHARACTERS_MAX))
     if isinstance(message, Logged):
         return replace(
             message, lines=[safe_text(line, LINE_CHARACTERS_MAX) for line in message.lines[-LOG_LINES_MOST:]]
@@ -194,7 +194,7 @@ def _check_report(message: AttemptReport, order: Order) -> None:
             raise Garbled(str(error)) from error
     elif isinstance(message, Ended):
         _check_json(message.result)
-        _check_words((file.role for file in message.published_again), is_needed=False)
+        _check_names((file.role for file in message.published_again), is_needed=False)
 
 
 def check_paths(ended: Ended) -> None:
@@ -202,7 +202,7 @@ def check_paths(ended: Ended) -> None:
         if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
         _check_digests(file)
-    _check_words((file.role for file in ended.published), is_needed=False)
+    _check_names((file.role for file in ended.published), is_needed=False)
 
 
 def check_files(ended: Ended, directory: int) -> None:
@@ -225,17 +225,18 @@ def _check_digests(file: Publication) -> None:
 
 
 def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:
-    message = _read(_pool_decoder, body)
+    message = _decode(_pool_decoder, body)
     if isinstance(message, AttemptOver):
-        return _with_safe_texts(_read(_ended_decoder, memoryview(message.ended)), message, staging_root)
+        return _with_safe_texts(_decode(_ended_decoder, memoryview(message.ended)), message, staging_root)
     if isinstance(message, Progressed):
-        count = message.count and message.count._replace(unit=safe_text(message.count.unit, _WORD_CHARACTERS_MAX))
+        count = message.count and message.count._replace(unit=safe_text(message.count.unit, _SHORT_NAME_CHARACTERS_MAX))
         return replace(message, message=safe_text(message.message, LINE_CHARACTERS_MAX), count=count)
     return message
 
 
 def _with_safe_texts(ended: Ended, over: AttemptOver, staging_root: Path) -> Ended:
-    place = staging_root / attempt_name(ended.key) if ended.published else staging_root
+    # Also fill in what only the fork server knows: usage, duration and where the files are.
+    folder = staging_root / attempt_name(ended.key)
     after = ended.after_seconds
     return replace(
         ended,
@@ -246,14 +247,16 @@ def _with_safe_texts(ended: Ended, over: AttemptOver, staging_root: Path) -> End
         remedy=safe_text(ended.remedy, MESSAGE_CHARACTERS_MAX),
         after_seconds=None if after is None else max(after, 0.0),
         published=[
-            replace(one, path=place / one.path, name=_name(one.name or str(one.path)), note=_name(one.note))
-            for one in ended.published
+            replace(
+                file, path=folder / file.path, name=_safe_name(file.name or str(file.path)), note=_safe_name(file.note)
+            )
+            for file in ended.published
         ],
-        published_again=[replace(one, name=_name(one.name)) for one in ended.published_again],
+        published_again=[replace(file, name=_safe_name(file.name)) for file in ended.published_again],
     )
 
 
-def _read(decoder: msgspec.json.Decoder[M], body: bytes | memoryview) -> M:
+def _decode(decoder: msgspec.json.Decoder[M], body: bytes | memoryview) -> M:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -268,19 +271,20 @@ class Inbox:
     def feed(self, received: bytes) -> list[bytes]:
         self._buffer += received
         bodies: list[bytes] = []
-        begin = 0
-        while len(self._buffer) - begin >= _HEADER.size:
-            magic, version, length = _HEADER.unpack_from(self._buffer, begin)
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            magic, version, length = _HEADER.unpack_from(self._buffer, start)
             if magic != b"P" or length > self._bytes_max:
                 raise Garbled("this is not a message of ours")
             if version != VERSION:
                 raise Garbled(f"a message of version {version}; this is version {VERSION}")
-            end = begin + _HEADER.size + length
+            end = start + _HEADER.size + length
             if len(self._buffer) < end:
                 break
-            bodies.append(bytes(self._buffer[begin + _HEADER.size : end]))
-            begin = end
-        del self._buffer[:begin]
+            bodies.append(bytes(self._buffer[start + _HEADER.size : end]))
+            start = end
+        del self._buffer[:start]
+        # Garbage shorter than a header would wait for ever.
         if self._buffer and self._buffer[:1] != b"P":
             raise Garbled("this is not a message of ours")
         return bodies
@@ -290,7 +294,7 @@ def _check_checkpoint(message: Checkpointed) -> None:
     _check_json(message.state)
     if message.crawl is not None:
         names = [message.crawl.crawl, message.crawl.keys or "none", *(item.id for item in message.crawl.items)]
-        _check_words(names, length=_NAME_CHARACTERS_MAX)
+        _check_names(names, length=_NAME_CHARACTERS_MAX)
         _check_json(message.crawl.state)
 
 
@@ -299,8 +303,8 @@ def _check_page(page: PageResult, order: Order) -> None:
         raise Garbled("a page, and its job has no document")
     if not 1 <= page.number <= _NUMBER_MAX:
         raise Garbled(f"a page with the number {page.number}: they begin with 1")
-    _check_words([page.digest])
-    _check_words([page.method, page.also], is_needed=False)
+    _check_names([page.digest])
+    _check_names([page.method, page.also], is_needed=False)
     _check_json(page.layout)
 
 
@@ -316,11 +320,11 @@ def _check_json(value: str | None) -> None:
         raise Garbled(f"a result or state that is no JSON: {error}") from error
 
 
-def _check_words(words: Iterable[str], *, length: int = _WORD_CHARACTERS_MAX, is_needed: bool = True) -> None:
+def _check_names(words: Iterable[str], *, length: int = _SHORT_NAME_CHARACTERS_MAX, is_needed: bool = True) -> None:
     for word in words:
         if len(word) > length or (is_needed and not word) or "\0" in word:
             raise Garbled(f"a name that is none: {safe_text(word, 40)!r}")
 
 
-def _name(value: str) -> str:
+def _safe_name(value: str) -> str:
     return safe_text(value, _NAME_CHARACTERS_MAX)

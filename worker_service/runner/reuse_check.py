@@ -24,8 +24,8 @@ _SIGNALS = (
     signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU,
 )  # fmt: skip
 _THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
+# Written to /proc/self/clear_refs.
 _RESET_PEAK_MEMORY = b"5"
-"""Written to /proc/self/clear_refs."""
 
 
 class ReuseCheck:
@@ -51,7 +51,7 @@ class ReuseCheck:
         if self._shared_count is not None:
             # If the child dies before this point, the order counts as not begun.
             self._shared_count[:8] = self._attempts_begun.to_bytes(8)
-        sandbox.renew_cpu(limits)
+        sandbox.renew_cpu_limit(limits)
         if self._clear_refs is not None:
             os.write(self._clear_refs, _RESET_PEAK_MEMORY)
         os.chdir(self._staging)
@@ -64,7 +64,7 @@ class ReuseCheck:
         return Usage(round(_cpu_seconds() - self._cpu_seconds_before, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
-        """Also delete the staged files that are not published."""
+        # Also delete the staged files that are not published.
         flush_output()
         if _has_child_process():
             return False

@@ -1,8 +1,8 @@
-"""Limits, descriptors, environment and sandbox of a child process, which it sets on itself.
+"""Limits, environment and sandbox of a child process, which it sets on itself.
 
-It reads programs and libraries, writes only its staging and keep directories, and has no sockets unless its handler
-declares network access. A filter refuses what Landlock does not check: changes of mode, owner and time. `strict` fails
-if the kernel lacks a feature.
+A sandboxed process reads programs and libraries, writes only its staging and keep directories, and has no sockets
+unless its handler declares network access. A seccomp filter covers what Landlock does not check: changes of mode, owner
+and time.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_LATEST = (1 << 16) - 1
 _WRITING = _RIGHTS_LATEST & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE)
+_TCP_BIND_AND_CONNECT = 1 | 2
+_ABSTRACT_SOCKETS_AND_SIGNALS = 1 | 2
 
 _READABLE = """
     /usr /bin /sbin /lib /lib64 /lib32
@@ -63,8 +65,8 @@ _READABLE_WITH_NETWORK = """
 _OWN = Path("/proc/self")
 _RULE = struct.Struct("<Qi")
 
+# Rights and open descriptors of the paths that every child reads, without and with network access.
 _common_rules: dict[bool, list[tuple[int, int]]] = {}
-"""Rights and open descriptors of the paths that every child reads, without and with network access."""
 
 
 # --- limits, descriptors, environment ---
@@ -84,33 +86,33 @@ def raise_oom_score() -> None:
             os.close(file)
 
 
-def limit(limits: Limits, attempts: int = 1) -> None:
-    _set(resource.RLIMIT_CORE, 0, 0)
+def set_limits(limits: Limits, attempts: int) -> None:
+    _set_limit(resource.RLIMIT_CORE, 0, 0)
     if limits.memory_bytes is not None:
-        _set(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
+        _set_limit(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
     if limits.cpu_seconds is not None:
         # SIGXCPU first, which names the reason; SIGKILL a few seconds later.
-        _set(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds * attempts + _CPU_SECONDS_TO_END)
+        _set_limit(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds * attempts + _CPU_SECONDS_TO_END)
     if limits.open_files is not None:
-        _set(resource.RLIMIT_NOFILE, limits.open_files, limits.open_files)
+        _set_limit(resource.RLIMIT_NOFILE, limits.open_files, limits.open_files)
     if limits.file_bytes is not None:
-        _set(resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes)
+        _set_limit(resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes)
 
 
-def renew_cpu(limits: Limits) -> None:
+def renew_cpu_limit(limits: Limits) -> None:
     if limits.cpu_seconds is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         used = math.ceil(usage.ru_utime + usage.ru_stime)
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
         soft = used + limits.cpu_seconds
         resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
-def _set(what: int, soft: int, hard: int) -> None:
-    ceiling = resource.getrlimit(what)[1]
+def _set_limit(kind: int, soft: int, hard: int) -> None:
+    _, ceiling = resource.getrlimit(kind)
     if ceiling != resource.RLIM_INFINITY:
         soft, hard = min(soft, ceiling), min(hard, ceiling)
-    resource.setrlimit(what, (soft, hard))
+    resource.setrlimit(kind, (soft, hard))
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
@@ -130,8 +132,8 @@ def basic_environment() -> dict[str, str]:
 def reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
-        signal.signal(one, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
@@ -145,14 +147,17 @@ class SandboxError(OSError):
 class SandboxRules(Struct, frozen=True):
     reads: Sequence[Path]
     writes: Sequence[Path | int]
-    """A descriptor still names the directory if its path is replaced."""
+    """Unlike a path, a descriptor still names the directory after its path is replaced."""
     network: bool
     starts_programs: bool = True
 
 
-def apply(rules: SandboxRules, sandbox: str) -> str:
-    """Return the level reached: landlock+seccomp, landlock, seccomp, none or off."""
-    if sandbox == "off":
+def apply(rules: SandboxRules, setting: str) -> str:
+    """Return the level reached: landlock+seccomp, landlock, seccomp, none or off.
+
+    `setting` is strict (raise `SandboxError` if the kernel lacks a feature), best-effort or off.
+    """
+    if setting == "off":
         return "off"
     reached: list[str] = []
     try:
@@ -161,7 +166,7 @@ def apply(rules: SandboxRules, sandbox: str) -> str:
                 if step(rules) and name:
                     reached.append(name)
             except OSError as error:
-                if sandbox == "strict":
+                if setting == "strict":
                     reason = f"no sandbox ({name or 'no_new_privs'}): {error.strerror}"
                     raise SandboxError(error.errno, reason) from error
     finally:
@@ -172,10 +177,11 @@ def apply(rules: SandboxRules, sandbox: str) -> str:
 
 
 def prepare() -> None:
+    """Build the parts that all children share, before they are forked."""
     for network in (False, True):
         for starts_programs in (False, True):
+            # This fills the cache of `program`.
             seccomp.program(network, starts_programs, _filter_guards_truncation())
-    for network in (False, True):
         if network not in _common_rules:
             _common_rules[network] = [
                 rule for path in _outermost(_readable(network)) for rule in _open_rule(path, _READING)
@@ -183,7 +189,7 @@ def prepare() -> None:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    # A rule covers a directory's contents, and each costs time in every child.
+    # A rule covers all that the directory contains, and each rule costs time in every child.
     real = {path.resolve() for path in paths}
     return sorted(path for path in real if real.isdisjoint(path.parents))
 
@@ -198,7 +204,7 @@ def code_paths() -> tuple[Path, ...]:
 
 
 def code_paths_of(path: Iterable[str]) -> list[Path]:
-    """Return only packages and modules of a checkout: databases may lie beside them."""
+    """Return Python's own folders, but only packages and modules of other folders: databases may lie beside them."""
     roots = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
     found: set[Path] = set(roots)
     for entry in path:
@@ -209,7 +215,7 @@ def code_paths_of(path: Iterable[str]) -> list[Path]:
             found.add(directory)
             continue
         with contextlib.suppress(OSError):
-            found.update(one for one in directory.iterdir() if _is_code(one))
+            found.update(path for path in directory.iterdir() if _is_code(path))
     return sorted(found)
 
 
@@ -256,10 +262,12 @@ def landlock_version() -> int:
 def _landlock(rules: SandboxRules) -> bool:
     version = _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     rights = _RIGHTS.get(version, _RIGHTS_LATEST)
-    # From version 4: TCP bind and connect. From version 6: abstract sockets, and signals to processes outside.
-    network = 3 if version >= 4 and not rules.network else 0
-    scopes = 3 if version >= 6 else 0
-    attributes = struct.pack("<QQQ", rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
+    # Each version of the kernel knows a longer `struct landlock_ruleset_attr`, and rejects unknown bytes.
+    attributes = struct.pack("<Q", rights)
+    if version >= 4:
+        attributes += struct.pack("<Q", 0 if rules.network else _TCP_BIND_AND_CONNECT)
+    if version >= 6:
+        attributes += struct.pack("<Q", _ABSTRACT_SOCKETS_AND_SIGNALS)
     ruleset = _call(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
     try:
         common = _common_rules.get(rules.network)
@@ -267,10 +275,11 @@ def _landlock(rules: SandboxRules) -> bool:
         if common is None:
             readable += _readable(rules.network)
         for allowed, descriptor in common or ():
-            _add(ruleset, allowed & rights, descriptor)
-        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *rules.writes], _WRITING)):
-            for path in paths:
-                _allow(ruleset, path, wanted & rights)
+            _add_rule(ruleset, allowed & rights, descriptor)
+        for path in readable:
+            _allow(ruleset, path, _READING & rights)
+        for place in (Path("/dev/null"), *rules.writes):
+            _allow(ruleset, place, _WRITING & rights)
         _call(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
     finally:
         os.close(ruleset)
@@ -284,16 +293,17 @@ def _readable(network: bool) -> list[Path]:
 
 def _allow(ruleset: int, place: Path | int, wanted: int) -> None:
     if isinstance(place, int):
-        _add(ruleset, wanted, place)
+        _add_rule(ruleset, wanted, place)
         return
     for allowed, descriptor in _open_rule(place, wanted):
         try:
-            _add(ruleset, allowed, descriptor)
+            _add_rule(ruleset, allowed, descriptor)
         finally:
             os.close(descriptor)
 
 
 def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
+    """Return rights and descriptor, or nothing if the path cannot be opened."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -302,7 +312,7 @@ def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
     return [(wanted if is_directory else wanted & _OF_FILES, descriptor)]
 
 
-def _add(ruleset: int, allowed: int, descriptor: int) -> None:
+def _add_rule(ruleset: int, allowed: int, descriptor: int) -> None:
     _call(_LANDLOCK_ADD_RULE, ruleset, 1, _RULE.pack(allowed, descriptor), 0)
 
 

@@ -166,7 +166,6 @@ def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list
 
 
 def _limit_rules() -> list[FilterRule]:
-    """Protect other processes, and the limit that marks this one."""
     return [
         FilterRule(["prlimit64"], _EPERM, [_differs(0, 0)]),
         FilterRule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
