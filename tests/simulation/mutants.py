@@ -192,7 +192,7 @@ MUTANTS = (
         ("                # Retract last: if the write above fails, the outcome is retried and needs the files.\n"
          "                self.publisher.retract(ended)\n", ""),)),
     Mutant("completed before its files are moved", "P5", "simulation", (
-        ("for attempt, ended in ready if self._has_published(attempt, ended)]", "for attempt, ended in ready]"),
+        ("for attempt, ended in ready if self._try_publish(attempt, ended)]", "for attempt, ended in ready]"),
         ("path, size = str(to.relative_to(self.workspace)), to.stat().st_size",
          "path, size = str(to.relative_to(self.workspace)), 1"))),
     Mutant("older generation left at work", "P11", "contract", (

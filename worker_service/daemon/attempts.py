@@ -1,4 +1,4 @@
-"""Running attempts and their slots (from the claim until the outcome is written), and the parts' shared context."""
+"""Attempts and their slots, from the claim until the outcome is written, and the context of all parts of the daemon."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Attempt:
     is_cancelled: bool = False
     without_grace: bool = False
     is_held_up: bool = False
-    """The batch is stopped: release the job. An at-most-once job runs to its end."""
+    """The batch is stopped, so the job is to be released. An at-most-once job runs to its end instead."""
     stopped_at: float | None = None
-    is_stopped_now: bool = False
+    is_killed: bool = False
     percent: float | None = None
     message: str | None = None
     count: Count | None = None
@@ -57,8 +57,8 @@ class Attempt:
     question: Asked | None = None
     """The entry of `unwritten` whose answer the child waits for."""
     asked_at: float = 0.0
-    is_small: bool = False
-    """One child serves several such attempts. Each is logged only when it has ended."""
+    shares_child: bool = False
+    """One child runs several attempts of this type in turn. The log shows only their ends."""
     took_seconds: float | None = None
 
     @property
@@ -118,7 +118,7 @@ class Attempt:
 
     def _drop_superseded_checkpoint(self) -> None:
         last = next((one for one in reversed(self.unwritten) if isinstance(one, Checkpointed)), None)
-        # One with more than state still has effects of its own.
+        # A checkpoint with more than a state has effects that the next one does not repeat.
         if last is not None and not last.follow_ups and last.crawl is None and last.embeddings is None:
             self.remove_report(last)
 
@@ -154,11 +154,11 @@ def _bytes_of(report: OrderedReport) -> int:
 
 @dataclass(slots=True)
 class Slots:
-    """A class may hold more attempts than slots: prefetched ones wait for a child, or are released."""
+    """A class of jobs may have more attempts than slots: prefetched attempts wait in the fork server for a child."""
 
     sizes: dict[str, int]
     reporting: dict[Key, Attempt] = field(default_factory=dict)
-    """Attempts that may have unwritten reports. With thousands of slots, no turn can check all."""
+    """Attempts that may have unwritten reports. There may be thousands of others, too many to check in each turn."""
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
@@ -214,8 +214,8 @@ class DaemonContext:
     log: Log
     store: Store
     quick_store: Store
-    """Takes progress, log lines and pages. A power cut may undo its last commits, but not a page that a row refers to:
-    such a row is committed later to the same write-ahead log.
+    """For progress, log lines and pages. A power cut may undo its last commits, but a row that refers to a page is
+    never left without it: it is committed after the page, to the same write-ahead log.
     """
     slots: Slots
     clock: Clock = wall_clock

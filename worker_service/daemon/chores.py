@@ -33,12 +33,12 @@ Chore = Callable[[], float]
 _PRUNED_AT_ONCE = 500
 _NOTIFY_SECONDS = 5.0
 _EMBED_SECONDS = 5.0
+_SOON_SECONDS = 0.1
 
 
 def chores(
-    context: DaemonContext, notifier: Notifier, known: Collection[str], set_disk_low: Callable[[bool], None]
+    context: DaemonContext, notifier: Notifier, known_types: Collection[str], set_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
-    """`known`: job types with a handler here, allowed or not."""
     return {
         "notify": partial(send_notifications, context),
         "begin_scheduled": BeginScheduled(context).run,
@@ -49,7 +49,7 @@ def chores(
         "forget_passwords": partial(forget_passwords, context),
         "sweep_objects": partial(sweep_objects, context),
         "sweep_kept": partial(sweep_kept, context),
-        "unknown_types": FailUnknown(context, known).run,
+        "unknown_types": FailUnknown(context, known_types).run,
         "status_line": partial(update_status_line, context, notifier),
         "prune": Prune(context).run,
         "log_notices": LogNotices(context).run,
@@ -60,55 +60,54 @@ def chores(
 
 @dataclass(slots=True)
 class Prune:
-    """Deletes in small steps: other writers wait meanwhile."""
+    """Deletes old rows in small steps, because other writers wait meanwhile."""
 
     context: DaemonContext
     _unlogged: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> float:
-        ages = {what: age for what, age in self.context.settings.prune.items() if age != NEVER}
+        ages = {kind: age for kind, age in self.context.settings.prune.items() if age != NEVER}
         now = self.context.clock()
-        pruned = {what: self._prune(what, now - parse_duration(age)) for what, age in ages.items()}
+        pruned = {kind: self._prune(kind, now - parse_duration(age)) for kind, age in ages.items()}
         self._unlogged.update(pruned)
         if _PRUNED_AT_ONCE in pruned.values():
-            return 0.1
-        if counts := {what: number for what, number in self._unlogged.items() if number}:
+            return _SOON_SECONDS
+        if counts := {kind: number for kind, number in self._unlogged.items() if number}:
             self.context.log.info(events.JOBS_PRUNED, **counts)
             self._unlogged.clear()
         return 600.0
 
-    def _prune(self, what: str, before: datetime) -> int:
+    def _prune(self, kind: str, before: datetime) -> int:
         pruning = self.context.store.pruning
-        if what == "logs":
+        if kind == "logs":
             notices = self.context.store.notices.prune(before, most=_PRUNED_AT_ONCE)
             return max(notices, pruning.prune_logs(before, most=_PRUNED_AT_ONCE))
-        return pruning.prune(Selector(statuses=(Status(what),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
+        return pruning.prune(Selector(statuses=(Status(kind),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
 
 
 @dataclass(slots=True)
 class LogNotices:
     context: DaemonContext
-    _seen: int = field(init=False)
+    _last_id: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seen = self.context.store.notices.newest()
+        self._last_id = self.context.store.notices.newest()
 
     def run(self) -> float:
-        while notices := self.context.store.notices.after(self._seen):
+        while notices := self.context.store.notices.after(self._last_id):
             for notice in notices:
                 self._log_notice(notice)
-                self._seen = notice.id
+                self._last_id = notice.id
         return 2.0
 
     def _log_notice(self, notice: Notice) -> None:
-        has_run = (
-            notice.kind == events.JOB_FAILED and notice.job_id and self.context.store.history.attempts(notice.job_id)
-        )
-        if notice.kind not in events.NOTICES or has_run:
+        if notice.kind not in events.NOTICES:
             return
-        fields = {
-            name: getattr(notice, name) for name in ("owner", "job_id", "document_id", "batch_id", "generation", "code")
-        }
+        if notice.kind == events.JOB_FAILED and notice.job_id and self.context.store.history.attempts(notice.job_id):
+            # The job has run, and the worker that ran it has logged its failure.
+            return
+        names = ("owner", "job_id", "document_id", "batch_id", "generation", "code")
+        fields = {name: getattr(notice, name) for name in names}
         if notice.kind.startswith("batch."):
             fields["reason"] = notice.message
         log = self.context.log.warning if notice.kind.endswith(".failed") else self.context.log.info
@@ -133,12 +132,11 @@ def tidy_database(context: DaemonContext) -> float:
 
 def adopt_slots(context: DaemonContext) -> float:
     # A user may have written another number into this worker's row.
-    wanted = next(
-        (one.cpu_slots for one in context.store.overview.workers() if one.id == context.identity.worker_id), 0
-    )
-    if wanted and wanted != context.slots.sizes["cpu"]:
-        context.log.info(events.SLOTS_CHANGED, slots=wanted, before=context.slots.sizes["cpu"])
-        context.slots.sizes["cpu"] = wanted
+    for worker in context.store.overview.workers():
+        slots_before = context.slots.sizes["cpu"]
+        if worker.id == context.identity.worker_id and worker.cpu_slots not in (0, slots_before):
+            context.log.info(events.SLOTS_CHANGED, slots=worker.cpu_slots, before=slots_before)
+            context.slots.sizes["cpu"] = worker.cpu_slots
     return 2.0
 
 
@@ -164,13 +162,13 @@ class DiskSpace:
         return 15.0
 
 
-# Not longer: the system clock may be changed.
+# The system clock may be changed, so the chore never sleeps until the next slot if that is far away.
 _SCHEDULE_SECONDS_MAX = 20.0
 
 
 @dataclass(slots=True)
 class BeginScheduled:
-    """Other processes may do so too: each slot enqueues its job once."""
+    """Enqueues due jobs. Several processes may do so: each slot of a schedule enqueues one job."""
 
     context: DaemonContext
     _logged: Sequence[object] = ()
@@ -200,7 +198,7 @@ class BeginScheduled:
 def send_notifications(context: DaemonContext) -> float:
     if not context.settings.notify and not context.store.notices.is_read_by(ENDS_TO_REPORT):
         return _NOTIFY_SECONDS
-    from worker_service.services import notifications  # imported only if somebody is to be notified
+    from worker_service.services import notifications  # imported only if there is a recipient
     from worker_service.services.database import Session
 
     sent = notifications.send_due_notifications(Session(context.store, context.settings, "daemon", context.clock))
@@ -219,7 +217,7 @@ def update_status_line(context: DaemonContext, notifier: Notifier) -> float:
 
 
 def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_seconds: float | None) -> str:
-    """Return such as `2/2 cpu · 1/4 io · 14 pending · oldest 3 min`."""
+    """Return a text such as `2/2 cpu · 1/4 io · 14 pending · oldest 3 min`."""
     parts = [f"{used}/{size} {name}" for name, (used, size) in taken.items()]
     parts.append(f"{counts.by_status[Status.PENDING]} pending")
     if oldest_seconds is not None:
@@ -249,6 +247,7 @@ def sweep_objects(context: DaemonContext) -> float:
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
     outcomes = [attempt.outcome for attempt in context.store.history.attempts(job_id) if attempt.fence == fence]
+    # Keep the files of an attempt that is unknown here, still runs (None) or has completed.
     return outcomes not in ([], [None], ["completed"])
 
 
@@ -257,7 +256,7 @@ def remove_gone_files(context: DaemonContext) -> float:
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     if left := sweep_gone(context.store, workspace):
         raise PermissionError(f"{counted(len(left), 'file')} may not be removed, such as {workspace / left[0]}")
-    return 0.1 if is_more else 5.0
+    return _SOON_SECONDS if is_more else 5.0
 
 
 def forget_passwords(context: DaemonContext) -> float:
@@ -267,22 +266,23 @@ def forget_passwords(context: DaemonContext) -> float:
 
 
 def sweep_kept(context: DaemonContext) -> float:
-    """Their users touch and lock them."""
-    oldest = (context.clock() - KEEP_AGE).timestamp()
-    swept = sum(_is_swept(folder, oldest) for folder in list((context.settings.workspace / "keep").iterdir()))
+    used_since = (context.clock() - KEEP_AGE).timestamp()
+    folders = list((context.settings.workspace / "keep").iterdir())
+    swept = sum(_delete_unless_used(folder, used_since) for folder in folders)
     if swept:
         context.log.info(events.KEPT_SWEPT, folders=swept)
     return 3600.0
 
 
-def _is_swept(folder: Path, oldest: float) -> bool:
+def _delete_unless_used(folder: Path, since: float) -> bool:
+    """Return True if the directory was deleted. Each attempt that uses it locks it and sets its time."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_mtime >= oldest:
+        if os.fstat(lock).st_mtime >= since:
             return False
         if not folder.name.startswith(_SWEPT):
             # Rename first: a process that opens the directory during deletion would find half of its files.
@@ -298,7 +298,6 @@ def _is_swept(folder: Path, oldest: float) -> bool:
 # ── Jobs of unknown types ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _LOOK_SECONDS = 60.0
-_SOON_SECONDS = 0.1
 _FAILED_AT_ONCE = 500
 
 
@@ -306,6 +305,7 @@ _FAILED_AT_ONCE = 500
 class FailUnknown:
     context: DaemonContext
     known: Collection[str]
+    """Job types with a handler here, also those that the settings exclude."""
     boot_clock: Callable[[], float] = boot_clock
     _unknown_since: dict[str, float] = field(default_factory=dict)
 
@@ -330,26 +330,27 @@ class FailUnknown:
 
 EVERY_SECONDS = 3600.0
 _AT_ONCE = 25
+# In the place of a document's id, this asks for the links of all documents.
 _ALL = 0
 
 
 @dataclass(slots=True)
 class NameDocuments:
     context: DaemonContext
-    _seen: int | None = None
-    """Last id that the full scan has reached; None while none is running."""
-    _all_at: float = 0.0
+    # Last id that the scan of all documents has reached; None if there is no scan.
+    _scanned_id: int | None = None
+    _scan_at: float = 0.0
 
     def run(self) -> float:
         links, now = self.context.store.links, self.context.monotonic()
         due = links.links_due(_AT_ONCE)
-        if _ALL in due or now >= self._all_at:
+        if _ALL in due or now >= self._scan_at:
             links.links_made([_ALL])
-            self._seen, self._all_at = 0, now + EVERY_SECONDS
+            self._scanned_id, self._scan_at = 0, now + EVERY_SECONDS
         ids: Sequence[int] = [document_id for document_id in due if document_id != _ALL]
-        if not ids and self._seen is not None:
-            ids = links.document_ids(self._seen, _AT_ONCE)
-            self._seen = ids[-1] if ids else None
+        if not ids and self._scanned_id is not None:
+            ids = links.document_ids(self._scanned_id, _AT_ONCE)
+            self._scanned_id = ids[-1] if ids else None
         if not ids:
             return 5.0
         _log_failed_links(self.context, link(self.context.store, self.context.settings.workspace, ids))

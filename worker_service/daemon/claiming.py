@@ -65,6 +65,7 @@ class Claiming:
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
         worker_id, heartbeat = self.context.identity.worker_id, self.ownership.heartbeat
+        # The claim may then exceed the worker's slots by this number.
         behind = self.context.slots.prefetched(job_class) + (0 if only is None else most)
         try:
             jobs = self.context.store.leases.claim(worker_id, most, job_class, behind=behind, only=only)
@@ -77,7 +78,7 @@ class Claiming:
         self.context.note_store_success()
         self._should_claim[job_class] = len(jobs) == most
         if len(jobs) < most:
-            # The claim freed due rows, but only a limited number at once; there may be more.
+            # Each claim also makes a limited number of due rows ready, so there may be more.
             self.is_deadline_known = False
             if jobs and only is None:
                 self.request_claim()
@@ -86,18 +87,20 @@ class Claiming:
 
     def _start(self, job: Job, job_class: str, described: HandlerDescription | None) -> None:
         is_at_most_once = described is not None and described.facts.at_most_once
-        is_small = described is not None and described.reuse > 1
+        shares_child = described is not None and described.reuse > 1
         lease = Lease(job.id, job.fence, self.context.identity.worker_id)
-        attempt = Attempt(job._replace(payload=None, result=None), lease, job_class, is_at_most_once, is_small=is_small)
+        attempt = Attempt(
+            job._replace(payload=None, result=None), lease, job_class, is_at_most_once, shares_child=shares_child
+        )
         self.context.slots.add(attempt)
-        log = self.context.log.debug if is_small else self.context.log.info
+        log = self.context.log.debug if shares_child else self.context.log.info
         log(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
         ended = refusal(job, described) or self._launch(job, described)
         if ended is not None:
             self.outcomes.add(attempt, ended)
 
     def _launch(self, job: Job, described: HandlerDescription | None) -> Ended | None:
-        """If no child was started, return the outcome that releases the job."""
+        """Return None if the order was sent, otherwise the outcome that releases the job."""
         try:
             order = self._order(job, described)
             # If this process was suspended between the claim and this line, another worker may own the job by now.
@@ -119,7 +122,7 @@ class Claiming:
         if document is not None and described is not None and described.takes_passwords:
             typed = passwords.path_of(workspace, job.platform, job.owner, document.source_key)
             password = {PASSWORD: typed} if typed.is_file() else {}
-        # A node cannot ask. On a first attempt, `ingest` has already left out the known pages.
+        # A cluster node cannot ask the daemon for known pages. On a first attempt, `ingest` has already left them out.
         needs_digests = NODE in slots.sizes and job.fence > 1 and job.document_id is not None
         return Order(
             job.id,
@@ -145,14 +148,17 @@ class Claiming:
 
 # ── Claiming ahead of free slots ──────────────────────────────────────────────────────────────────────────────────────
 
+# A slot is given as many jobs in advance as it runs in this time.
 MOMENT_SECONDS = 0.02
+# Per slot.
 PREFETCHED_MOST = 32
-"""Per slot. One short transaction claims them for all slots, another completes them."""
 _NEWEST_WEIGHT = 0.3
 
 
 @dataclass(slots=True)
 class Prefetch:
+    """Claims short jobs ahead: one transaction then claims, and another completes, several jobs per slot."""
+
     slots: Slots
     _seconds: dict[str, float] = field(default_factory=dict)
 
@@ -163,17 +169,18 @@ class Prefetch:
                 self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _NEWEST_WEIGHT
 
     def room(self, job_class: str, described: Mapping[str, HandlerDescription]) -> dict[str, int]:
-        """Not for nodes, where jobs could wait for unrelated ones."""
+        """Return how many jobs of each type to claim ahead: none on cluster nodes, where they could wait for long."""
         room: dict[str, int] = {}
         if job_class == NODE:
             return room
         for job_type, number in self.slots.by_type(job_class).items():
-            most = self._most(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
+            most = self._most_per_slot(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
+            # Claim many at once, when half of the jobs are done.
             if number <= most // 2:
                 room[job_type] = most - number
         return room
 
-    def _most(self, job_type: str, described: HandlerDescription | None) -> int:
+    def _most_per_slot(self, job_type: str, described: HandlerDescription | None) -> int:
         if described is None or described.reuse <= 1:
             return 1
         seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / PREFETCHED_MOST)
@@ -182,8 +189,8 @@ class Prefetch:
 
 # ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
 
+# Longer payloads are left to the child's check, because this one holds up the loop.
 _CHECKED_CHARACTERS_MAX = 65_536
-"""The child checks longer payloads, because this holds up the loop."""
 
 
 def refusal(job: Job, found: HandlerDescription | None) -> Ended | None:

@@ -1,4 +1,4 @@
-"""The worker's heartbeat, beaten by a thread, and what it proves. A silent worker is fenced: it owns nothing."""
+"""The worker's heartbeat, which a thread writes, and what follows from it: a worker without beats owns nothing."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Heartbeat:
     interval_seconds: float
     clock: Callable[[], float] = boot_clock
     leases: Sequence[Lease] = ()
-    """The loop replaces the sequence and the thread reads it whole, so no lock is needed."""
+    """The loop only replaces the whole sequence, so the thread needs no lock to read it."""
     committed: int = 0
     committed_at: float = 0.0
-    """Start of the newest committed beat, by which other workers judge."""
+    """Start of the newest committed beat: the time that other workers see."""
     _answers: deque[BeatAnswer] = field(default_factory=deque)
     _asked: threading.Event = field(default_factory=threading.Event)
     _is_closing: bool = False
@@ -123,7 +123,9 @@ class Heartbeat:
 FENCED_FRACTION = 0.8
 """Fraction of `orphan_after_seconds` without a beat that fences the worker."""
 SUSPENDED_FRACTION = 0.2
-"""Fraction of `orphan_after_seconds` between two turns that means suspension. The loop waits at most half of it."""
+"""Fraction of `orphan_after_seconds` between two turns that means that the process was suspended."""
+# Fraction of `orphan_after_seconds` that the loop waits at most.
+WAIT_FRACTION = 0.1
 
 
 @dataclass(slots=True)
@@ -132,10 +134,10 @@ class Ownership:
     heartbeat: Heartbeat
     is_registered: bool = True
     is_fenced: bool = False
-    _looked_at: float = field(init=False)
+    _last_turn_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._looked_at = self.heartbeat.clock()
+        self._last_turn_at = self.heartbeat.clock()
 
     @property
     def is_silent(self) -> bool:
@@ -146,17 +148,11 @@ class Ownership:
         if self._was_suspended() and self.is_silent and not self.is_fenced:
             self.heartbeat.beat_now(self.context.store)
         for answer in self.heartbeat.take_answers():
-            if not answer.is_known and all(
-                w.id != self.heartbeat.worker_id for w in self.context.store.overview.workers()
-            ):
+            if answer.is_known:
+                self._mark_attempts(answer.beat)
+            elif self.heartbeat.worker_id not in {worker.id for worker in self.context.store.overview.workers()}:
+                # The loop has not registered the worker again since that beat.
                 self.mark_unregistered()
-            elif answer.is_known:
-                for lease in answer.beat.lost:
-                    if (attempt := self.context.slots.find(lease)) is not None:
-                        attempt.is_lost = True
-                for lease in answer.beat.to_cancel:
-                    if (attempt := self.context.slots.find(lease)) is not None:
-                        attempt.is_cancelled = True
         silent = self.heartbeat.silent_seconds()
         was_fenced, self.is_fenced = self.is_fenced, self.is_silent
         if self.is_fenced and not was_fenced:
@@ -168,12 +164,20 @@ class Ownership:
             self.context.log.info(events.WORKER_UNFENCED)
         return was_fenced and not self.is_fenced
 
+    def _mark_attempts(self, beat: Beat) -> None:
+        for lease in beat.lost:
+            if (attempt := self.context.slots.find(lease)) is not None:
+                attempt.is_lost = True
+        for lease in beat.to_cancel:
+            if (attempt := self.context.slots.find(lease)) is not None:
+                attempt.is_cancelled = True
+
     def _was_suspended(self) -> bool:
-        looked_at, self._looked_at = self._looked_at, self.heartbeat.clock()
-        return self._looked_at - looked_at > self.context.settings.orphan_after_seconds * SUSPENDED_FRACTION
+        last_turn_at, self._last_turn_at = self._last_turn_at, self.heartbeat.clock()
+        return self._last_turn_at - last_turn_at > self.context.settings.orphan_after_seconds * SUSPENDED_FRACTION
 
     def mark_unregistered(self) -> None:
-        """Mark its attempts as lost: recovery has requeued its jobs."""
+        """Mark all attempts as lost: the recovery of another worker has requeued their jobs."""
         if self.is_registered:
             reason = "this worker was given up for dead"
             self.context.log.error(events.LEASE_LOST, reason=reason, running=len(self.context.slots))
@@ -182,7 +186,6 @@ class Ownership:
             attempt.is_lost = True
 
     def register(self, handlers: Iterable[HandlerDescription]) -> None:
-        """Lost attempts stay lost."""
         worker = own_worker(self.context, handlers)
         self.context.store.workers.register(worker)
         self.is_registered = True
@@ -190,19 +193,18 @@ class Ownership:
         self.context.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
-        """Each row must have an attempt, each attempt a row (P13)."""
-        held = {
-            (h.lease.job_id, h.lease.fence): h for h in self.context.store.leases.leases_of(self.heartbeat.worker_id)
-        }
+        """Ensure that each row of this worker has an attempt, and each attempt a row (P13)."""
+        rows = self.context.store.leases.leases_of(self.heartbeat.worker_id)
+        held = {(row.lease.job_id, row.lease.fence): row for row in rows}
         for attempt in self.context.slots:
-            row = held.pop(attempt.key, None)
-            if row is None:
+            own_row = held.pop(attempt.key, None)
+            if own_row is None:
                 attempt.is_lost = True
-            elif row.is_cancelled:
+            elif own_row.is_cancelled:
                 attempt.is_cancelled = True
-                attempt.without_grace = row.without_grace
+                attempt.without_grace = own_row.without_grace
             else:
-                attempt.is_held_up = row.is_stopped and not attempt.is_at_most_once
+                attempt.is_held_up = own_row.is_stopped and not attempt.is_at_most_once
         for row in held.values():
             # The claim committed, but its result never arrived.
             self.context.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)

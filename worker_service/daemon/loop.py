@@ -20,7 +20,7 @@ from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, DaemonContext
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.claiming import Claiming
-from worker_service.daemon.heartbeat import Heartbeat, Ownership
+from worker_service.daemon.heartbeat import WAIT_FRACTION, Heartbeat, Ownership
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.reporting import CannotLand, Reporter
 from worker_service.jobs.attempts import ChildProcess
@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
 FILES_SECONDS = 5.0
+# Minimum time between turns, per attempt on a cluster node and in total: batches writes under load.
 GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
-"""Minimum time between turns, per attempt on a node and in total: batches writes under load."""
-NAMED_SECONDS = 0.25
-DRAINED_SECONDS = 60.0
-"""A draining daemon does not wait longer for jobs that become due."""
+NAME_DOCUMENT_SECONDS = 0.25
+# A draining daemon does not wait longer for jobs that become due.
+DRAIN_WAIT_SECONDS = 60.0
+_FORK_SERVER_WAIT_SECONDS, _FORK_SERVER_WAIT_SECONDS_MAX = 0.5, 30.0
+_UNOWNED_SECONDS = 0.2
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -76,11 +78,11 @@ class Loop:
     _is_state_written: bool = True
     _deadline_at: float | None = None
     _poll_at: float = 0.0
-    _turned_at: float = 0.0
-    _has_changed: bool = False
+    _turn_began_at: float = 0.0
+    _has_other_commits: bool = False
     _beats_notified: int = -1
     _restart_at: float = 0.0
-    _restart_wait: float = 0.5
+    _restart_wait_seconds: float = _FORK_SERVER_WAIT_SECONDS
     _bad_turns: int = 0
     _reporter: Reporter = field(init=False)
     _ownership: Ownership = field(init=False)
@@ -120,7 +122,7 @@ class Loop:
         return self._exit_code
 
     def turn(self) -> None:
-        self._turned_at = self.context.monotonic()
+        self._turn_began_at = self.context.monotonic()
         if not self._is_database_ours():
             return
         self._read_signals()
@@ -147,7 +149,7 @@ class Loop:
         return self._exit_code is None
 
     def check_files(self) -> float:
-        """Exit if the database file was replaced. Also a chore, because not every replacement raises a hint."""
+        """Exit if the database file was replaced. This is also a chore, because the watch may miss a replacement."""
         fault = self.watch.fault()
         if fault is not None:
             # Write nothing more: it would go to the replaced file and be lost. The next daemon recovers the jobs.
@@ -170,7 +172,7 @@ class Loop:
     def _write_state(self) -> None:
         try:
             self.context.store.workers.set_worker_state(
-                self.context.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
+                self.context.identity.worker_id, draining=self._stopping.is_requested, disk_low=self._is_disk_low
             )
             self._is_state_written = True
         except WorkerUnknown:
@@ -195,9 +197,9 @@ class Loop:
 
     def _check_other_commits(self) -> None:
         now = self.context.monotonic()
-        has_changed = self.watch.has_changed() or self._has_changed
-        self._has_changed = False
-        if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
+        has_other_commits = self.watch.has_changed() or self._has_other_commits
+        self._has_other_commits = False
+        if has_other_commits or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
             self._poll_at = now + self.context.settings.poll_interval_seconds
             self._claiming.request_claim()
             self._ownership.compare_leases()
@@ -235,10 +237,10 @@ class Loop:
             self._claiming.request_claim()
         if finished:
             self.heartbeat.leases = self.context.slots.leases()
-        named_at = self._due_at.get("name_documents")
-        if named_at is not None and any(attempt.job.document_id is not None for attempt in finished):
+        due_at = self._due_at.get("name_documents")
+        if due_at is not None and any(attempt.job.document_id is not None for attempt in finished):
             # A user may be waiting for the document and look for its link next.
-            self._due_at["name_documents"] = min(named_at, self.context.monotonic() + NAMED_SECONDS)
+            self._due_at["name_documents"] = min(due_at, self.context.monotonic() + NAME_DOCUMENT_SECONDS)
 
     # ── The fork server ──
 
@@ -246,8 +248,8 @@ class Loop:
         if self.pool.is_alive or self.context.monotonic() < self._restart_at:
             return
         self.context.log.error(events.FORK_SERVER_DIED, running=len(self.context.slots))
-        self._restart_at = self.context.monotonic() + self._restart_wait
-        self._restart_wait = min(30.0, self._restart_wait * 2)
+        self._restart_at = self.context.monotonic() + self._restart_wait_seconds
+        self._restart_wait_seconds = min(self._restart_wait_seconds * 2, _FORK_SERVER_WAIT_SECONDS_MAX)
         try:
             described = self.pool.restart()
         except (OSError, ChildError) as error:
@@ -264,15 +266,15 @@ class Loop:
     def _fill_free_slots(self) -> None:
         if not self._ownership.is_registered and not len(self.context.slots) and not self.context.must_wait_for_store:
             self._register()
-        # Beat before claiming: a worker that cannot beat must own nothing.
+        # A worker that is fenced, because it cannot beat, must own nothing.
         if self._ownership.is_fenced or not self._ownership.is_registered or not self.pool.is_alive:
             return
-        if self._stopping.at is not None or self._exit_code is not None:
+        if self._stopping.is_requested or self._exit_code is not None:
             return
         if self.outcomes.again_at or self.context.must_wait_for_store:
             return
         if self._claiming.fill_slots(self.described):
-            self._restart_wait = 0.5
+            self._restart_wait_seconds = _FORK_SERVER_WAIT_SECONDS
 
     # ── Periodic work ──
 
@@ -289,7 +291,7 @@ class Loop:
                 self._due_at[name] = now + 30.0
 
     def _notify_systemd(self) -> None:
-        # Only a committed beat and a finished turn together are a sign of life.
+        # The watchdog needs both: a committed beat of the thread, and a finished turn of the loop.
         if self.heartbeat.committed != self._beats_notified:
             self._beats_notified = self.heartbeat.committed
             self.notifier.alive()
@@ -297,7 +299,7 @@ class Loop:
     def _end_if_done(self) -> None:
         if self._exit_code is not None or len(self.context.slots) or len(self.outcomes):
             return
-        if self._stopping.at is not None:
+        if self._stopping.is_requested:
             self._exit_code = 0
         elif self.is_draining_queue and not self._claiming.may_find_jobs and not self._is_more_work_expected():
             self.context.log.info(
@@ -306,20 +308,18 @@ class Loop:
             self._exit_code = 0
 
     def _is_more_work_expected(self) -> bool:
-        if (
-            self.nodes is not None
-            and self.nodes.may_still_come
-            and self.context.store.overview.count_by_status()[Status.PENDING]
-        ):
-            return True
-        soon = self.context.clock() + timedelta(seconds=DRAINED_SECONDS)
+        if self.nodes is not None and self.nodes.may_still_come:
+            pending = self.context.store.overview.count_by_status()[Status.PENDING]
+            if pending:
+                return True
+        soon = self.context.clock() + timedelta(seconds=DRAIN_WAIT_SECONDS)
         return self.context.store.leases.comes_due(self.context.identity.worker_id, soon)
 
     # ── Waiting ──
 
     def _wait(self) -> None:
-        apart = min(GATHER_SECONDS * self.context.slots.used(NODE), GATHER_SECONDS_MOST)
-        time.sleep(max(0.0, self._turned_at + apart - self.context.monotonic()))
+        turn_seconds_min = min(GATHER_SECONDS * self.context.slots.used(NODE), GATHER_SECONDS_MOST)
+        time.sleep(max(0.0, self._turn_began_at + turn_seconds_min - self.context.monotonic()))
         if not self._claiming.is_deadline_known and not self.context.must_wait_for_store:
             self._find_deadline()
         until = self.context.monotonic() + self._seconds_to_wait()
@@ -330,11 +330,11 @@ class Loop:
             # Use select: poll rounds up to whole milliseconds, and the watch wants another check after half of one.
             look_at = until if self.watch.look_at is None else min(self.watch.look_at, until)
             ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.context.monotonic()))
-            if [fd for fd in ready if fd != hints] or self.context.monotonic() >= until:
+            if any(fd != hints for fd in ready) or self.context.monotonic() >= until:
                 return
             # Most hints come from our own commits, and a turn costs ten times as much as this check.
-            self._has_changed = self.watch.has_changed()
-            if self._has_changed or self.watch.is_doubtful:
+            self._has_other_commits = self.watch.has_changed()
+            if self._has_other_commits or self.watch.is_doubtful:
                 return
 
     def _pool_fd(self) -> int | None:
@@ -349,14 +349,14 @@ class Loop:
         moments += self._due_at.values()
         if not self.pool.is_alive:
             moments.append(self._restart_at)
-        is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
-        may_claim = self._stopping.at is None and self.pool.is_alive and not is_doubtful
+        may_own_jobs = self._ownership.is_registered and not self._ownership.is_fenced
+        may_claim = may_own_jobs and self.pool.is_alive and not self._stopping.is_requested
         if may_claim and self._claiming.has_room:
             moments.append(max(now, self.context.store_again_at, self.outcomes.again_at or 0.0))
-        if is_doubtful:
-            moments.append(now + 0.2)
+        if not may_own_jobs:
+            moments.append(now + _UNOWNED_SECONDS)
         # Wake often enough to notice a missing beat in time.
-        moments.append(now + self.context.settings.orphan_after_seconds * 0.1)
+        moments.append(now + self.context.settings.orphan_after_seconds * WAIT_FRACTION)
         return min(moment for moment in moments if moment is not None) - now
 
 
@@ -367,8 +367,8 @@ def filter_types(described: Iterable[HandlerDescription], types: Sequence[str]) 
     return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
 
 
-def apply_child_events(happened: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:
-    for event in happened:
+def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:
+    for event in child_events:
         attempt = context.slots.get(event.key)
         if attempt is None:
             continue
@@ -386,7 +386,7 @@ def apply_child_events(happened: Iterable[AttemptEvent], context: DaemonContext,
                 outcomes.add(attempt, event)
             case Started():
                 attempt.set_child(ChildProcess(event.pid, event.pid_started, event.sandbox))
-                log = context.log.debug if attempt.is_small else context.log.info
+                log = context.log.debug if attempt.shares_child else context.log.info
                 log(events.JOB_STARTED, job_id=event.job_id, fence=event.fence, pid=event.pid, sandbox=event.sandbox)
             case _:
                 attempt.queue_report(event, now=context.monotonic())
@@ -401,15 +401,18 @@ class Signals:
     """The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings."""
 
     def __init__(self) -> None:
+        # A number of signals.
         self.asked_to_stop = 0
         self.asked_to_reload = False
         self._ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._before_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._before = {name: signal.signal(name, self._count) for name in (signal.SIGTERM, signal.SIGINT)}
-        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
+        self._wakeup_fd_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._handlers_before = {
+            number: signal.signal(number, self._count_stop) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        self._handlers_before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
 
     def fileno(self) -> int:
         return self._reader.fileno()
@@ -420,16 +423,17 @@ class Signals:
                 pass
 
     def close(self) -> None:
-        for name, handler in self._before.items():
-            signal.signal(name, handler)
-        signal.set_wakeup_fd(self._before_wakeup)
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_fd_before)
         self._reader.close()
         self._writer.close()
 
-    def _count(self, _: int, __: FrameType | None) -> None:
+    def _count_stop(self, _: int, __: FrameType | None) -> None:
         self.asked_to_stop += 1
 
     def _hang_up(self, _: int, __: FrameType | None) -> None:
+        # A closed terminal also sends SIGHUP.
         if self._ends_with_terminal and not _has_terminal():
             self.asked_to_stop += 1
         else:
@@ -450,49 +454,55 @@ class Stopping:
     pool: LocalPool | ClusterPool
     ownership: Ownership
     signals: Signals
-    at: float | None = None
-    _is_now: bool = False
+    # None until the daemon is asked to stop. Attempts may run until then.
+    _grace_ends_at: float | None = None
+    _is_immediate: bool = False
+
+    @property
+    def is_requested(self) -> bool:
+        return self._grace_ends_at is not None
 
     def read_signals(self) -> bool:
+        """Return True if this was the first request to stop."""
         self.signals.drain()
         asked = self.signals.asked_to_stop
-        is_new = asked > 0 and self.at is None
-        if is_new:
+        is_first = asked > 0 and not self.is_requested
+        if is_first:
             grace = self.context.settings.grace_period_seconds
-            self.at = self.context.monotonic() + grace
+            self._grace_ends_at = self.context.monotonic() + grace
             self.context.log.info(events.DAEMON_STOPPING, running=len(self.context.slots), grace_seconds=grace)
-        if asked > 1 and not self._is_now:
-            self._is_now = True
-            self.at = self.context.monotonic()
-        return is_new
+        if asked > 1 and not self._is_immediate:
+            self._is_immediate = True
+            self._grace_ends_at = self.context.monotonic()
+        return is_first
 
     def stop_children(self) -> None:
         now = self.context.monotonic()
-        is_over = self.at is not None and now >= self.at
+        is_grace_over = self._grace_ends_at is not None and now >= self._grace_ends_at
         for attempt in self.context.slots:
-            by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_now
-            if not (by_force or attempt.is_cancelled or attempt.refused or attempt.is_held_up or is_over):
+            by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_immediate
+            if not (by_force or attempt.is_cancelled or attempt.refused or attempt.is_held_up or is_grace_over):
                 continue
             job = attempt.job
             if attempt.stopped_at is None:
                 attempt.stopped_at = now
-                attempt.is_stopped_now = by_force
+                attempt.is_killed = by_force
                 self.context.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
                 self.pool.stop(job.id, job.fence, now=by_force)
-            elif not attempt.is_stopped_now and (
-                by_force or now - attempt.stopped_at > self._grace_of(attempt, is_over)
-            ):
-                attempt.is_stopped_now = True
-                self.pool.stop(job.id, job.fence, now=True)
+            elif not attempt.is_killed:
+                is_too_slow = now - attempt.stopped_at > self._seconds_to_stop(attempt, is_grace_over=is_grace_over)
+                if by_force or is_too_slow:
+                    attempt.is_killed = True
+                    self.pool.stop(job.id, job.fence, now=True)
 
-    def _grace_of(self, attempt: Attempt, is_over: bool) -> float:
+    def _seconds_to_stop(self, attempt: Attempt, *, is_grace_over: bool) -> float:
         # An attempt that stops only because its batch was stopped may finish its page.
-        is_spared = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_over)
-        return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if is_spared else STOP_SECONDS
+        may_finish_page = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_grace_over)
+        return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if may_finish_page else STOP_SECONDS
 
     def next_at(self) -> float | None:
         now = self.context.monotonic()
         moments = [now + 1.0 for attempt in self.context.slots if attempt.stopped_at is not None]
-        if self.at is not None and len(self.context.slots):
-            moments.append(self.at if now < self.at else now + 1.0)
+        if self._grace_ends_at is not None and len(self.context.slots):
+            moments.append(self._grace_ends_at if now < self._grace_ends_at else now + 1.0)
         return min(moments, default=None)

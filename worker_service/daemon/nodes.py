@@ -38,13 +38,10 @@ class Nodes:
         self._started_at = self.context.monotonic()
 
     def described(self, described: Mapping[str, HandlerDescription]) -> dict[str, HandlerDescription]:
-        """Give the cluster's types their own class, and ignore what this machine lacks for them."""
-
-        def on_nodes(one: HandlerDescription) -> HandlerDescription:
-            facts = msgspec.structs.replace(one.facts, job_class=NODE, missing=None, missing_remedy="")
-            return msgspec.structs.replace(one, facts=facts)
-
-        return {job_type: on_nodes(one) if job_type in self.types else one for job_type, one in described.items()}
+        return {
+            job_type: _on_nodes(handler) if job_type in self.types else handler
+            for job_type, handler in described.items()
+        }
 
     def update(self) -> bool:
         now, seen = self.context.monotonic(), self.pool.ray.seen
@@ -61,11 +58,13 @@ class Nodes:
         return self.context.slots.sizes[NODE] > before
 
     def _waiting_slots(self, slots: int) -> int:
-        # Waiting attempts make Ray's autoscaler start machines. Few, because a claim is where priorities apply.
+        # Waiting attempts make Ray's autoscaler start machines. Claim few of them: later jobs of higher priority cannot
+        # overtake a claimed one.
         return min(max(0, self.autoscale - slots), max(slots, 2))
 
     @property
     def may_still_come(self) -> bool:
+        # True if there are no slots yet, and nodes may still join.
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
         has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
         return not has_slots and self.context.monotonic() < self._started_at + seconds
@@ -96,7 +95,13 @@ class Nodes:
             self._draining = ()
 
 
-def nodes_of(
+def _on_nodes(handler: HandlerDescription) -> HandlerDescription:
+    # Programs that this machine lacks may exist on the nodes.
+    facts = msgspec.structs.replace(handler.facts, job_class=NODE, missing=None, missing_remedy="")
+    return msgspec.structs.replace(handler, facts=facts)
+
+
+def open_nodes(
     context: DaemonContext,
     cluster: Cluster,
     local: LocalPool,

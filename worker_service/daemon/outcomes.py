@@ -6,6 +6,7 @@ its jobs.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ _SENTENCES = {
 }
 _DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
 _NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
-"""The handler did not choose these; they end like its `Retryable`."""
+"""Codes of retryable ends that the handler did not choose."""
 
 
 class Complete(Struct, frozen=True):
@@ -70,7 +71,7 @@ class Fail(Struct, frozen=True):
 class SnoozeUntil(Struct, frozen=True):
     until: datetime
     why: Failure
-    resting: str = ""
+    source_to_pause: str = ""
 
 
 class Release(Struct, frozen=True):
@@ -113,11 +114,11 @@ def verdict(
         detail = may_have_run_detail(_code_of(ended), _message_of(ended))
         return Fail(Failure(MAY_HAVE_RUN, detail, ended.usage, MAY_HAVE_RUN_REMEDY), None)
     if ended.how is How.SNOOZED:
-        resting = attempt.job.source if ended.pauses_source else ""
+        source_to_pause = attempt.job.source if ended.pauses_source else ""
         until = now + _delay(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
-        return SnoozeUntil(until, _failure(ended), resting)
+        return SnoozeUntil(until, _failure(ended), source_to_pause)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
-        # We stopped the child process, so its exit is not the job's fault and costs no retry.
+        # The daemon stopped the child process, so its exit is not the job's fault and costs no retry.
         return Release()
     if ended.how is How.CRASHED and ended.code == "NODE_LOST":
         return Requeue(_failure(ended))
@@ -156,8 +157,8 @@ def died_with_fork_server(ended: Ended) -> bool:
 
 
 def _delay(seconds: float | None, *, otherwise: float) -> timedelta:
-    wished = otherwise if seconds is None or seconds != seconds else seconds
-    return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
+    wanted = otherwise if seconds is None or math.isnan(seconds) else seconds
+    return timedelta(seconds=min(max(wanted, 0.0), _LONGEST_WAIT_SECONDS))
 
 
 # ── Writing outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,7 +182,7 @@ class OutcomeWriter:
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:
-        # A completion writes the child process itself, so a new child alone is no reason.
+        # A completion also writes the child process, so the report of a new child alone need not come first.
         return [
             attempt
             for attempt, ended in self._waiting.values()
@@ -227,23 +228,28 @@ class OutcomeWriter:
     # ── Completions, in one transaction ──
 
     def _write_completions(self, finished: list[Attempt]) -> None:
-        ready = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
-        done = [(attempt, ended) for attempt, ended in ready if self._has_published(attempt, ended)]
+        ready = [
+            (attempt, ended) for attempt, ended in self._ready() if isinstance(self._verdict(attempt, ended), Complete)
+        ]
+        done = [(attempt, ended) for attempt, ended in ready if self._try_publish(attempt, ended)]
         if not done:
             return
         try:
-            lost = self.context.store.leases.complete_many([self._completion(*one) for one in done])
+            completions = [self._completion(attempt, ended) for attempt, ended in done]
+            lost = self.context.store.leases.complete_many(completions)
         except (RuleBroken, BadPayload, BadInput):
             # A constraint rejected one of them: write them one by one to find out which.
             for attempt, ended in done:
                 self._write_completion_alone(attempt, ended, finished)
         else:
-            self._completed(done, lost, finished)
+            self._finish_completed(done, lost, finished)
 
-    def _completed(self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], finished: list[Attempt]) -> None:
+    def _finish_completed(
+        self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], finished: list[Attempt]
+    ) -> None:
         for attempt, ended in done:
             if attempt.lease in lost:
-                # The job was cancelled at the last moment, or the lease is lost.
+                # The job was cancelled at the last moment, or the lease is lost; then this writes nothing.
                 self._write(attempt, ConfirmCancel(), ended)
                 # Retract last: if the write above fails, the outcome is retried and needs the files.
                 self.publisher.retract(ended)
@@ -251,17 +257,17 @@ class OutcomeWriter:
                 self.context.log.info(events.JOB_COMPLETED, **_log_fields(attempt))
             self._finish(attempt, finished)
 
-    def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
+    def _try_publish(self, attempt: Attempt, ended: Ended) -> bool:
         if not ended.files:
             return True
         try:
             self.publisher.publish(ended)
         except StagedFileMissing as error:
-            self._fail_after_all(attempt, ended, "FILES_VANISHED", error)
+            self._change_to_failure(attempt, ended, "FILES_VANISHED", error)
             return False
         return True
 
-    def _fail_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
+    def _change_to_failure(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
         failed = replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
         self._waiting[attempt.key] = (attempt, failed)
 
@@ -269,14 +275,14 @@ class OutcomeWriter:
         try:
             lost = self.context.store.leases.complete_many([self._completion(attempt, ended)])
         except PublishedFileRemoved as error:
-            # Its document was removed after the handler asked about it: the next attempt asks again.
-            self._fail_after_all(attempt, ended, "FILE_FORGOTTEN", error)
+            # A user removed the document after the handler asked about it. The next attempt will ask again.
+            self._change_to_failure(attempt, ended, "FILE_FORGOTTEN", error)
         except (RuleBroken, BadPayload, BadInput) as error:
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
             self.publisher.retract(ended)
             self._finish(attempt, finished)
         else:
-            self._completed([(attempt, ended)], lost, finished)
+            self._finish_completed([(attempt, ended)], lost, finished)
 
     # ── Other outcomes, one by one ──
 
@@ -291,21 +297,22 @@ class OutcomeWriter:
 
     def _write(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
         try:
-            self._write_now(attempt, chosen, ended)
+            self._write_rows(attempt, chosen, ended)
         except CancelRequested:
             self._write(attempt, ConfirmCancel(), ended)
         except LeaseLost:
             self.context.log.warning(events.LEASE_LOST, **_log_fields(attempt))
 
-    def _write_now(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
+    def _write_rows(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
         leases, log, lease = self.context.store.leases, self.context.log, attempt.lease
         if isinstance(chosen, Fail):
             leases.fail(lease, chosen.failure, retry_at=chosen.retry_at)
             event = events.JOB_FAILED if chosen.retry_at is None else events.JOB_RETRIED
             log.warning(event, **_log_fields(attempt), code=chosen.failure.code)
         elif isinstance(chosen, SnoozeUntil):
-            if chosen.resting:
-                leases.rest_source(chosen.resting, chosen.until, in_a_sentence(chosen.why.message, chosen.why.remedy))
+            if chosen.source_to_pause:
+                reason = in_a_sentence(chosen.why.message, chosen.why.remedy)
+                leases.rest_source(chosen.source_to_pause, chosen.until, reason)
             leases.snooze(lease, chosen.until, chosen.why)
             log.info(events.JOB_SNOOZED, **_log_fields(attempt))
         elif isinstance(chosen, Release):
@@ -329,7 +336,7 @@ class OutcomeWriter:
             ended.result,
             ended.follow_ups,
             ended.usage,
-            [*(self.publisher.published(ended) if ended.files else ()), *ended.published_again],
+            [*(self.publisher.new_files(ended) if ended.files else ()), *ended.published_again],
             ended.document,
             ended.publishes,
             attempt.child,

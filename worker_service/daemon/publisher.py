@@ -28,33 +28,33 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move the files durably. An earlier try may have moved some."""
-        objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
+        """Move the files durably. An earlier call that failed may have moved some of them."""
+        objects, name = self.workspace / "objects", self.target_folder(ended.job_id, ended.fence).name
         objects.mkdir(parents=True, exist_ok=True)
         with (
-            open_nested_folder(objects) as folder,
-            open_nested_folder(objects, [name], creates=True) as place,
-            open_nested_folder(self.staging) as root,
+            open_nested_folder(objects) as objects_fd,
+            open_nested_folder(objects, [name], creates=True) as target_fd,
+            open_nested_folder(self.staging) as staging_fd,
         ):
             for file in ended.files:
-                self._move(file.relative_to(self.staging), root, place)
-            os.fsync(place)
-            os.fsync(folder)
-        self._forget_staging(ended)
+                self._move(file.relative_to(self.staging), staging_fd, target_fd)
+            os.fsync(target_fd)
+            os.fsync(objects_fd)
+        self._delete_staging(ended)
 
-    def _move(self, file: Path, root: int, place: int) -> None:
-        """Drop the first part of the path: the attempt's staging directory, named by the fork server."""
+    def _move(self, file: Path, staging_fd: int, target_fd: int) -> None:
+        # The first part of the path is the attempt's staging directory, named by the fork server.
         _, *folders, name = file.parts
-        target = open_folder(place, folders, creates=True)
+        folder_fd = open_folder(target_fd, folders, creates=True)
         try:
-            self._move_name(name, file.parent, root, target)
-            os.fsync(target)
+            self._move_into(folder_fd, name, file.parent, staging_fd)
+            os.fsync(folder_fd)
         finally:
-            os.close(target)
+            os.close(folder_fd)
 
-    def _move_name(self, name: str, folder: Path, root: int, target: int) -> None:
+    def _move_into(self, target: int, name: str, folder: Path, staging_fd: int) -> None:
         try:
-            source = open_beneath(root, folder, os.O_RDONLY | os.O_DIRECTORY)
+            source = open_beneath(staging_fd, folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 move_file(name, name, source_directory=source, target_directory=target)
             finally:
@@ -72,27 +72,24 @@ class Publisher(Struct, frozen=True):
             os.unlink(name, dir_fd=target)
             raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
 
-    def published(self, ended: Ended) -> list[NewFile]:
+    def new_files(self, ended: Ended) -> list[NewFile]:
         new = []
-        for one in ended.published:
-            to = self._target(ended, one.path)
+        for file in ended.published:
+            to = self.target_folder(ended.job_id, ended.fence).joinpath(*file.path.relative_to(self.staging).parts[1:])
             path, size = str(to.relative_to(self.workspace)), to.stat().st_size
-            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5, one.note))
+            new.append(NewFile(file.name or to.name, path, file.role, size, file.sha256, file.md5, file.note))
         return new
 
     def retract(self, ended: Ended) -> None:
         if ended.files:
-            self._forget_staging(ended)
-            shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
+            self._delete_staging(ended)
+            shutil.rmtree(self.target_folder(ended.job_id, ended.fence), ignore_errors=True)
 
-    def _forget_staging(self, ended: Ended) -> None:
+    def _delete_staging(self, ended: Ended) -> None:
         # The fork server leaves the directory to the daemon if files are published from it.
         shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
 
-    def _target(self, ended: Ended, file: Path) -> Path:
-        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self.staging).parts[1:])
-
-    def place(self, job_id: int, fence: int) -> Path:
+    def target_folder(self, job_id: int, fence: int) -> Path:
         return self.workspace / "objects" / f"{job_id}-{fence}"
 
 

@@ -33,26 +33,28 @@ from worker_service.runner.worker_lock import (
 DYING_SECONDS_MOST = 5.0
 _SOON_SECONDS = 0.1
 _SWEEP_SECONDS = 2.0
+_EXIT_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Recovery:
     context: DaemonContext
     clock: Callable[[], float] = boot_clock
+    # Worker id → newest heartbeat, and when this daemon first saw it.
     _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
         known = [*self.context.store.overview.workers(), *self.context.store.overview.absent_workers()]
         others = [worker for worker in known if worker.id != self.context.identity.worker_id]
-        fates = [self._check_worker(worker) for worker in others]
-        there = {worker.id for worker in others}
-        self._beats = {name: seen for name, seen in self._beats.items() if name in there}
+        fates = [self._recover(worker) for worker in others]
+        present = {worker.id for worker in others}
+        self._beats = {worker_id: beat for worker_id, beat in self._beats.items() if worker_id in present}
         if self.context.settings.cluster is None and self.context.store.overview.nodes():
             self.context.store.workers.forget_nodes_of_dead_workers()
         return _SOON_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
 
-    def _check_worker(self, worker: WorkerState) -> Fate:
+    def _recover(self, worker: WorkerState) -> Fate:
         found = decide_fate(self._observe(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
         if found is Fate.GONE:
             # A grandchild may have closed the lock's descriptor; the sweep finds it by marks that it cannot remove.
@@ -114,7 +116,7 @@ class Recovery:
                 try:
                     if pid in self._living_processes(worker):
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
-                        # It exits in a moment; one that hangs in the kernel is checked again next time.
-                        select.select([fd], [], [], 1.0)
+                        # Wait until it has exited. A process that hangs in the kernel is checked again later.
+                        select.select([fd], [], [], _EXIT_SECONDS)
                 finally:
                     os.close(fd)

@@ -1,6 +1,6 @@
 """Write what children report, in few transactions. Pages and checkpoints are written in order, before the outcome.
 
-While the store is unavailable they wait here; above a limit the loop stops reading from the fork server.
+While the store is unavailable, reports wait in memory. Above a limit, the loop stops reading from the fork server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from worker_service.daemon.attempts import Attempt, DaemonContext
 from worker_service.jobs.attempts import Checkpoint, Failure
 from worker_service.jobs.documents import CrawlMemory, Files, QuestionAnswer
 from worker_service.jobs.job import Job
-from worker_service.runner.messages import Asked, Checkpointed, PagesRead
+from worker_service.runner.messages import Asked, Checkpointed, Key, PagesRead
 from worker_service.runner.questions import decode_question
 from worker_service.workspace import file_exists, find_deleted_sources
 
@@ -32,13 +32,13 @@ PATIENCE_SECONDS = 60.0
 REPORT_SECONDS = 0.25
 ASK_SECONDS = 5.0
 BACKLOG_BYTES_MAX = 32 << 20
+# More unwritten bytes than this are written at once: an attempt keeps its slot until its reports are written.
 _URGENT_BYTES = 256 << 10
-"""More is written at once: it delays the end of the attempt, which keeps its slot."""
+# Per transaction, for all attempts together.
 _LINES_AT_ONCE = 500
-"""Per transaction, for all attempts together."""
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
-_BUSY_SECONDS = 0.2
+_WRITE_SECONDS_MAX = 0.2
 _REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
@@ -49,18 +49,18 @@ class CannotLand(StoreError, code="cannot_land"):
 @dataclass(slots=True)
 class Reporter:
     context: DaemonContext
+    # `LocalPool.answer`.
     send_answer: Callable[..., None]
-    """`LocalPool.answer`."""
     patience_seconds: float = PATIENCE_SECONDS
     has_committed: bool = False
-    """Set by a commit on the loop's own store, which the watch does not report."""
+    """True after a commit on the loop's own connection, which the watch for other commits does not notice."""
     _next_at: float = 0.0
     _failing_since: float | None = None
 
     @property
     def is_full(self) -> bool:
-        lines = sum(attempt.lines.characters for attempt in self._attempts)
-        return self._unwritten_bytes + lines > BACKLOG_BYTES_MAX
+        line_characters = sum(attempt.lines.characters for attempt in self._attempts)
+        return self._unwritten_bytes + line_characters > BACKLOG_BYTES_MAX
 
     @property
     def _attempts(self) -> Collection[Attempt]:
@@ -74,11 +74,12 @@ class Reporter:
     def next_at(self) -> float | None:
         if not any(attempt.has_news or attempt.unwritten for attempt in self._attempts):
             return None
-        is_urgent = any(one.question is not None for one in self._attempts) or self._unwritten_bytes > _URGENT_BYTES
+        has_question = any(attempt.question is not None for attempt in self._attempts)
+        is_urgent = has_question or self._unwritten_bytes > _URGENT_BYTES
         return max(0.0 if is_urgent else self._next_at, self.context.store_again_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
-        """Write what is due, and everything about `ending`, whose outcomes come next."""
+        """Write what is due, and all reports of the attempts in `ending`, whose outcomes are written next."""
         now = self.context.monotonic()
         self.context.slots.forget_silent()
         self._drop_stale(now)
@@ -93,7 +94,7 @@ class Reporter:
             while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
                 self._write_progress(left)
             if is_due or any(attempt.unwritten for attempt in ending):
-                self._write_ordered_reports(until=now + _BUSY_SECONDS)
+                self._write_ordered_reports(until=now + _WRITE_SECONDS_MAX)
         except StoreError as error:
             self._postpone(error)
         else:
@@ -109,8 +110,12 @@ class Reporter:
                 self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
 
     def _write_ordered_reports(self, *, until: float) -> None:
-        while self._save_pages() | self._write_heads():
+        while True:
+            has_saved, has_written = self._save_pages(), self._write_first_reports()
+            if not has_saved and not has_written:
+                return
             if self.context.monotonic() > until:
+                # The next turn goes on at once.
                 self._next_at = self.context.monotonic()
                 return
 
@@ -146,31 +151,35 @@ class Reporter:
 
     def _save_pages(self) -> bool:
         batch: list[tuple[Attempt, PagesRead]] = []
-        room, pages = _PAGE_BYTES_AT_ONCE, 0
+        bytes_left, pages = _PAGE_BYTES_AT_ONCE, 0
         for attempt in self._attempts:
             for report in attempt.unwritten:
-                if not isinstance(report, PagesRead) or room <= 0:
+                if not isinstance(report, PagesRead) or bytes_left <= 0:
                     break
                 pages += len(report.pages)
                 if batch and pages > _PAGES_AT_ONCE:
                     break
                 batch.append((attempt, report))
-                room -= sum(len(page.text or "") + len(page.layout or "") for page in report.pages)
+                bytes_left -= sum(len(page.text or "") + len(page.layout or "") for page in report.pages)
         if not batch:
             return False
         try:
             self._save(batch)
         except _REFUSALS:
             # A constraint rejected one of them: save them per attempt to find out which.
-            for key in dict.fromkeys(attempt.key for attempt, _ in batch):
-                self._save_alone([one for one in batch if one[0].key == key])
+            reports: dict[Key, list[tuple[Attempt, PagesRead]]] = {}
+            for attempt, report in batch:
+                reports.setdefault(attempt.key, []).append((attempt, report))
+            for own_reports in reports.values():
+                self._save_alone(own_reports)
         return True
 
-    def _save_alone(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
+    def _save_alone(self, own_reports: list[tuple[Attempt, PagesRead]]) -> None:
         try:
-            self._save(batch)
+            self._save(own_reports)
         except _REFUSALS as error:
-            self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
+            attempt, _ = own_reports[0]
+            self._refuse(attempt, Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
         lost = self.context.quick_store.attempts.save_pages(
@@ -183,15 +192,15 @@ class Reporter:
 
     # ── Checkpoints and questions, one by one ──
 
-    def _write_heads(self) -> bool:
+    def _write_first_reports(self) -> bool:
         has_written = False
         for attempt in self._attempts:
-            head = attempt.unwritten[0] if attempt.unwritten else None
-            if isinstance(head, Checkpointed):
-                self._write_checkpoint(attempt, head)
-            elif isinstance(head, Asked):
-                self._answer(attempt, head)
-            has_written |= isinstance(head, Checkpointed | Asked)
+            first = attempt.unwritten[0] if attempt.unwritten else None
+            if isinstance(first, Checkpointed):
+                self._write_checkpoint(attempt, first)
+            elif isinstance(first, Asked):
+                self._answer(attempt, first)
+            has_written |= isinstance(first, Checkpointed | Asked)
         return has_written
 
     def _write_checkpoint(self, attempt: Attempt, report: Checkpointed) -> None:
@@ -235,7 +244,7 @@ class Reporter:
     def _mark_lost(self, attempt: Attempt | None) -> None:
         if attempt is None:
             return
-        # The store also rejects the lease of a job that was asked to stop; such an attempt is still ours to end.
+        # The store also rejects the lease of a cancelled job, but its attempt still belongs to this worker.
         held = self.context.store.leases.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
             self._mark_cancelled(attempt)

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(settings: Settings, *, drain: bool = False) -> int:
-    """With `drain`, run until no job can run soon."""
+    """Run until a signal stops the daemon. With `drain`, stop when no job can run soon."""
     log = events.begin_logging(settings.log_format)
     with ExitStack() as stack:
         return _run(settings, stack, log, drain=drain)
@@ -73,7 +73,7 @@ def _ensure_descriptors() -> None:
 
 
 def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
-    environ = {**os.environ}
+    environ_at_start = {**os.environ}
     # Install the signal handlers first, so that a signal during startup also shuts down cleanly.
     signals = Signals()
     stack.callback(signals.close)
@@ -103,7 +103,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         notifier,
         is_draining_queue=drain,
         nodes=started.nodes,
-        reload=partial(reload_settings, context, environ),
+        reload=partial(reload_settings, context, environ_at_start),
     )
     # Recovery comes first, so that the jobs it requeues can start in the same turn.
     loop.chores = {
@@ -130,7 +130,7 @@ def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
     # Open the database before creating any folder: without a database, startup must leave nothing behind.
     store = open_as_set(settings, WriteOptions(on_long_wait=partial(_log_locked, log), pauses=WritePauses()))
     stack.callback(store.close)
-    refuse_the_services(settings)
+    refuse_service_database(settings)
     if (fault := read_only_error(settings.database)) is not None:
         raise fault
     store.integrity.ensure_wal_mode()
@@ -193,10 +193,10 @@ def _start_pool(
         if handler.set_aside is not None:
             context.log.warning(events.HANDLER_SET_ASIDE, job_type=job_type, reason=handler.set_aside)
     if settings.cluster is not None:
-        from worker_service.daemon.nodes import nodes_of  # imported only with a cluster
+        from worker_service.daemon.nodes import open_nodes  # imported only with a cluster
 
         driver_staging = cluster_staging_root(settings.workspace, context.identity.worker_id)
-        nodes = nodes_of(context, settings.cluster, local, begin, described, driver_staging)
+        nodes = open_nodes(context, settings.cluster, local, begin, described, driver_staging)
         if nodes is not None:
             children.callback(nodes.pool.ray.close)
             return _StartedPool(nodes.pool, nodes.described(described), known_types, nodes)
@@ -239,11 +239,11 @@ def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
 
 
 def _recover(recovery: Recovery, log: Log) -> float:
-    """After an error, the loop runs recovery again as a chore."""
     try:
         return recovery.run()
     except PagemillError as error:
         log.warning(events.CHORE_FAILED, chore="recovery", reason=str(error))
+        # The loop will run recovery again as a chore.
         return math.inf
 
 
@@ -269,7 +269,7 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
 
 
 def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
-    """Keep all settings if the file has an error. `environ` is the environment at the start."""
+    """Apply the settings that may change; none if the file has an error. `environ` is the environment at the start."""
     before = context.settings
     try:
         fresh = load_settings({"database": str(before.database)}, environ=environ)
@@ -293,13 +293,14 @@ def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
 # ── Database ownership ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def refuse_the_services(settings: Settings) -> None:
+def refuse_service_database(settings: Settings) -> None:
+    """Raise if this process would run the jobs of the installed service as another user."""
     if not settings.is_of_the_service or not settings.database.exists():
         return
     owner = settings.database.stat().st_uid
     if owner != os.geteuid():
         raise ConfigError(
             f"{settings.database} is the service's, and its jobs run as {pwd.getpwuid(owner).pw_name}",
-            "systemctl start "
-            "pagemill; for a queue of your own: --database PATH, or database in ~/.config/pagemill/pagemill.toml",
+            "systemctl start pagemill; for a queue of your own: "
+            "--database PATH, or database in ~/.config/pagemill/pagemill.toml",
         )
