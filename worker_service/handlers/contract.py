@@ -37,9 +37,7 @@ MIB = 1 << 20
 
 class Context(Protocol[P_co]):
     @property
-    def payload(self) -> P_co:
-        pass
-
+    def payload(self) -> P_co: ...
     @property
     def job_type(self) -> str: ...
     @property
@@ -48,17 +46,12 @@ class Context(Protocol[P_co]):
     def account(self) -> str | None: ...
     @property
     def owner(self) -> str: ...
-
     @property
-    def document_id(self) -> int | None:
-        pass
-
+    def document_id(self) -> int | None: ...
     @property
     def generation(self) -> int | None: ...
-
     @property
-    def document(self) -> KnownDocument | None:
-        pass
+    def document(self) -> KnownDocument | None: ...
 
     @property
     def parent_id(self) -> int | None:
@@ -74,7 +67,7 @@ class Context(Protocol[P_co]):
 
     @property
     def keep(self) -> Path:
-        """A directory that outlives attempts, for handlers with a `keep_key`. One attempt at a time has it."""
+        """A directory that outlives attempts, for handlers with a `keep_key`. One attempt at a time can use it."""
 
     @property
     def state(self) -> Any:
@@ -82,11 +75,11 @@ class Context(Protocol[P_co]):
 
     @property
     def idempotency_key(self) -> str:
-        pass
+        """The same for all attempts of the job."""
 
     @property
     def slots(self) -> int:
-        """Attempts that can run at once, here or on nodes; for handlers that split their work."""
+        """Number of attempts that can run at once, here or on cluster nodes."""
 
     def progress(
         self,
@@ -100,7 +93,7 @@ class Context(Protocol[P_co]):
     ) -> None:
         """Report a percentage, or `done` of `total` units (`pages`, `bytes`).
 
-        Calls are cheap. Pass `rate` (units per second) if the handler has a better figure than the average.
+        Pass `rate` (units per second) if the handler has a better figure than the average.
         """
 
     def log(self, line: str) -> None:
@@ -109,7 +102,7 @@ class Context(Protocol[P_co]):
     def cancelled(self) -> bool:
         """Return True once the attempt should end.
 
-        A handler that calls it may finish its piece of work; in any other, `Stopped` is raised.
+        A handler that calls this may finish its piece of work. In any other handler, `Stopped` is raised.
         """
 
     def checkpoint(
@@ -121,25 +114,24 @@ class Context(Protocol[P_co]):
     ) -> None:
         """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record results, in one transaction.
 
-        Returns when the state is sent, before it is written; messages are written in order.
+        The call returns before the transaction. Pages and checkpoints are written in the order of the calls.
         """
 
     def save_page(self, page: PageResult) -> None:
         """Save a page of the job's document, even if the attempt fails later."""
 
-    def save_pages(self, pages: Sequence[PageResult]) -> None:
-        pass
+    def save_pages(self, pages: Sequence[PageResult]) -> None: ...
 
     def ask(self, question: Question[A]) -> A:
-        """Query the database. Takes milliseconds, so ask for many things at once."""
+        """Query the database. Each call takes milliseconds, so ask for many things at once."""
 
 
 class File(Struct, frozen=True):
     path: Path | str
     role: str = ""
-    """original, text, pages, pdf or thumbnail. Empty: not part of a document."""
+    """Role in the job's document: original, text, pages, pdf or thumbnail. Empty for other files."""
     name: str = ""
-    """Name for users; empty uses the name in staging."""
+    """Name that users see. Empty uses the name in staging."""
     sha256: str = ""
     md5: str = ""
     note: str = ""
@@ -147,7 +139,7 @@ class File(Struct, frozen=True):
 
 
 class SameFile(Struct, frozen=True):
-    """A published file, to be published again without a copy."""
+    """A published file that this job publishes again, without a copy."""
 
     file_id: int
     role: str = ""
@@ -161,7 +153,7 @@ class Done(Struct, frozen=True):
     follow_ups: Sequence[NewJob] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
-    """Users should now see this generation of the document."""
+    """True if users should now see this generation of the document."""
 
 
 class HandlerError(Exception):
@@ -180,7 +172,7 @@ class HandlerError(Exception):
 
 
 class Retryable(HandlerError):
-    """Another attempt may succeed. `after` is the minimum delay in seconds; None uses the retry backoff."""
+    """Another attempt may succeed. `after` is its minimum delay in seconds; None uses the retry policy."""
 
     def __init__(
         self, detail: str = "", remedy: str = "", *, after: float | None = None, code: str = "RETRYABLE"
@@ -195,7 +187,7 @@ class Permanent(HandlerError):
 
 
 class Snooze(HandlerError):
-    """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone."""
+    """The job must wait. This costs no attempt. Pass `after` in seconds, or `until` with a time zone."""
 
     def __init__(
         self,
@@ -215,14 +207,14 @@ class Snooze(HandlerError):
 
 
 class MissingDependency(Snooze):
-    """The machine lacks what the job needs, though not what others of its type need. The job is tried again later."""
+    """The machine lacks something that not every job of this type needs. The job is tried again later."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
 class PauseSource(HandlerError):
-    """Start no job of this source for `after` seconds. Costs no attempt."""
+    """The daemon must start no job of this source for `after` seconds. This costs no attempt."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)
@@ -230,11 +222,11 @@ class PauseSource(HandlerError):
 
 
 class Stopped(BaseException):
-    """Raised in a handler that must end and has never called `cancelled()`. Clean up; do not catch it."""
+    """Raised in a handler that must end and has not called `cancelled()`. Clean up, but do not catch it."""
 
 
 class Limits(Struct, frozen=True):
-    """Limits of one attempt. None: the limit of the service itself."""
+    """Limits of one attempt. None uses the limit of the service itself."""
 
     memory_bytes: int | None = 1024 * MIB
     cpu_seconds: int | None = 3600
@@ -248,12 +240,12 @@ class Choices(Struct, frozen=True):
     there: Sequence[str]
     """Values available on this machine."""
     to_get: Mapping[str, str] = field(default_factory=dict)
-    """Other known values, and how to install each. A job that needs one waits."""
+    """Other known values → how to install them. A job that needs one of them waits."""
     called: Mapping[str, str] = field(default_factory=dict)
 
     def closest(self, word: str) -> str | None:
         plain = word.lower().replace("-", "_")
-        known = {**{one.lower(): one for one in (*self.there, *self.to_get)}, **self.called}
+        known = {**{value.lower(): value for value in (*self.there, *self.to_get)}, **self.called}
         # A word of two or three letters is close to many values.
         near = difflib.get_close_matches(plain, known, n=1, cutoff=0.75) if len(plain) > 3 else []
         return known.get(plain) or (known[near[0]] if near else None)
@@ -263,47 +255,46 @@ class Handler(Struct, Generic[P], frozen=True):
     job_type: str
     run: Callable[[Context[P]], Done | None]
     payload: type[P]
-    """Usually a frozen dataclass. A field `pages` is shown to users when the job fails its document."""
+    """Usually a frozen dataclass. Users see the field `pages` if the failure of this job makes its document fail."""
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """Once started, the job fails with MAY_HAVE_RUN instead of running again, unless the handler asks for it."""
+    """Once the handler has started, the job runs again only if the handler raises `Retryable` or `Snooze`."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | Problem | None] | None = None
-    """Returns what this machine lacks to run it, or None. A `Problem` also has the remedy."""
+    """Returns what this machine lacks for this handler, or None. A `Problem` also names the remedy."""
     offers: Callable[[], str | None] | None = None
     """Returns what users can choose from on this machine ("trained data for deu, eng")."""
     choices: Callable[[], Mapping[str, Choices]] | None = None
     """Returns the choices by payload key. Called once, like `missing`."""
     identity: Callable[[], Sequence[str]] | None = None
-    """Returns what its results depend on ("tesseract 5.3.0"). A node without that is not used."""
+    """Returns what the results depend on ("tesseract 5.3.0"). Cluster nodes where this differs are not used."""
     runs_on_cluster: bool = False
-    """Attempts may run on a cluster node: they have no effect but result and pages, and ask only `KnownPages`."""
+    """True if attempts only save pages, return a result and ask `KnownPages`, so that any machine can run them."""
     slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """Opens an original, and returns a function that writes the part for a payload, for attempts on a cluster.
+    """Opens an original, and returns a function that writes the part for a payload to a file. Runs in a sandbox.
 
-    It runs in a sandbox. The function returns False if the attempt needs the whole file; otherwise its only input is
-    `slice`.
+    An attempt on a cluster node gets only this part, as the input `slice`, unless the function returns False.
     """
     environment: Sequence[str] = ()
-    """Names of the only environment variables that it can see."""
+    """Names of the only environment variables that the handler can see."""
     credentials: Sequence[str] = ()
-    """Names or patterns (hook-*) of the only files in $CREDENTIALS_DIRECTORY that it can read."""
+    """Names or patterns (hook-*) of the only files in $CREDENTIALS_DIRECTORY that the handler can read."""
     reads: Sequence[Path] = ()
-    """Paths that it reads besides programs and libraries."""
+    """Readable paths besides programs and libraries."""
     reads_payload: Callable[[P], Sequence[Path]] | None = None
     """Returns more readable paths for one payload. Called in the child before the sandbox is applied."""
     writes: Sequence[Path] = ()
-    """Paths that it writes besides its staging and keep directories."""
+    """Writable paths besides the staging and keep directories."""
     about: Mapping[str, str] = field(default_factory=dict)
     sandbox: Sandbox = "default"
     """`off` is only for the administrator's own programs. In a sandbox, chmod and utime pretend to succeed."""
     reuse: int = 0
-    """Number of attempts that one child serves in turn; for many small, trusted jobs.
+    """Number of attempts that one child process runs in turn, for many small, trusted jobs.
 
-    Variables of the handler survive, attempts can write the keep directories of other keys, and the child starts no
-    programs. Anything that an attempt leaves behind ends the child.
+    Variables keep their values, attempts can write the keep directories of other keys, and the child cannot start
+    programs. If an attempt leaves threads, files or other changes behind, the child ends.
     """
     schema: Mapping[str, object] | None = None
     """JSON Schema of the payload, if its type does not define it."""
@@ -315,8 +306,8 @@ class Handler(Struct, Generic[P], frozen=True):
             raise ValueError(f"{self.job_type}: job_class is cpu or io, not {self.job_class!r}")
         if self.reuse < 0:
             raise ValueError(f"{self.job_type}: reuse is a number of attempts, not {self.reuse}")
-        of_this_machine = (self.reads, self.writes, self.keep_key, self.reads_payload)
-        if self.runs_on_cluster and (self.at_most_once or self.sandbox == "off" or any(of_this_machine)):
+        needs_this_machine = any((self.reads, self.writes, self.keep_key, self.reads_payload))
+        if self.runs_on_cluster and (self.at_most_once or self.sandbox == "off" or needs_this_machine):
             raise ValueError(
                 f"{self.job_type}: runs_on_cluster does not go with at_most_once, sandbox off, reads, writes, "
                 "reads_payload or keep_key: leave one of them out"
@@ -338,7 +329,7 @@ class Family(Struct, frozen=True):
 
     section: str
     make: Callable[[str, Mapping[str, object]], Handler[Any]]
-    """Makes a handler from a key and its table. Raises ValueError about a bad table."""
+    """Makes a handler from a key and its table. Raises ValueError if the table is invalid."""
 
 
 NOTIFY = "notify"
@@ -351,4 +342,4 @@ class Message(Struct, frozen=True):
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
     at: str = ""
-    """When it was composed, in RFC 3339 format."""
+    """Time of the message, in RFC 3339 format."""

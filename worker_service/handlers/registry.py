@@ -23,22 +23,23 @@ Commands = Mapping[str, Mapping[str, object]]
 class LoadedHandlers(Struct, frozen=True):
     handlers: Sequence[Handler[Any]] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Job types that the entry point names and cannot provide → the reason."""
+    """Job type that the entry point cannot provide → the reason."""
 
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
-    """`extra` adds specs that no distribution declares; `path` None: sys.path."""
+    """Search `path`, or sys.path. `extra` adds entry points (module:attribute) that no distribution declares."""
     found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
-    return sorted(found, key=lambda one: (one.name, one.distribution))
+    return sorted(found, key=lambda entry_point: (entry_point.name, entry_point.distribution))
 
 
 def find_in_directory(directory: Path) -> list[EntryPoint]:
-    """Each file is its own distribution, and its `spec` is the path."""
+    """Return an entry point for each file, whose path is its `spec`, and its name its distribution."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
         return []
-    return [EntryPoint(one.stem, str(one), one.name) for one in files if not one.name.startswith(("_", ".", "test_"))]
+    public = [file for file in files if not file.name.startswith(("_", ".", "test_"))]
+    return [EntryPoint(file.stem, str(file), file.name) for file in public]
 
 
 def load(found: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
@@ -49,7 +50,7 @@ def load(found: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
         return LoadedHandlers([offered])
     if isinstance(offered, Iterable):
         handlers = list(offered)
-        if all(isinstance(one, Handler) for one in handlers):
+        if all(isinstance(handler, Handler) for handler in handlers):
             return LoadedHandlers(handlers)
     raise TypeError(f"{found.spec} is {type(offered).__name__}: an entry point names a Handler, several, or a Family")
 
