@@ -1,21 +1,8 @@
-"""The settings table [commands.X]: a program of the user's, its arguments and its permissions.
-
-No shell is involved. In `argv` and `stdin` a placeholder stands for a value of the job:
-
-    {payload.user}      one value; a job without it is rejected
-    {payload.user?}     one or none: if it is null or absent, the argument and its group are left out
-    {payload.ids*}      any number: one argument for each item of a list
-    {payload.ids+}      the same, but at least one
-    {payload.tags:json} as JSON; null becomes `null`, so a ? leaves out only an absent value
-    {payload.word:option}   may begin with -; other values may not
-    {payload}           the whole payload, as JSON
-
-Besides the payload there are {account}, {platform}, {job_type} and {job_id}. An argument that is a list is a group:
-["--limit", "{payload.limit?}"] is passed as a whole or not at all. {{word}} stands for the literal text {word}.
-"""
+"""The settings table [commands.X]: a program of the user's, its arguments and its permissions. No shell is involved."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -28,7 +15,17 @@ from worker_service.base.errors import ConfigError
 from worker_service.base.suggestions import nearest
 from worker_service.settings.value_types import WHOLE_SECONDS, Jobs, ValueType, YesNo, read_struct
 
-_OF_THE_JOB = ("account", "platform", "job_type", "job_id")
+_JOB_FIELDS = ("account", "platform", "job_type", "job_id")
+# In `argv` and `stdin`, a placeholder stands for a value of the job:
+#     {payload.user}        one value; a job without it is rejected
+#     {payload.user?}       one or none: if it is null or absent, the argument and its group are left out
+#     {payload.ids*}        any number: one argument for each item of a list
+#     {payload.ids+}        the same, but at least one
+#     {payload.tags:json}   as JSON; null becomes `null`, so a ? leaves out only an absent value
+#     {payload.word:option} may begin with -; other values may not
+#     {payload}             the whole payload, as JSON
+#     {{word}}              the literal text {word}
+# An argument that is a list is a group: ["--limit", "{payload.limit?}"] is passed as a whole or not at all.
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")
 _PLACEHOLDER = re.compile(r"(\w+)((?:\.[\w-]+)*)(?::(json|option))?([?*+]?)")
 _SIZE = re.compile(r"(\d{1,9})\s*([MGT])(i?)B")
@@ -55,10 +52,10 @@ class Placeholder(Struct, frozen=True):
             if self.count in ("", "+"):
                 raise PlaceholderError(f"{self.name} is {'null' if is_null else 'absent'}, and the program takes it")
             return []
-        several = found if self.count in ("*", "+") and isinstance(found, list) else [found]
-        if not several and self.count == "+":
+        values = found if self.count in ("*", "+") and isinstance(found, list) else [found]
+        if not values and self.count == "+":
             raise PlaceholderError(f"{self.name} is an empty list, and the program takes at least one")
-        return [self._text(one) for one in several]
+        return [self._text(value) for value in values]
 
     def _find_value(self, job: Mapping[str, object]) -> object:
         value: object = job
@@ -72,10 +69,10 @@ class Placeholder(Struct, frozen=True):
         elif self.form == "json" or self.name == "payload" or isinstance(value, bool | int | float):
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         else:
-            what = "null" if value is None else "a list" if isinstance(value, list) else "an object"
-            raise PlaceholderError(f"{self.name} is {what}, and the program takes one value there")
-        # No argument can contain these.
-        if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
+            kind = "null" if value is None else "a list" if isinstance(value, list) else "an object"
+            raise PlaceholderError(f"{self.name} is {kind}, and the program takes one value there")
+        # No argument can contain NUL or surrogates.
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise PlaceholderError(f"{self.name} holds characters that cannot be passed to a program")
         return text
 
@@ -85,11 +82,11 @@ class Template(Struct, frozen=True):
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        filled = [""]
+        arguments = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
-            filled = [before + value for before in filled for value in values]
-        return filled
+            arguments = [argument + value for argument in arguments for value in values]
+        return arguments
 
     @property
     def may_be_option(self) -> bool:
@@ -110,14 +107,14 @@ def _parse_argv(raw: object, label: str, _: Path) -> tuple[tuple[Template, ...],
     path = raw[0]
     if not isinstance(path, str) or not path.startswith("/") or _BRACES.search(path):
         raise ConfigError(f"{label} begins with the program's full path, without placeholders, not {path!r}")
-    return tuple(_parse_group(one, label) for one in raw)
+    return tuple(_parse_group(group, label) for group in raw)
 
 
 def _parse_group(raw: object, label: str) -> tuple[Template, ...]:
     texts: list[Any] = raw if isinstance(raw, list) else [raw]
-    if not texts or not all(isinstance(one, str) and "\0" not in one for one in texts):
+    if not texts or not all(isinstance(text, str) and "\0" not in text for text in texts):
         raise ConfigError(f"{label}: {raw!r} is no argument", "write a text, or a list of texts that belong together")
-    return tuple(_parse_template(one, label) for one in texts)
+    return tuple(_parse_template(text, label) for text in texts)
 
 
 def _parse_stdin(raw: object, label: str, _: Path) -> Template:
@@ -128,7 +125,7 @@ def _parse_stdin(raw: object, label: str, _: Path) -> Template:
 
 def _parse_template(text: str, label: str) -> Template:
     template = Template(text, tuple(part for part in _parse_parts(text, label) if part))
-    if sum(one.count in ("*", "+") for one in template.placeholders) > 1:
+    if sum(placeholder.count in ("*", "+") for placeholder in template.placeholders) > 1:
         raise ConfigError(f"{label}: {text!r} has two lists, and only one can be spread in an argument")
     return template
 
@@ -151,9 +148,9 @@ def _parse_placeholder(text: str, label: str) -> Placeholder:
             "number) or + (at least one), or before these :json or :option",
         )
     first, keys, form, count = found[1], found[2], found[3] or "", found[4]
-    if first != "payload" and (first not in _OF_THE_JOB or keys):
-        near = nearest(first, ("payload", *_OF_THE_JOB))
-        every = f"there are {{payload}}, {{payload.KEY}}, {{{'}, {'.join(_OF_THE_JOB)}}}."
+    if first != "payload" and (first not in _JOB_FIELDS or keys):
+        near = nearest(first, ("payload", *_JOB_FIELDS))
+        every = f"there are {{payload}}, {{payload.KEY}}, {{{'}, {'.join(_JOB_FIELDS)}}}."
         known = f"did you mean {{{near}{keys if near == 'payload' else ''}}}?" if near else every
         raise ConfigError(f"{label}: {{{text}}} is not known: {known} To pass it as it is: {{{{{text}}}}}")
     if first == "payload" and not keys and (form or count):
@@ -195,19 +192,19 @@ _Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
 
 class Program(Struct, frozen=True):
     argv: Annotated[tuple[tuple[Template, ...], ...], _ARGV]
-    """Groups are passed or left out as a whole."""
+    """Groups of arguments. A group is passed as a whole or not at all."""
     stdin: Annotated[Template | None, _STDIN] = None
-    """One line per value of a list."""
+    """If a value is a list, the program gets a line for each item."""
     timeout: Annotated[int, WHOLE_SECONDS] = 3600
     memory: Annotated[int | None, _MEMORY] = None
     files: Annotated[
         tuple[_Pattern, ...] | None,
         Meta(description='a list of patterns of files in the job\'s directory, such as ["*.json", "media/*"]'),
     ] = None
-    """Files to publish; * also matches /. None: all but hidden files."""
+    """Files to publish; * also matches /. None stands for all but hidden files."""
     done: _ExitCodes = (0,)
     retry: _ExitCodes = ()
-    """Before `permanent`. Codes that no setting names are retried."""
+    """These take precedence over `permanent`. Codes that are not listed anywhere are retried."""
     permanent: _ExitCodes = ()
     env: Annotated[
         tuple[_Variable, ...],
@@ -218,7 +215,7 @@ class Program(Struct, frozen=True):
     read: _FullPaths = ()
     write: _FullPaths = ()
     network: YesNo = False
-    """Limits a sandbox; outside one there is always a network."""
+    """Only for programs in a sandbox; others always have network access."""
     job_class: Annotated[Literal["io", "cpu"], Meta(description="io or cpu")] = field(default="io", name="class")
     max_running: Jobs | None = None
     at_most_once: YesNo = False
@@ -231,32 +228,32 @@ class Program(Struct, frozen=True):
         templates = [template for group in self.argv for template in group]
         templates += [] if self.stdin is None else [self.stdin]
         schema: dict[str, Any] = {"type": "object"}
-        for one in [placeholder for template in templates for placeholder in template.placeholders]:
-            first, *keys = one.name.split(".")
-            if first != "payload" or one.count not in ("", "+"):
+        for placeholder in [placeholder for template in templates for placeholder in template.placeholders]:
+            first, *keys = placeholder.name.split(".")
+            if first != "payload" or placeholder.count not in ("", "+"):
                 continue
-            at = schema
+            inner = schema
             for key in keys:
-                at["required"] = sorted({*at.get("required", ()), key})
-                at = at.setdefault("properties", {}).setdefault(key, {})
-            if keys and one.form != "json":
-                at["not"] = {"type": "null"}
+                inner["required"] = sorted({*inner.get("required", ()), key})
+                inner = inner.setdefault("properties", {}).setdefault(key, {})
+            if keys and placeholder.form != "json":
+                inner["not"] = {"type": "null"}
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
         """`job` has the keys payload, account, platform, job_type and job_id."""
         arguments: list[str] = []
         for group in self.argv:
-            filled = [_not_options(template, template.arguments(job)) for template in group]
+            filled = [_refuse_options(template, template.arguments(job)) for template in group]
             if all(filled):
-                arguments += [argument for several in filled for argument in several]
+                arguments += itertools.chain.from_iterable(filled)
         return arguments
 
     def input(self, job: Mapping[str, object]) -> str:
         return "" if self.stdin is None else "".join(f"{line}\n" for line in self.stdin.arguments(job))
 
 
-def _not_options(template: Template, arguments: list[str]) -> list[str]:
+def _refuse_options(template: Template, arguments: list[str]) -> list[str]:
     for argument in arguments:
         if argument.startswith("-") and not template.may_be_option:
             raise PlaceholderError(

@@ -1,7 +1,7 @@
 """The settings and where each comes from: a flag, a WORKER_* variable, the TOML file, or the default.
 
-Each is declared once, as an attribute of `Settings`. Handlers declare theirs in light modules, imported only if a key
-is not ours.
+Each setting is declared once, as an attribute of `Settings`. Handlers declare their own in light modules, which are
+imported only if a key is not found here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from worker_service.base.errors import ConfigError
-from worker_service.settings import value_types as kinds
+from worker_service.settings import value_types
 from worker_service.settings.value_types import Setting, ValueType, format_seconds
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
         return {}
     from worker_service.settings.commands import read_program  # imported only if there are commands
 
-    tables = kinds.read_table(raw, f"{label}: commands")
+    tables = value_types.read_table(raw, f"{label}: commands")
     for name, table in tables.items():
         if not name.isprintable() or not 0 < len(name) <= 100:
             raise ConfigError(f"{label}: {name!r} is not the name of a job type")
-        read_program(kinds.read_table(table, f"{label}: commands.{name}"), f"{label}: commands.{name}")
+        read_program(value_types.read_table(table, f"{label}: commands.{name}"), f"{label}: commands.{name}")
     return tables
 
 
@@ -75,7 +75,7 @@ def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
         return None
     from worker_service.settings.cluster import Cluster  # imported only with a cluster
 
-    return kinds.read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
+    return value_types.read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
 
 
 def _parse_proxy(raw: object, label: str, _: Path) -> TrustedProxy | None:
@@ -83,15 +83,19 @@ def _parse_proxy(raw: object, label: str, _: Path) -> TrustedProxy | None:
         return None
     from worker_service.settings.trusted_proxy import TrustedProxy  # imported only with a proxy
 
-    return kinds.read_struct(TrustedProxy, raw, label)
+    return value_types.read_struct(TrustedProxy, raw, label)
+
+
+def _show_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
+    return {owner: hide_secrets(address) for owner, address in addresses.items()}
 
 
 def _show_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:
-    return {one.name: f"{', '.join(one.when)}: {hide_secrets(one.to)}" for one in rules}
+    return {rule.name: f"{', '.join(rule.when)}: {hide_secrets(rule.to)}" for rule in rules}
 
 
 def _show_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
-    return {one.name: f"{one.cron} ({one.zone}): {one.what}" for one in schedules}
+    return {schedule.name: f"{schedule.cron} ({schedule.zone}): {schedule.what}" for schedule in schedules}
 
 
 def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
@@ -114,81 +118,85 @@ Limits = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Settings:
-    database = Setting(kinds.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
-    workspace = Setting(kinds.DIRECTORY, None, "directory of the published files", otherwise="beside the database")
-    payload_bytes_max = Setting(
-        kinds.PAYLOAD_BYTES, 1_048_576, "maximum size of a payload in bytes; run `pagemill init` after a change"
+    database = Setting(value_types.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
+    workspace = Setting(
+        value_types.DIRECTORY, None, "directory of the published files", otherwise="beside the database"
     )
-    concurrency = Setting(kinds.SLOTS, None, "maximum number of running `cpu` jobs", otherwise="the number of cores")
+    payload_bytes_max = Setting(
+        value_types.PAYLOAD_BYTES, 1_048_576, "maximum size of a payload in bytes; run `pagemill init` after a change"
+    )
+    concurrency = Setting(
+        value_types.SLOTS, None, "maximum number of running `cpu` jobs", otherwise="the number of cores"
+    )
     io_concurrency = Setting(
-        kinds.SLOTS,
+        value_types.SLOTS,
         4,
         "maximum number of running `io` jobs, such as your programs and downloads",
         otherwise="as `concurrency` if that is set, else 4",
     )
     types = Setting(
-        kinds.TYPES,
+        value_types.TYPES,
         [],
         "job types that this daemon claims; with `!`, job types that it leaves to others. `@commands` stands for every "
         "`[commands.TYPE]`. The systemd units set it",
         otherwise="all",
     )
     poll_interval_seconds = Setting(
-        kinds.INTERVAL, "5s", "how often to look for new jobs in case a notification was missed"
+        value_types.INTERVAL, "5s", "how often to look for new jobs in case a notification was missed"
     )
     heartbeat_interval_seconds = Setting(
-        kinds.INTERVAL, "30s", "interval between heartbeats; shortened automatically if `orphan_after` is short"
+        value_types.INTERVAL, "30s", "interval between heartbeats; shortened automatically if `orphan_after` is short"
     )
     orphan_after_seconds = Setting(
-        kinds.WHOLE_SECONDS,
+        value_types.WHOLE_SECONDS,
         "5m",
         "time without a heartbeat after which a worker counts as dead; at least two heartbeat intervals",
     )
-    recovery_interval_seconds = Setting(kinds.INTERVAL, "60s", "how often to look for jobs of dead workers")
+    recovery_interval_seconds = Setting(value_types.INTERVAL, "60s", "how often to look for jobs of dead workers")
     grace_period_seconds = Setting(
-        kinds.TIME_FROM_ZERO,
+        value_types.TIME_FROM_ZERO,
         "30s",
         "how long a stopping daemon waits for running jobs; less than `TimeoutStopSec` of the unit",
     )
     unknown_type_grace_seconds = Setting(
-        kinds.TIME_FROM_ONE,
+        value_types.TIME_FROM_ONE,
         "24h",
         "time after which a job fails with `UNKNOWN_TYPE` if no running daemon has a handler for its type; at least so "
         "long after the daemon's start",
     )
     queued_patience_seconds = Setting(
-        kinds.TIME_FROM_ZERO,
+        value_types.TIME_FROM_ZERO,
         "10m",
         "time after which a new request takes over a document whose reading has not started",
     )
     indexing_patience_seconds = Setting(
-        kinds.TIME_FROM_ZERO,
+        value_types.TIME_FROM_ZERO,
         "45m",
         "time without a new page after which a new request takes over a document that is being read",
     )
     owner_policy = Setting(
-        kinds.one_of("replace", "queue", "off"),
+        value_types.one_of("replace", "queue", "off"),
         "replace",
         "when an owner starts or resumes a batch: `replace`: the owner's other active batches wait, and resume when it "
         "has ended; `queue`: it waits until they have ended; `off`: all run at the same time",
     )
     sandbox = Setting(
-        kinds.one_of("strict", "best-effort", "off"),
+        value_types.one_of("strict", "best-effort", "off"),
         "strict",
         "`strict`; `best-effort`: as much as the kernel supports; `off`",
     )
     log_format = Setting(
-        kinds.one_of("auto", "console", "json", "journal"),
+        value_types.one_of("auto", "console", "json", "journal"),
         "auto",
         "`console`, `json` or `journal`; `auto`: console on a terminal, journal under systemd, otherwise json",
     )
     handlers_dir = Setting(
-        kinds.DIRECTORY,
+        value_types.DIRECTORY,
         "/etc/pagemill/handlers",
         "directory of handler files: each `NAME.py` defines `handler` or `handlers`; read when the daemon starts",
     )
     limits = Setting(
-        kinds.LIMITS,
+        value_types.LIMITS,
         {},
         "maximum number of running jobs over all daemons, by `type`, `class` or `owner`",
         table="[limits.KIND]",
@@ -199,8 +207,8 @@ class Settings:
         "your own programs, by job type",
         table="[commands.TYPE]",
     )
-    retries = Setting(kinds.RETRIES, {}, "retry policy of a job type", table="[retries.TYPE]")
-    zone = Setting(kinds.ZONE, "UTC", "time zone of `enqueue --once-per`, and of schedules without one")
+    retries = Setting(value_types.RETRIES, {}, "retry policy of a job type", table="[retries.TYPE]")
+    zone = Setting(value_types.ZONE, "UTC", "time zone of `enqueue --once-per`, and of schedules without one")
     schedule = Setting(
         ValueType("a list of tables", _parse_schedules, _show_schedules),
         [],
@@ -208,13 +216,13 @@ class Settings:
         table="[[schedule]]",
     )
     schedule_in_daemon = Setting(
-        kinds.YES_NO,
+        value_types.YES_NO,
         False,
         "the daemon starts scheduled work itself, without cron or `pagemill-schedule.timer`",
         otherwise="`false`",
     )
     prune = Setting(
-        kinds.PRUNE,
+        value_types.PRUNE,
         {},
         "age at which ended jobs, by status, and log lines are deleted; `never` keeps them",
         otherwise="90d; logs 30d",
@@ -236,28 +244,28 @@ class Settings:
         table="[[notify]]",
     )
     addresses = Setting(
-        ValueType("a table", _parse_addresses, lambda written: {one: hide_secrets(to) for one, to in written.items()}),
+        ValueType("a table", _parse_addresses, _show_addresses),
         {},
         'address of each owner, for a `[[notify]]` with `to = "owner"`',
         table="[addresses]",
     )
     notify_allow = Setting(
-        kinds.WORDS,
+        value_types.WORDS,
         [],
         "addresses to which every user may have the end of a batch reported, besides his or her own: "
         "`mailto:*@example.com`; `*` stands for a name, without any of `/@?#%:,;`",
         otherwise="none",
     )
     notify_old_after_seconds = Setting(
-        kinds.INTERVAL, "1h", "waiting time of a job after which `queue.old` notifications are sent"
+        value_types.INTERVAL, "1h", "waiting time of a job after which `queue.old` notifications are sent"
     )
 
     web_listen = Setting(
-        kinds.LISTEN,
+        value_types.LISTEN,
         "127.0.0.1:8470",
         "address and port, or path of a Unix socket, of `pagemill serve`: [http.md](http.md)",
     )
-    web_urls = Setting(kinds.URLS, [], "public addresses of the web page, such as a proxy's", otherwise="none")
+    web_urls = Setting(value_types.URLS, [], "public addresses of the web page, such as a proxy's", otherwise="none")
     proxy = Setting(
         ValueType(
             "a proxy that signs users in", _parse_proxy, lambda proxy: "" if proxy is None else proxy.as_setting()
@@ -268,32 +276,32 @@ class Settings:
         table="[proxy]",
     )
     web_origins = Setting(
-        kinds.URLS,
+        value_types.URLS,
         [],
         "other web pages that may call the API with a token: [http.md](http.md#pages-of-your-own)",
         otherwise="none",
     )
     web_endpoints = Setting(
-        kinds.list_of("mcp", "openwebui", "docling", "tika", "opencontracts"),
+        value_types.list_of("mcp", "openwebui", "docling", "tika", "opencontracts"),
         [],
         "further endpoints to serve: `mcp` for [assistants](assistants.md), the others for [programs made for other "
         "converters](converters.md)",
         otherwise="none",
     )
     embeddings = Setting(
-        kinds.EMBEDDINGS,
+        value_types.EMBEDDINGS,
         "off",
         "search by [meaning](documents.md#search-by-meaning): `bundled` uses the model of the extra `semantic`, an "
         "address an OpenAI-compatible server, with the credential `embeddings-key` if it needs one",
     )
-    embeddings_model = Setting(kinds.MODEL, "", "the embedding model of that server", otherwise="none")
+    embeddings_model = Setting(value_types.MODEL, "", "the embedding model of that server", otherwise="none")
     passage_tokens = Setting(
-        kinds.PASSAGE_TOKENS, 400, "maximum length of a [passage](documents.md#passages), in tokens (estimated)"
+        value_types.PASSAGE_TOKENS, 400, "maximum length of a [passage](documents.md#passages), in tokens (estimated)"
     )
     passage_overlap = Setting(
-        kinds.OVERLAP_TOKENS, 0, "maximum number of tokens that a passage repeats of the one before it"
+        value_types.OVERLAP_TOKENS, 0, "maximum number of tokens that a passage repeats of the one before it"
     )
-    upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "maximum size of an uploaded file in bytes")
+    upload_bytes_max = Setting(value_types.FILE_BYTES, 2_000_000_000, "maximum size of an uploaded file in bytes")
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
@@ -302,12 +310,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         # Plain attributes, because the main loop reads some of them in every turn.
-        declared = {name: one for name, one in vars(Settings).items() if isinstance(one, Setting)}
-        vars(self).update({name: self.values[one.key] for name, one in declared.items()})
+        declared = {name: setting for name, setting in vars(Settings).items() if isinstance(setting, Setting)}
+        vars(self).update({name: self.values[setting.key] for name, setting in declared.items()})
 
     @property
     def is_of_the_service(self) -> bool:
-        """True if the database is the service's only because no other was configured."""
+        """True if the database is the installed service's, because no other was configured."""
         return self.origins["database"] == _SERVICE
 
     @property
@@ -315,7 +323,9 @@ class Settings:
         if self.web_urls:
             return self.web_urls[0]
         return (
-            "http://localhost" if isinstance(self.web_listen, Path) else f"http://{kinds.LISTEN.write(self.web_listen)}"
+            "http://localhost"
+            if isinstance(self.web_listen, Path)
+            else f"http://{value_types.LISTEN.write(self.web_listen)}"
         )
 
     @property
@@ -340,24 +350,24 @@ class Settings:
     @property
     def wanted_limits(self) -> Limits:
         """Return kind → name → limit. `limits.type` overrides a command's `max_running`."""
-        most_of = {name: table.get("max_running") for name, table in self.commands.items()}
-        of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
+        max_running = {name: table.get("max_running") for name, table in self.commands.items()}
+        command_limits = {name: most for name, most in max_running.items() if isinstance(most, int)}
         return {
-            "type": {**of_commands, **self.limits.get("type", {})},
+            "type": {**command_limits, **self.limits.get("type", {})},
             "class": dict(self.limits.get("class", {})),
             "owner": dict(self.limits.get("owner", {})),
             "payload": {"bytes": self.payload_bytes_max},
         }
 
     def limit_differences(self, written: Limits) -> Iterator[str]:
-        """Yield such as `type ocr_pages: 2 in the database, 4 in these settings`."""
+        """Yield texts such as `type ocr_pages: 2 in the database, 4 in these settings`."""
         wanted = self.wanted_limits
         for kind in sorted(written.keys() | wanted.keys()):
-            there, here = written.get(kind, {}), wanted.get(kind, {})
-            for name in sorted(there.keys() | here.keys()):
-                if there.get(name) != here.get(name):
-                    was, now = (most.get(name, "no limit") for most in (there, here))
-                    yield f"{kind} {name}: {was} in the database, {now} in these settings"
+            old, new = written.get(kind, {}), wanted.get(kind, {})
+            for name in sorted(old.keys() | new.keys()):
+                old_limit, new_limit = old.get(name, "no limit"), new.get(name, "no limit")
+                if old_limit != new_limit:
+                    yield f"{kind} {name}: {old_limit} in the database, {new_limit} in these settings"
 
     def describe_values(self) -> Iterator[tuple[str, str, str]]:
         """Yield (key, value as in the TOML file, origin)."""
@@ -369,13 +379,13 @@ class Settings:
                 yield key + name, text, self.origins.get(key + name, origin)
 
     def hand_to_handlers(self) -> None:
-        """Export them as variables: a child gets the ones that its handler declares."""
+        """Export the settings of handlers as variables. A child gets those that its handler declares."""
         given = [key for key in self.values.keys() - _OWN.keys() if self.origins[key] != "default"]
         every = every_setting() if given else {}
         os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
 
 
-_OWN = kinds.find_settings(Settings)
+_OWN = value_types.find_settings(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
@@ -384,9 +394,9 @@ def every_setting() -> dict[str, Setting[Any]]:
     every = dict(_OWN)
     for point in entry_points(HANDLERS_SETTINGS):
         try:
-            declared = kinds.find_settings(point.load())
+            declared = value_types.find_settings(point.load())
         except Exception as error:
-            # Do not skip it: one of its settings may keep jobs away from something.
+            # Do not ignore the error: one of these settings may keep jobs away from something.
             raise ConfigError(
                 f"the settings that {point.spec} declares cannot be read: {error}", "mend it or uninstall it"
             ) from error
@@ -394,6 +404,14 @@ def every_setting() -> dict[str, Setting[Any]]:
             raise ConfigError(f"the setting {key} of {point.spec} is another one's, too", "uninstall one of them")
         every |= declared
     return every
+
+
+class _Source(NamedTuple):
+    raw: Any
+    """None if the source does not set the key."""
+    origin: str
+    directory: Path
+    """The base of relative paths."""
 
 
 def load_settings(
@@ -405,16 +423,18 @@ def load_settings(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, setting in _declared(environ, from_file, file).items():
-        places = [
-            ((flags or {}).get(key) or None, setting.flag, directory),
-            (None if setting.table else environ.get(setting.variable) or None, setting.variable, directory),
-            (from_file.get(key), str(file), directory if file is None else file.parent),
-        ]
-        if key == "cluster" and isinstance(places[-1][0], dict) and places[1][0]:
+        from_flag = _Source((flags or {}).get(key) or None, setting.flag, directory)
+        variable = None if setting.table else environ.get(setting.variable) or None
+        table = from_file.get(key)
+        if key == "cluster" and variable is not None and isinstance(table, dict):
             # The variable has only the address; keep the rest of the table.
-            places[1] = ({**places[-1][0], "address": places[1][0]}, *places[1][1:])
-        given = [place for place in places if place[0] is not None]
-        raw, origins[key], base = given[0] if given else (setting.default, "default", directory)
+            from_variable = _Source({**table, "address": variable}, setting.variable, directory)
+        else:
+            from_variable = _Source(variable, setting.variable, directory)
+        in_file = _Source(table, str(file), directory if file is None else file.parent)
+        default = _Source(setting.default, "default", directory)
+        given = [source for source in (from_flag, from_variable, in_file) if source.raw is not None]
+        raw, origins[key], base = (*given, default)[0]
         values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origins[key]})", base)
     if origins["database"] == "default":
         values["database"] = _default_database(environ, directory, is_shared=is_shared)
@@ -426,16 +446,18 @@ def load_settings(
         # The processors that this process may use.
         values["concurrency"] = len(os.sched_getaffinity(0))
     elif origins["io_concurrency"] == "default" and values["concurrency"]:
-        # A user who sets only one number, as in the original proposal, means it for scrapers and downloads as well.
+        # A user who sets only one number means it for all jobs.
         values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
-    values["schedule"] = tuple(replace(one, zone=one.zone or values["zone"]) for one in values["schedule"])
+    values["schedule"] = tuple(
+        replace(schedule, zone=schedule.zone or values["zone"]) for schedule in values["schedule"]
+    )
     values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
         # A short `orphan_after` alone must not be an error.
         values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
     _refuse_slow_heartbeat(values["heartbeat_interval"], values["orphan_after"])
-    pruned = kinds.read_table(from_file.get("prune", {}), "prune")
-    origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in pruned}
+    pruned = value_types.read_table(from_file.get("prune", {}), "prune")
+    origins |= {f"prune.{kind}": "default" for kind in values["prune"] if kind not in pruned}
     return Settings(values, origins, file)
 
 
@@ -452,7 +474,7 @@ def _declared(
         if key not in every:
             near = did_you_mean(key, every, f"the settings are {', '.join(every)}", 0.5)
             raise ConfigError(f"{file}: there is no setting {key!r}", near)
-    # Other programs have WORKER_ variables too, so report only those that nearly match one of ours.
+    # Other programs have WORKER_ variables, too: report only variables that are nearly the name of a setting.
     words = {name.removeprefix("WORKER_"): name for name in {*_variables(every), _FILE_VARIABLE}}
     for name in sorted(variables - _variables(every)):
         if near := nearest(name.removeprefix("WORKER_"), words, 0.75):
@@ -482,7 +504,7 @@ def _refuse_slow_heartbeat(heartbeat: float, orphan_after: int) -> None:
 
 
 def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None, dict[str, object], bool]:
-    """Return the file, its contents, and whether it is the service's, for lack of a nearer one."""
+    """Return the file, its contents, and whether it is the installed service's, for lack of a nearer file."""
     if (file := _settings_file(environ, directory)) is not None:
         return file, _table_of(file), False
     file = SERVICE_CONFIGURATION / "pagemill.toml"
@@ -515,7 +537,7 @@ def _settings_file(environ: Mapping[str, str], directory: Path) -> Path | None:
         places.append(_first_path(given))
     elif is_checkout(directory):
         places.append(directory / "var")
-    places.append(_xdg(environ, "XDG_CONFIG_HOME", ".config"))
+    places.append(own_configuration(environ))
     # Not Path.exists: it raises if a service may not look there, as in a home directory that its unit hides.
     return next((file for place in places if os.path.exists(file := place / "pagemill.toml")), None)  # noqa: PTH110
 

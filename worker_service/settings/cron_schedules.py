@@ -36,7 +36,7 @@ from worker_service.settings.value_types import (
 JOB, CRAWL, BATCH = "job", "crawl", "batch"
 LATE = timedelta(minutes=5)
 
-_MISSED_SEEN = 1000
+_SLOTS_ENOUGH = 1000
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
@@ -117,15 +117,15 @@ class Schedule(Struct, frozen=True):
     zone: Annotated[str, ZONE] = ""
     owner: Text = ""
     priority: Annotated[int, Meta(ge=1, le=10, description="1 (highest) to 10 (lowest)")] = 7
-    """Jobs that a user waits for run first."""
+    """By default lower than the priority of users' jobs."""
     missed: Annotated[str, one_of("skip", "once", "all")] = "once"
-    """`once` creates the newest missed slot."""
+    """`once` creates a job only for the newest missed slot."""
     missed_most: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 10
-    """Number of newest slots that `all` creates."""
+    """For `all`: jobs are created only for this many of the newest missed slots."""
     job: Annotated[NewJob | None, _JOB] = None
     crawl: Annotated[object, _ANYTHING] = None
     batch: Annotated[object, _ANYTHING] = None
-    """`services` parses these two, when the schedule is begun."""
+    """`crawl` and `batch` are checked only when they start."""
 
     @property
     def word(self) -> str:
@@ -133,7 +133,7 @@ class Schedule(Struct, frozen=True):
 
     @property
     def when(self) -> str:
-        """Return such as `Every 15 minutes` or `At 06:00 on Monday`."""
+        """Return a text such as `Every 15 minutes` or `At 06:00 on Monday`."""
         cron = _WORDS.get(self.cron, self.cron)
         if steps := _EVERY_MINUTES.fullmatch(cron):
             return f"Every {counted(int(steps[1]), 'minute')}"
@@ -143,7 +143,7 @@ class Schedule(Struct, frozen=True):
 
     @property
     def plan(self) -> str:
-        """Identifies the sequence of slots: another plan makes it another schedule."""
+        """Return a text that identifies the sequence of slots. A schedule with another plan counts as new."""
         return f"{self.cron} {self.zone}"
 
     @property
@@ -154,7 +154,7 @@ class Schedule(Struct, frozen=True):
             return f"batch of {counted(len(self.batch), 'source')}"
         source = getattr(self, self.word)
         texts = source.values() if isinstance(source, Mapping) else [source]
-        return f"{self.word} {next((one for one in texts if isinstance(one, str)), '')}".rstrip()
+        return f"{self.word} {next((text for text in texts if isinstance(text, str)), '')}".rstrip()
 
 
 def cron_every(length: str) -> str:
@@ -188,18 +188,18 @@ def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
 
 
 def slots_between(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], bool]:
-    """Return the slots after `after` up to `now`, and whether these are all. Of very many, return the newest."""
+    """Return the slots after `after` up to `now`, or, if there are very many, the newest and False."""
     span = timedelta(hours=1)
     while True:
         begin = max(after, now - span)
         found = list(takewhile(lambda slot: slot <= now, slots(schedule, begin)))
-        if begin == after or len(found) > _MISSED_SEEN:
+        if begin == after or len(found) > _SLOTS_ENOUGH:
             return found, begin == after
         span *= 8
 
 
 def choose_slots(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequence[datetime]:
-    """Return the due slots that create something. A slot is missed if it was not seen within `LATE`."""
+    """Return the due slots for which jobs are created. A slot older than `LATE` counts as missed."""
     in_time = [slot for slot in due if now - slot <= LATE]
     missed = due[: len(due) - len(in_time)]
     if schedule.missed == "skip":
@@ -221,9 +221,10 @@ def fill_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
 def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
     if not isinstance(raw, list):
         raise ConfigError(f"{label} is a list of tables, each headed [[schedule]], not {raw!r}")
-    tables = enumerate(raw, 1)
-    schedules = tuple(read_schedule(read_table(one, label), f"{label}: number {number}") for number, one in tables)
-    names = [one.name for one in schedules]
+    schedules = tuple(
+        read_schedule(read_table(table, label), f"{label}: number {number}") for number, table in enumerate(raw, 1)
+    )
+    names = [schedule.name for schedule in schedules]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{label}: two are called {name!r}: what has run is remembered by the name")

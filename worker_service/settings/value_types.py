@@ -40,11 +40,11 @@ Listen = tuple[str, int] | Path
 
 class ValueType(Struct, Generic[T], frozen=True):
     what: str
-    """Valid values; ends the error message."""
+    """Valid values, as the end of an error message: `a length of time such as 5m`."""
     parse: Callable[[object, str, Path], T]
     """Takes a raw value, a label for errors and the base of relative paths."""
     write: Callable[[T], str | Mapping[str, str]] = str
-    """Formats a value for `config show`; a table has one entry per line."""
+    """Formats a value for `config show`. A table has one entry per line."""
 
     def read(self, raw: object, label: str, base: Path = Path()) -> T:
         try:
@@ -55,11 +55,11 @@ class ValueType(Struct, Generic[T], frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Setting(Generic[T]):
-    """On an instance, the attribute is the value."""
+    """The declaration of a setting as a class attribute. On an instance, the same attribute is the value."""
 
     kind: ValueType[T]
     default: object
-    """The TOML value; None if it depends on other values."""
+    """The value as in TOML, or None if it depends on other values."""
     help: str
     otherwise: str = ""
     has_flag: bool = False
@@ -90,7 +90,7 @@ class Setting(Generic[T]):
 
 
 def find_settings(declarations: type) -> dict[str, Setting[Any]]:
-    return {one.key: one for one in vars(declarations).values() if isinstance(one, Setting)}
+    return {setting.key: setting for setting in vars(declarations).values() if isinstance(setting, Setting)}
 
 
 # ── Numbers, times, paths, words ──────────────────────────────────────────────────────────────────────────────────────
@@ -233,15 +233,21 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 def read_struct(struct: type[S], raw: object, label: str) -> S:
     """Read a table whose keys are the fields of `struct` that have a ValueType or a Meta with a description."""
     table = read_table(raw, label)
-    types = {one.encode_name: (one, value_type) for one in msgspec.structs.fields(struct)
-             if (value_type := _value_type_of(one.type)) is not None}  # fmt: skip
+    types = {
+        field.encode_name: (field, value_type)
+        for field in msgspec.structs.fields(struct)
+        if (value_type := _value_type_of(field.type)) is not None
+    }
     for key in table:
         if key not in types:
             from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
             near = did_you_mean(key, types, f"the settings are {', '.join(types)}")
             raise ConfigError(f"{label}: there is no setting {key!r}", near)
-    values = {types[key][0].name: types[key][1].read(value, f"{label}.{key}") for key, value in table.items()}
+    values = {}
+    for key, value in table.items():
+        field, value_type = types[key]
+        values[field.name] = value_type.read(value, f"{label}.{key}")
     for key, (field, value_type) in types.items():
         if field.required and key not in table:
             raise ConfigError(f"{label}: {key} is missing", f"it is {value_type.what}")
@@ -249,13 +255,13 @@ def read_struct(struct: type[S], raw: object, label: str) -> S:
 
 
 def _value_type_of(annotation: Any) -> ValueType[Any] | None:
-    # A Meta constrains what msgspec converts, and describes it.
-    for one in get_args(annotation):
-        if isinstance(one, ValueType):
-            return one
-        if isinstance(one, Meta) and one.description:
-            return ValueType(one.description, lambda raw, _, __: msgspec.convert(raw, annotation))
-        if (nested := _value_type_of(one)) is not None:
+    for argument in get_args(annotation):
+        if isinstance(argument, ValueType):
+            return argument
+        if isinstance(argument, Meta) and argument.description:
+            # msgspec checks the constraints of a Meta.
+            return ValueType(argument.description, lambda raw, _, __: msgspec.convert(raw, annotation))
+        if (nested := _value_type_of(argument)) is not None:
             return nested
     return None
 
