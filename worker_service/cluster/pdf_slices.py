@@ -191,7 +191,8 @@ def _run_child(line: socket.socket, handler: Handler[Any], original: Path, place
     os.umask(0o077)
     size = original.stat().st_size
     bytes_max = min(handler.limits.file_bytes or size, size)
-    confinement.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
+    limits = replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max)
+    confinement.set_limits(limits, attempts=1)
     rules = confinement.SandboxRules([*handler.reads, original], [place], network=False, starts_programs=False)
     confinement.apply(rules, sandbox if handler.sandbox == "default" else handler.sandbox)
     assert handler.slicer is not None
