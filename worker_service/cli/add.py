@@ -25,8 +25,8 @@ from worker_service.cli.estimate import (
     ToRead,
     estimate_files,
     estimate_folder,
+    note_gates,
     note_left_out,
-    report_waiting,
     show_estimate,
 )
 from worker_service.cli.progress import await_batches, reporting_interruption
@@ -186,7 +186,7 @@ def add(
     added = _submit(call, sources, jobs, submission, options)
     if submission.is_waiting:
         with reporting_interruption():
-            report_waiting(call, added.jobs)
+            note_gates(call, added.jobs)
             return await_batches(call, [added.batch.id], timeout=submission.timeout)
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
     if not call.print_if_json(answer):

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _NO_CLUSTER = "there is no cluster; to set one up: pagemill cluster init ADDRESS"
 _NO_NODE = "no node is known; check the daemon with pagemill status, and Ray with pagemill cluster test"
 _PROBE_SECONDS_MAX = 120.0
-_PORT = 6379
-_HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
+_HEAD_PORT = 6379
+_HEAD_OPTIONS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
 
-_name = click.argument(
+_node_argument = click.argument(
     "name", shell_complete=name_completer(lambda call: [one.name for one in Overview(call.session).nodes])
 )
 
@@ -50,12 +50,12 @@ def ls(call: Invocation) -> None:
 
     List the nodes of the cluster, with their state, slots and running attempts.
     """
-    empty = _NO_CLUSTER if call.settings.cluster is None else _NO_NODE
-    call.show_items(Overview(call.session).nodes, NODE_COLUMNS, node_row, note_if_empty=empty)
+    note = _NO_CLUSTER if call.settings.cluster is None else _NO_NODE
+    call.show_items(Overview(call.session).nodes, NODE_COLUMNS, node_row, note_if_empty=note)
 
 
 @verb
-@_name
+@_node_argument
 def drain(call: Invocation, name: str) -> None:
     """\b
     pagemill cluster drain box2
@@ -66,7 +66,7 @@ def drain(call: Invocation, name: str) -> None:
 
 
 @verb
-@_name
+@_node_argument
 def use(call: Invocation, name: str) -> None:
     """\b
     pagemill cluster use box2
@@ -78,7 +78,7 @@ def use(call: Invocation, name: str) -> None:
 
 @verb
 @click.argument("address", required=False)
-@click.option("--port", default=_PORT, show_default=True, help="Port of the Ray head.")
+@click.option("--port", default=_HEAD_PORT, show_default=True, help="Port of the Ray head.")
 @click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Number of concurrent attempts on each node.")
 def init(call: Invocation, address: str | None, port: int, slots: int | None) -> None:
     """\b
@@ -92,26 +92,26 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
     path = directory / ray_environment.TOKEN
     token = _make_token(path)
-    where = f"{address}:{port}"
     health = " ".join(f"{name}={value}" for name, value in ray_environment.HEALTH_CHECKS.items())
     reconnect = " ".join(f"{name}={value}" for name, value in ray_environment.RECONNECT.items())
     cpus = f" --num-cpus={slots}" if slots else ""
-    head = [
+    head_commands = [
         f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} {reconnect} {health}",
-        f"ray start --head --node-ip-address={address} --port={port} {_HEAD_WORDS}",
+        f"ray start --head --node-ip-address={address} --port={port} {_HEAD_OPTIONS}",
     ]
-    node = [
+    node_commands = [
         f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {reconnect}",
-        f"ray start --address={where}{cpus} --disable-usage-stats",
+        f"ray start --address={address}:{port}{cpus} --disable-usage-stats",
     ]
-    if call.print_if_json({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
+    setting = f"ray:{address}:{port}"
+    if call.print_if_json({"token": str(path), "setting": setting, "head": head_commands, "node": node_commands}):
         return
     output.show("# On this machine, as the user of the daemon:")
-    output.show("\n".join(head))
+    output.show("\n".join(head_commands))
     output.show("\n# On each node, with the same versions of pagemill, Ray and Python:")
-    output.show("\n".join(node))
+    output.show("\n".join(node_commands))
     output.show("\n# In the settings of this machine; then restart the daemon:")
-    output.show(f'cluster = "ray:{where}"')
+    output.show(f'cluster = "{setting}"')
     output.note("then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines")
 
 
@@ -124,13 +124,13 @@ def test(call: Invocation) -> int:
     Connect to Ray like the daemon, and check the version, sandbox, handlers and OCR data of each node. Exit code 1 if a
     node cannot be used.
     """
-    found = _try_nodes(call.settings)
-    good = [one for one in found if one.state == "up"]
-    if not call.print_if_json({"items": found}):
-        rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
+    nodes = _probe_nodes(call.settings)
+    usable = [node for node in nodes if node.state == "up"]
+    if not call.print_if_json({"items": nodes}):
+        rows = [(node.name, node.state, node.slots or None, node.version, node.reason) for node in nodes]
         output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "REASON"), rows, never_cut=("REASON",))
-        output.note(f"{len(good)} of {counted(len(found), 'node')} can be used")
-    return 0 if good and len(good) == len(found) else 1
+        output.note(f"{len(usable)} of {counted(len(nodes), 'node')} can be used")
+    return 0 if usable and len(usable) == len(nodes) else 1
 
 
 cluster = DefaultVerbGroup("cluster", ls, drain, use, test, init)
@@ -142,8 +142,9 @@ def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
         output.show(sentence)
 
 
-def _try_nodes(settings: Settings) -> Sequence[NodeState]:
-    # Only this verb needs them.
+def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
+    """Start a driver like the daemon's, without a job, and return what it reports of each node."""
+    # Only this verb needs these modules.
     from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
     from worker_service.runner.messages import Begin
     from worker_service.runner.without_daemon import describe
@@ -153,15 +154,16 @@ def _try_nodes(settings: Settings) -> Sequence[NodeState]:
         raise ConfigError("there is no cluster", "set WORKER_CLUSTER=ray:HOST:6379, or [cluster] in the settings")
     settings.hand_to_handlers()
     handlers = describe(settings.commands, settings.sandbox, settings.handlers_dir)
-    described = {one.facts.job_type: one for one in handlers}
-    types = cluster_types(described, cluster)
-    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
+    handler_of_type = {handler.facts.job_type: handler for handler in handlers}
+    types = cluster_types(handler_of_type, cluster)
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as temporary:
+        directory = Path(temporary)
         begin = Begin(
-            Path(place) / "staging",
-            Path(place) / "keep",
+            directory / "staging",
+            directory / "keep",
             sandbox=settings.sandbox,
             types=types,
-            cluster=cluster_begin(cluster, described, types, Path(place)),
+            cluster=cluster_begin(cluster, handler_of_type, types, directory),
         )
         pool = RayPool(begin, {})
         try:

@@ -19,9 +19,10 @@ def completion(call: Invocation, shell: str) -> None:
 
     Print a script for your shell that completes commands, options, and the ids, types and owners in the database.
     """
-    kind = get_completion_class(shell)
-    if kind is None:
+    shell_complete = get_completion_class(shell)
+    if shell_complete is None:
         raise click.UsageError(f"click does not know {shell}")
-    script = kind(click.get_current_context().find_root().command, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
+    root = click.get_current_context().find_root().command
+    script = shell_complete(root, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
     if not call.print_if_json({"shell": shell, "script": script}):
         output.show_text(f"{script}\n")

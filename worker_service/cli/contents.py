@@ -29,6 +29,7 @@ from worker_service.cli.documents import (
 )
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.page_structure import TableOnPage
 from worker_service.jobs.search import FoundDocument, FoundPage, SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, exports, keyword_counts
@@ -38,9 +39,9 @@ from worker_service.services.page_blocks import with_markdown
 from worker_service.services.page_layouts import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.services.search import find_documents, read_added
 
-# Marks around the hits in a snippet. The text of a document contains neither.
-_MARKS = ("\x02", "\x03")
-_MARKED = re.compile("\x02([^\x02\x03]*)\x03")
+# Around the hits in a snippet. The text of a document contains neither character.
+_HIT_MARKS = ("\x02", "\x03")
+_MARKED_HIT = re.compile("\x02([^\x02\x03]*)\x03")
 
 _pages_option = click.option("--pages", metavar="A-B", help="Only these pages: 3, 3-5, 3- or -5.")
 
@@ -67,16 +68,17 @@ def text(call: Invocation, document_id: int, pages: str | None, form: str) -> in
     if form == "md":
         found = with_markdown(call.session, document_id, found)
     items = [
-        {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
+        {"number": page.number, "method": page.method, "confidence": page.confidence, "text": page.text}
+        for page in found
     ]
     if not call.print_if_json({"document": document_id, "name": document.name, "items": items}):
-        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
+        output.show_text("\f".join(f"{(page.text or '').rstrip()}\n" for page in found))
     if not found:
-        output.note(f"document {document_id} has no text to show: {_why_no_text(document)}")
+        output.note(f"document {document_id} has no text to show: {_reason_without_text(document)}")
     return 0 if found else 1
 
 
-def _why_no_text(document: Document) -> str:
+def _reason_without_text(document: Document) -> str:
     if document.status is IndexStatus.FAILED:
         return f"it could not be read ({document.error_code}: {document.error_text})"
     if document.status is IndexStatus.SUCCESS:
@@ -88,6 +90,7 @@ def _why_no_text(document: Document) -> str:
 
 
 def _search_options(function: Function) -> Function:
+    """Give the verb a query and filters. The function gets them as one `SearchRequest`."""
 
     @functools.wraps(function)
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
@@ -127,7 +130,7 @@ def _search_options(function: Function) -> Function:
 @number_option("--limit", "documents", 10, "Number of documents.")
 @click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N documents.")
 @number_option("--pages", "pages_each", 3, "Passages of each document.")
-def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
+def search(call: Invocation, request: SearchRequest, **limits: int) -> int:
     """\b
     pagemill search 'climate NEAR risk'
     pagemill search what are the climate risks of our suppliers
@@ -143,13 +146,13 @@ def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
 
     Exit code 1 if nothing was found.
     """
-    request = replace(request, marks=("[", "]") if call.as_json else _MARKS, **paging)
+    request = replace(request, marks=("[", "]") if call.as_json else _HIT_MARKS, **limits)
     found = find_documents(call.session, request)
     if not call.print_if_json(found):
-        for one in found.items:
-            output.show(_document_line(one))
-            for page in one.best_pages:
-                output.show(_page_line(one.document_id, page))
+        for document in found.items:
+            output.show(_document_line(document))
+            for page in document.best_pages:
+                output.show(_page_line(document.document_id, page))
         for sentence in _search_notes(found, request):
             output.note(sentence)
     if found.is_partial:
@@ -157,19 +160,19 @@ def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
     return 0 if found.items else 1
 
 
-def _document_line(one: FoundDocument) -> str:
-    pages = f"{counted(len(one.page_numbers), 'page')} found" if one.page_numbers else "the name matches"
-    pages += " by meaning" if one.is_similar else ""
-    facts = [one.name, one.owner, ", ".join(one.tags), pages]
-    if one.copies:
-        facts.append(f"same content: {', '.join(f'document {copy.document_id}' for copy in one.copies)}")
-    return f"{one.document_id}  {' · '.join(filter(None, facts))}"
+def _document_line(document: FoundDocument) -> str:
+    pages = f"{counted(len(document.page_numbers), 'page')} found" if document.page_numbers else "the name matches"
+    pages += " by meaning" if document.is_similar else ""
+    facts = [document.name, document.owner, ", ".join(document.tags), pages]
+    if document.copies:
+        facts.append(f"same content: {', '.join(f'document {copy.document_id}' for copy in document.copies)}")
+    return f"{document.document_id}  {' · '.join(filter(None, facts))}"
 
 
 def _page_line(document_id: int, page: FoundPage) -> str:
-    parts = _MARKED.split(" ".join(page.snippet.split()))
-    # Every second part was between marks.
-    snippet = (_highlighted(part) if at % 2 else part for at, part in enumerate(parts))
+    parts = _MARKED_HIT.split(" ".join(page.snippet.split()))
+    # Every second part is a hit.
+    snippet = (_highlighted(part) if index % 2 else part for index, part in enumerate(parts))
     missing = f"  (without {', '.join(page.missing_words)})" if page.missing_words else ""
     return output.join_styled(f"    {document_id}:{page.number}  ", *snippet, missing)
 
@@ -181,13 +184,12 @@ def _search_notes(found: SearchResult, request: SearchRequest) -> Iterator[str]:
         yield "no page matches"
         return
     if not found.documents_with_all:
-        is_similar = any(one.is_similar for one in found.items)
+        is_similar = any(document.is_similar for document in found.items)
         yield f"no page has all of these words; these have some of them{' or a similar meaning' if is_similar else ''}"
     elif found.documents_with_some:
-        with_all, others = found.documents_with_all, found.documents_with_some
         yield (
-            f"all of these words are on a page of {counted(with_all, 'document')}, some of them in "
-            f"{counted(others, 'other document')}; --all leaves those out"
+            f"all of these words are on a page of {counted(found.documents_with_all, 'document')}, some of them in "
+            f"{counted(found.documents_with_some, 'other document')}; --all leaves those out"
         )
     if found.next is not None:
         yield f"documents {request.skip + 1} to {found.next} are shown; --skip {found.next} shows the next"
@@ -233,44 +235,49 @@ def tables(
     """
     document = call.session.library.document(document_id)
     found = list(tables_of(call.session, document_id, pages=pages))
-    written: list[Path] = []
+    exit_code = 0 if found else 1
     if xlsx is not None:
-        _require_free(xlsx, force)
+        _refuse_existing(xlsx, force=force)
         if found:
             with atomic_write(xlsx) as file:
                 write_tables(file, found)
             output.note(f"wrote {xlsx}")
-    for table, rows in tables_with_all_rows(found) if directory is not None else ():
-        path = directory / f"{table.name}.csv"  # type: ignore[operator]
-        _require_free(path, force)
+    written = [] if directory is None else _write_csv_files(directory, found, force=force)
+    answer = {"document": document_id, "name": document.name, "items": found}
+    if call.print_if_json(answer if directory is None else {"items": written}):
+        return exit_code
+    for path in written:
+        output.show(str(path))
+    if directory is None and xlsx is None:
+        for table in found:
+            output.note(f"page {table.page}, table {table.number}:")
+            output.show_text("".join("\t".join(map(harmless, row)).rstrip("\t") + "\n" for row in table.rows))
+    if not found:
+        reason = ": it is not read yet" if document.current_generation is None else ""
+        output.note(f"document {document.id} has no tables on these pages{reason}")
+    return exit_code
+
+
+def _write_csv_files(directory: Path, tables: Sequence[TableOnPage], *, force: bool) -> list[Path]:
+    written = []
+    for table, rows in tables_with_all_rows(tables):
+        path = directory / f"{table.name}.csv"
+        _refuse_existing(path, force=force)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             write_csv(file, rows)
         written.append(path)
-    answer = {"items": written} if directory is not None else None
-    if call.print_if_json(answer or {"document": document_id, "name": document.name, "items": found}):
-        return 0 if found else 1
-    for path in written:
-        output.show(str(path))
-    for table in found if directory is None and xlsx is None else ():
-        output.note(f"page {table.page}, table {table.number}:")
-        output.show_text("".join("\t".join(map(harmless, row)).rstrip("\t") + "\n" for row in table.rows))
-    if not found:
-        output.note(_why_no_tables(document))
-    return 0 if found else 1
+    return written
 
 
-def _require_free(path: Path, force: bool) -> None:
+def _refuse_existing(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise Refused(f"{path} exists", "--force replaces it")
 
 
-def _why_no_tables(document: Document) -> str:
-    why = "" if document.current_generation is not None else ": it is not read yet"
-    return f"document {document.id} has no tables on these pages{why}"
-
-
 class _TermsFile(click.File):
+    """A file, or - for stdin. An absent file is a `BadInput` instead of a usage error."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and value != "-" and not Path(value).exists():
             raise BadInput(f"there is no file {value}")
@@ -307,18 +314,19 @@ def keywords(
     with zeros. The workbook also has a sheet with pages.
     """
     if xlsx is not None:
-        _require_free(xlsx, force)
+        _refuse_existing(xlsx, force=force)
     try:
         words = keyword_counts.parse_terms(terms.read())
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
-    found = list(keyword_counts.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
-    whole = [row for part in found for row in part.by_document]
-    pages = [row for part in found for row in part.by_page]
-    rows = pages if by_page else whole
+    # The counts arrive in parts, each of some documents and of their pages.
+    parts = list(keyword_counts.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
+    document_rows = [row for part in parts for row in part.by_document]
+    page_rows = [row for part in parts for row in part.by_page]
+    rows = page_rows if by_page else document_rows
     if xlsx is not None:
         with atomic_write(xlsx) as file:
-            write_workbook(file, words, found)
+            write_workbook(file, words, parts)
         output.note(f"wrote {xlsx}")
     elif call.print_if_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
         return
@@ -328,9 +336,9 @@ def keywords(
             output.show_csv(headers, cells, is_for_excel=for_excel)
         else:
             output.show_table(headers, cells)
-    if unread := sum(not row.is_read for row in whole):
+    if unread := sum(not row.is_read for row in document_rows):
         output.note(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
-    if not pages:
+    if not page_rows:
         output.note("no term occurs on any page")
 
 
@@ -376,28 +384,33 @@ def export(
     """
     if update and force:
         raise BadInput("--force replaces all existing files, --update only changed ones", "use one of them")
-    there = IfExists.REPLACED if force else IfExists.UPDATED if update else IfExists.KEPT
+    if_exists = IfExists.KEPT
+    if update:
+        if_exists = IfExists.UPDATED
+    if force:
+        if_exists = IfExists.REPLACED
     if job_id is not None:
         if not chosen.is_empty:
             raise BadInput("--job cannot be combined with documents", "leave out one of them")
-        found = exports.export_job_files(call.session, job_id, directory, there)
+        done = exports.export_job_files(call.session, job_id, directory, if_exists)
     else:
-        found = exports.export_documents(call.session, chosen, form, directory, there)
-    if found.selected == 1 and found.failures:
-        raise found.failures[0]
-    if not call.print_if_json({"items": found.written, "unchanged": found.unchanged}):
-        for path in found.written:
+        done = exports.export_documents(call.session, chosen, form, directory, if_exists)
+    if done.selected == 1 and done.failures:
+        raise done.failures[0]
+    if not call.print_if_json({"items": done.written, "unchanged": done.unchanged}):
+        for path in done.written:
             output.show(str(path))
-        if found.unchanged:
-            output.note(f"{counted(len(found.unchanged), 'file')} already there, unchanged")
-        if not found.selected:
+        if done.unchanged:
+            output.note(f"{counted(len(done.unchanged), 'file')} already there, unchanged")
+        if not done.selected:
             output.note("no document matches")
-    for sentence in _failure_lines(found.failures):
+    for sentence in _failure_sentences(done.failures):
         output.note(sentence)
-    return 1 if found.failures else 0
+    return 1 if done.failures else 0
 
 
-def _failure_lines(failures: Sequence[PagemillError]) -> list[str]:
+def _failure_sentences(failures: Sequence[PagemillError]) -> list[str]:
+    """Name only one of the files that exist already."""
     existing = [str(error) for error in failures if isinstance(error, TargetExists)]
     more = [f"{counted(len(existing) - 1, 'other file')} already there"] if len(existing) > 1 else []
     return [*existing[:1], *more, *(str(error) for error in failures if not isinstance(error, TargetExists))]

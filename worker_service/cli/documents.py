@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "UPDATED", "ERROR", "NAME", "NOTE")
 _DROP_FIRST = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
 _FAILED_COLUMNS = ("JOB", "FAILED", "OWNER", "ERROR", "NAME", "NOTE")
-_LISTED = 50
-_SHOWN_MAX = 50
-_SAMPLE = 5
+_LIMIT = 50
+_PAGES_SHOWN_MAX = 50
+_REFUSALS_SHOWN_MAX = 50
+_SAMPLE_SIZE = 5
 
 document_argument = click.argument(
     "document_id", metavar="DOCUMENT", type=DocumentId(), shell_complete=completer("document")
@@ -66,13 +67,17 @@ excel_option = click.option(
 )
 
 
+_SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "until")
+
+
 def document_selector_options(function: Function) -> Function:
+    """Give the verb the ids and options that select documents. The function gets them as one `DocumentSelector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
-        chosen = {name: values.pop(name) for name in _SELECTED_BY}
+        selected_by = {name: values.pop(name) for name in _SELECTED_BY}
         batch_ids = () if batch_id is None else (batch_id,)
-        return function(call, read_document_selector(now=wall_clock(), batch_ids=batch_ids, **chosen), **values)
+        return function(call, read_document_selector(now=wall_clock(), batch_ids=batch_ids, **selected_by), **values)
 
     for option in (
         click.option("--until", metavar="TIME", help="Only documents added before: 3d (ago), or a time."),
@@ -91,15 +96,12 @@ def document_selector_options(function: Function) -> Function:
     return run
 
 
-_SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "until")
-
-
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @verb
 @document_selector_options
-@click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help=f"Number of documents. Default: {_LISTED}.")
+@click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help=f"Number of documents. Default: {_LIMIT}.")
 @click.option("--before", "before_id", type=DocumentId(), metavar="ID", help="Next page: documents with smaller ids.")
 @click.option(
     "--sort", "order", default="date", metavar="ORDER", help="date, name, pages or state; -name for the reverse."
@@ -136,9 +138,10 @@ def ls(
         _write_list(call, chosen, xlsx, for_excel=for_excel)
         return
     page = operations.list_documents(
-        call.session, chosen, limit=limit or _LISTED, before_id=before_id, order=read_document_order(order)
+        call.session, chosen, limit=limit or _LIMIT, before_id=before_id, order=read_document_order(order)
     )
-    if not page.items and not page.not_brought_in and not chosen.is_empty and not call.as_json:
+    is_empty = not page.items and not page.not_brought_in
+    if is_empty and not chosen.is_empty and not call.as_json:
         output.note("no document matches")
         return
     show_documents(call, page.items, page.not_brought_in, next_id=page.next)
@@ -163,43 +166,46 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
 
 
 def show_documents(
-    call: Invocation, shown: Sequence[Document], failed: Sequence[Job] = (), *, next_id: int | None = None
+    call: Invocation, documents: Sequence[Document], failed_jobs: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
-    if call.print_if_json({"items": shown, "not_brought_in": failed, "next": next_id}):
+    """Print documents, and the jobs that failed before there was a document."""
+    if call.print_if_json({"items": documents, "not_brought_in": failed_jobs, "next": next_id}):
         return
     now = wall_clock()
-    if shown:
-        output.show_table(_COLUMNS, [_row(one, now) for one in shown], drop_first=_DROP_FIRST, never_cut=("ERROR",))
-    elif not failed:
+    if documents:
+        rows = [_row(document, now) for document in documents]
+        output.show_table(_COLUMNS, rows, drop_first=_DROP_FIRST, never_cut=("ERROR",))
+    elif not failed_jobs:
         output.note("there are no documents yet: pagemill add report.pdf")
     if next_id is not None:
         output.note(f"for more, add --before {next_id}")
-    if failed:
-        if shown:
+    if failed_jobs:
+        if documents:
             output.show()
         rows = [
             (
                 job.id, output.short_time(job.completed_at or "", now=now), job.owner, job.error_code, job.name,
                 job.error_text,
             )
-            for job in failed
+            for job in failed_jobs
         ]  # fmt: skip
         output.show_table(_FAILED_COLUMNS, rows, drop_first=("FAILED", "OWNER"), never_cut=("ERROR",))
         output.note("these files failed before they became documents; what to do: pagemill why JOB")
 
 
-def _row(one: Document, now: datetime) -> tuple[object, ...]:
-    note = one.error_text or ("deleted at its source" if one.gone_at else one.note)
-    if one.has_failed_anew:
-        note = _failed_generation(one)
-    updated = output.short_time(one.updated_at, now=now)
+def _row(document: Document, now: datetime) -> tuple[object, ...]:
+    note = document.error_text or ("deleted at its source" if document.gone_at else document.note)
+    if document.has_failed_anew:
+        note = _failure_of_generation(document)
+    size = output.size(document.size) if document.size else None
+    updated = output.short_time(document.updated_at, now=now)
     return (
-        one.id, one.state, f"{one.percent}%", one.pages, output.size(one.size) if one.size else None, one.kind,
-        one.owner, updated, one.error_code, one.name, note,
+        document.id, document.state, f"{document.percent}%", document.pages, size, document.kind, document.owner,
+        updated, document.error_code, document.name, note,
     )  # fmt: skip
 
 
-def _failed_generation(document: Document) -> str:
+def _failure_of_generation(document: Document) -> str:
     return f"generation {document.index_generation} failed: {document.error_text or document.error_code}"
 
 
@@ -227,50 +233,51 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     from worker_service.services.document_removal import remove_documents, weigh_removal
 
     weight = weigh_removal(call.session, found)
-    sample = _sample(found)
+    sample = _sample_lines(found)
     if dry_run:
         if not call.print_if_json({"dry_run": True, **_as_object(weight), "items": [one.id for one in found]}):
-            output.show(f"would remove {_described(weight)}")
+            output.show(f"would remove {_describe_weight(weight)}")
             for line in sample:
                 output.show(line)
         return 0
     if found:
-        confirm(f"This deletes {_described(weight)} for good.", yes=yes, sample=sample, number=len(found))
-    removed, left = remove_documents(call.session, found)
+        confirm(f"This deletes {_describe_weight(weight)} for good.", yes=yes, sample=sample, number=len(found))
+    removed, files_left = remove_documents(call.session, found)
+    exit_code = 1 if removed.refused else 0
     refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
-    freed = {**_as_object(removed.freed), "items": removed.document_ids}
-    if call.print_if_json({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
-        return 1 if refused else 0
+    answer = {"action": removed.action_id, **_as_object(removed.freed), "items": removed.document_ids}
+    if call.print_if_json({**answer, "refused": refused, "files_left": files_left}):
+        return exit_code
     if not found:
         output.note("no document matches")
         return 0
-    output.show(f"removed {_described(removed.freed)}")
-    for one in refused[:_SHOWN_MAX]:
-        output.note("document {id}: {reason}".format(**one))
-    if left:
-        output.note(
-            f"no permission to delete {counted(len(left), 'file')} in the workspace; the daemon will delete them"
-        )
-    return 1 if refused else 0
+    output.show(f"removed {_describe_weight(removed.freed)}")
+    for document_id, reason in list(removed.refused.items())[:_REFUSALS_SHOWN_MAX]:
+        output.note(f"document {document_id}: {reason}")
+    if files_left:
+        number = counted(len(files_left), "file")
+        output.note(f"no permission to delete {number} in the workspace; the daemon will delete them")
+    return exit_code
 
 
-def _described(weight: Weight) -> str:
+def _describe_weight(weight: Weight) -> str:
     shared = f"; {counted(weight.shared_files, 'shared file')} stay" if weight.shared_files else ""
     parts = [counted(weight.pages, "page"), f"{counted(weight.files, 'file')} of {output.size(weight.size)}"]
     return f"{counted(weight.documents, 'document')} ({', '.join(parts)}{shared})"
 
 
-def _sample(found: Sequence[Document]) -> list[str]:
-    rows = [(one.id, one.state, one.owner, one.name, output.size(one.size)) for one in found[:_SAMPLE]]
+def _sample_lines(found: Sequence[Document]) -> list[str]:
+    rows = [(one.id, one.state, one.owner, one.name, output.size(one.size)) for one in found[:_SAMPLE_SIZE]]
     lines = output.table_lines(("ID", "STATE", "OWNER", "NAME", "SIZE"), rows) if rows else []
-    return [*lines, f"… and {len(found) - _SAMPLE:,} more"] if len(found) > _SAMPLE else lines
+    more = len(found) - _SAMPLE_SIZE
+    return [*lines, f"… and {more:,} more"] if more > 0 else lines
 
 
 def _as_object(value: object) -> dict[str, Any]:
     from worker_service.services.serialize import as_object  # not needed for the list
 
-    found: dict[str, Any] = as_object(value)
-    return found
+    fields: dict[str, Any] = as_object(value)
+    return fields
 
 
 documents = DefaultVerbGroup("documents", ls, rm, imported_later={"adopt": "reading"}, prefix="documents ")
@@ -282,12 +289,12 @@ documents = DefaultVerbGroup("documents", ls, rm, imported_later={"adopt": "read
 def show_document(call: Invocation, document_id: int) -> None:
     found = operations.get_document_details(call.session, document_id)
     document, pages = found.document, found.page_items
-    whole = _as_object(found)
-    row = whole.pop("document")
+    details = _as_object(found)
+    document_fields = details.pop("document")
     from worker_service.services.page_layouts import page_recognitions  # loads the workbook writer
 
-    read_by = page_recognitions(call.session, document_id, len(pages) if call.as_json else _SHOWN_MAX)
-    for page in whole["page_items"]:
+    read_by = page_recognitions(call.session, document_id, len(pages) if call.as_json else _PAGES_SHOWN_MAX)
+    for page in details["page_items"]:
         if one := read_by.get(page["number"]):
             page |= {
                 "written_in": one.languages,
@@ -295,13 +302,13 @@ def show_document(call: Invocation, document_id: int) -> None:
                 "lines": one.lines_with_words,
                 "second": len(one.second_pass_lines),
             }
-    if call.print_if_json(row | whole):
+    if call.print_if_json(document_fields | details):
         return
     output.show_values(_facts_of(document))
     if document.has_failed_anew:
         output.note(
-            f"readers see generation {document.current_generation}; {_failed_generation(document)}. Fix this and read "
-            f"it again, or keep what is there: pagemill reindex {document_id} restores its settings"
+            f"readers see generation {document.current_generation}; {_failure_of_generation(document)}. Fix this and "
+            f"read it again, or keep what is there: pagemill reindex {document_id} restores its settings"
         )
     elif document.error_code:
         output.note(f"to read it again: pagemill reindex {document_id}; known pages are not read twice")
@@ -335,7 +342,7 @@ def _facts_of(document: Document) -> dict[str, object]:
 
 
 def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRecognition]) -> None:
-    pages = found.page_items[:_SHOWN_MAX]
+    pages = found.page_items[:_PAGES_SHOWN_MAX]
     titles: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
     rows: list[tuple[object, ...]] = [
         (one.number, one.method, one.confidence and round(one.confidence), one.characters) for one in pages

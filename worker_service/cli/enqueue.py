@@ -14,7 +14,8 @@ from worker_service.jobs.selector import WRITTEN
 from worker_service.services import enqueue as operations
 
 
-def _columns(function: Function) -> Function:
+def _column_options(function: Function) -> Function:
+    """Give the verb an option for each column of a job that users set."""
     for column in reversed(WRITTEN):
         click.option(
             column.flag,
@@ -33,7 +34,7 @@ def _columns(function: Function) -> Function:
 @click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one value of the payload. Repeatable."
 )
-@_columns
+@_column_options
 @click.option("--priority", type=int, metavar="1-10", help="1 is the highest. Default: 5.")
 @click.option("--run-at", metavar="TIME", help="Start no earlier than '2026-11-18 10:00' (UTC), or +10m.")
 @click.option("--after", metavar="ID,ID", help="Start after these jobs have completed.")
@@ -54,7 +55,7 @@ def _columns(function: Function) -> Function:
 @click.option("--timeout", metavar="LENGTH", help="Limit of one attempt: 10m, or seconds.")
 @click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job if this one fails finally.")
 @click.option("--no-check", is_flag=True, help="Do not check the payload against the handler's schema.")
-def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
+def enqueue(call: Invocation, no_check: bool, **values: Any) -> None:
     """\b
     pagemill enqueue scrape_account --platform instagram --set scrape_type=full
     pagemill enqueue scrape_account --payload @job.json --priority 1
@@ -69,16 +70,17 @@ def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
 
     A --set value is parsed as JSON if possible, otherwise it is text. `--set page.from=1` sets a value in an object.
     """
-    enqueued = operations.enqueue(call.session, words, read_stdin, is_checked=not no_check)
-    doubt = operations.unknown_type_warning(call.session, words["job_type"])
-    more = {"doubt": doubt} if doubt else {}
-    if call.print_if_json({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
+    enqueued = operations.enqueue(call.session, values, read_stdin, is_checked=not no_check)
+    warning = operations.unknown_type_warning(call.session, values["job_type"])
+    answer = {"id": enqueued.job_id, "existing": enqueued.existing, **({"doubt": warning} if warning else {})}
+    if call.print_if_json(answer):
         return
     output.show(str(enqueued.job_id))
-    if doubt:
-        output.note(f"job {enqueued.job_id} waits: {doubt}")
-    for sentence in operations.unknown_type_warnings(call.session, [read_action(word) for word in words["on_failure"]]):
+    if warning:
+        output.note(f"job {enqueued.job_id} waits: {warning}")
+    failure_actions = [read_action(word) for word in values["on_failure"]]
+    for sentence in operations.unknown_type_warnings(call.session, failure_actions):
         output.note(sentence)
     if enqueued.existing:
-        before = f" or was added this {words['once_per']}" if words["once_per"] else ""
-        output.note(f"nothing was added: job {enqueued.job_id} with this unique key is live{before}")
+        in_period = f" or was added this {values['once_per']}" if values["once_per"] else ""
+        output.note(f"nothing was added: job {enqueued.job_id} with this unique key is live{in_period}")

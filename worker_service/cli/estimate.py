@@ -1,4 +1,4 @@
-"""Estimate how much --dry-run would read, and how long."""
+"""`pagemill add --dry-run`: estimate how much there is to read, and how long it takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker_service.cli.waiting import wait_for_jobs
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.library import DocumentSelector, ReadingSpeed
 from worker_service.jobs.selector import Selector
 from worker_service.services import documents, enqueue
 from worker_service.services.batches import PRIORITY
@@ -33,9 +33,11 @@ class ToRead(Struct, frozen=True):
     files: int = 0
     bytes: int = 0
     known: int = 0
+    """Files that have been read and have not changed."""
     to_read: int = 0
     bytes_to_read: int = 0
     unsized: int = 0
+    """Addresses, whose size is unknown. They are in `to_read`, but not in the numbers of bytes."""
 
     def __add__(self, other: ToRead) -> ToRead:
         return ToRead(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
@@ -45,25 +47,31 @@ def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, is_re
     sizes = {file: file.stat().st_size for file in files}
     known = _unchanged_files(call, sizes, owner)
     to_read = [file for file in files if is_read_again or file not in known]
-    return ToRead(len(files), sum(sizes.values()), len(known), len(to_read), sum(sizes[file] for file in to_read))
+    return ToRead(
+        files=len(files),
+        bytes=sum(sizes.values()),
+        known=len(known),
+        to_read=len(to_read),
+        bytes_to_read=sum(sizes[file] for file in to_read),
+    )
 
 
 def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) -> set[Path]:
     if not sizes:
         # An empty selector would choose all documents.
         return set()
-    by_key = {written(file): file for file in sizes}
+    file_of_key = {written(file): file for file in sizes}
     selector = DocumentSelector(
-        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
+        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(file_of_key)
     )
-    contents = ((by_key[one.source_key], one.content) for one in documents.each_document(call.session, selector))
-    return {file for file, content in contents if content == sha256_of(file)}
+    digests = {file_of_key[one.source_key]: one.content for one in documents.each_document(call.session, selector)}
+    return {file for file, digest in digests.items() if digest == sha256_of(file)}
 
 
 def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
     """Run the dry-run crawl, and wait for its result."""
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
-    report_waiting(call, [enqueued])
+    note_gates(call, [enqueued])
     job_id = enqueued.job_id
     waited = wait_for_jobs(call.session, Selector(ids=(job_id,)))
     job = call.session.reading.get(job_id)
@@ -71,39 +79,35 @@ def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     counts: dict[str, int] = json.loads(job.result or "{}")
     new, size, known = (counts.get(name, 0) for name in ("enqueued", "bytes", "unchanged"))
-    return ToRead(new + known, size, known, new, size)
+    # The crawl counts only the bytes of new files.
+    return ToRead(files=new + known, bytes=size, known=known, to_read=new, bytes_to_read=size)
 
 
-def show_estimate(call: Invocation, found: ToRead, left_out: LeftOut) -> None:
-    whole = {"dry_run": True, **asdict(found), **estimate_duration(call, found.bytes_to_read), **left_out.as_answer()}
-    if call.print_if_json(whole):
+def show_estimate(call: Invocation, estimate: ToRead, left_out: LeftOut) -> None:
+    speed, size = call.session.library.pace(), estimate.bytes_to_read
+    duration = {"seconds": speed and round(speed.seconds_for(size)), "pace": speed}
+    if call.print_if_json({"dry_run": True, **asdict(estimate), **duration, **left_out.as_answer()}):
         return
     output.show(
-        f"{counted(found.files, 'file')}, {output.size(found.bytes)}: {found.known} read already and unchanged, "
-        f"{found.to_read} to read, {output.size(found.bytes_to_read)}"
+        f"{counted(estimate.files, 'file')}, {output.size(estimate.bytes)}: {estimate.known} read already and "
+        f"unchanged, {estimate.to_read} to read, {output.size(size)}"
     )
-    if found.unsized:
-        output.show(f"The size of {counted(found.unsized, 'address', 'addresses')} is unknown until the download.")
-    if found.to_read:
-        output.show(describe_duration(call, found.bytes_to_read))
+    if estimate.unsized:
+        output.show(f"The size of {counted(estimate.unsized, 'address', 'addresses')} is unknown until the download.")
+    if estimate.to_read:
+        output.show(_describe_duration(speed, size))
     note_left_out(call, left_out)
 
 
-def estimate_duration(call: Invocation, size: int) -> dict[str, object]:
-    pace = call.session.library.pace()
-    return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
-
-
-def describe_duration(call: Invocation, size: int) -> str:
-    pace = call.session.library.pace()
-    if pace is None:
+def _describe_duration(speed: ReadingSpeed | None, size: int) -> str:
+    if speed is None:
         return "no estimate of the time: no document has been read yet"
-    minutes = pace.seconds / 60
-    time = output.length(timedelta(seconds=max(1, round(pace.seconds_for(size)))))
+    minutes = speed.seconds / 60
+    time = output.length(timedelta(seconds=max(1, round(speed.seconds_for(size)))))
     return (
-        f"about {time} on an idle machine, at {output.size(round(pace.size / minutes))} and "
-        f"{counted(round(pace.pages / minutes), 'page')} a minute (the speed of the last "
-        f"{counted(pace.documents, 'document')})"
+        f"about {time} on an idle machine, at {output.size(round(speed.size / minutes))} and "
+        f"{counted(round(speed.pages / minutes), 'page')} a minute (the speed of the last "
+        f"{counted(speed.documents, 'document')})"
     )
 
 
@@ -111,15 +115,15 @@ def note_left_out(call: Invocation, left_out: LeftOut) -> None:
     if not left_out.counts or call.as_json:
         return
     output.note(f"skipped: {in_words(left_out.counts)}")
-    for one in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
-        output.note(f"  {one['path']}")
+    for file in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
+        output.note(f"  {file['path']}")
     if (more := left_out.counts.total() - _LEFT_OUT_SHOWN_MAX) > 0:
         output.note(f"  … and {more:,} more; --json lists up to 1,000")
 
 
-def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
-    """Say why the first job does not start at once."""
-    job_id = next((one.job_id for one in jobs if one.job_id), None)
+def note_gates(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
+    """Note why the first job does not start at once."""
+    job_id = next((job.job_id for job in jobs if job.job_id), None)
     for gate in () if job_id is None else call.session.gates.explain(job_id):
         if gate.code == "WORKER_DOWN":
             output.note(f"no daemon is running, so nothing is read yet; to start one: {call.settings.start_command}")

@@ -47,8 +47,8 @@ def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> Non
         output.note("nothing needs attention")
         return
     rows = [
-        (one.job_id, output.whole_seconds(one.at), one.owner or None, one.name, one.happened, one.advice or None)
-        for one in page.items
+        (file.job_id, output.whole_seconds(file.at), file.owner or None, file.name, file.happened, file.advice or None)
+        for file in page.items
     ]
     output.show_table(_COLUMNS, rows, drop_first=("OWNER", "WHEN (UTC)"), never_cut=("JOB",))
     if len(reasons) > 1:
@@ -73,16 +73,16 @@ def dismiss(
     Remove failures from the list. Their jobs stay failed, and a new failure is listed again. `pagemill undo` lists
     them again.
     """
-    if is_all == bool(ids):
+    if is_all == bool(ids):  # both, or neither
         raise BadInput("name jobs as `pagemill failures` lists them, or give --all")
-    chosen = operations.select_failures(call.session, owner, ids or None, code)
+    job_ids = operations.select_failures(call.session, owner, ids or None, code)
     if dry_run:
-        if not call.print_if_json({"dry_run": True, "items": chosen}):
-            output.show(f"would dismiss {counted(len(chosen), 'failure')}")
+        if not call.print_if_json({"dry_run": True, "items": job_ids}):
+            output.show(f"would dismiss {counted(len(job_ids), 'failure')}")
         return
-    if is_all and chosen:
-        confirm(f"Dismiss {counted(len(chosen), 'failure')}?", yes=yes)
-    changed = operations.dismiss_failures(call.session, owner, job_ids=chosen)
+    if is_all and job_ids:
+        confirm(f"Dismiss {counted(len(job_ids), 'failure')}?", yes=yes)
+    changed = operations.dismiss_failures(call.session, owner, job_ids=job_ids)
     if not call.print_if_json({"action": changed.action_id, "items": changed.job_ids}):
         output.show(f"dismissed {counted(len(changed.job_ids), 'failure')}")
 
