@@ -19,6 +19,7 @@ from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import PagePicture, ReadPage
 from tests import fake_distributions as installed
 from worker_service.handlers import Context, Done, Permanent, digest
+from worker_service.runner import child
 
 _NOTES = "given-to-the-engine"
 _MARKER = "has-failed"
@@ -65,6 +66,8 @@ def noise(number: int) -> str:
     return f"noise {number}"
 
 
+# The same pages of two files share what is kept: the second comes again soon, instead of after half a minute.
+child._KEEP_RETRY_SECONDS = 0.3
 # The notes are written to `keep`, which no cluster node has.
 ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages, runs_on_cluster=False)
 
