@@ -13,9 +13,12 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from tests.job_handlers.reading.documents import digital
 from tests.web.conftest import served
+from worker_service.cli import pagemill
 from worker_service.services import maintenance, tokens
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
@@ -52,8 +55,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     maintenance.initialise(settings)
     session = open_session(settings, actor="test")
     with _daemon(settings, place / "daemon.log"), served(settings) as address:
+        _bring_in_a_batch(settings, place / "alps")
         yield Site(address, settings, session)
     session.close()
+
+
+def _bring_in_a_batch(settings: Settings, folder: Path) -> None:
+    """Document 1 is a report, so that every page has something to show."""
+    folder.mkdir()
+    digital(folder / "icecaps.pdf", ["An icecap melts."])
+    (folder / "icecaps.csv").write_text("year,icecaps\n2025,12\n")
+    for name in ("icecaps.pdf", "icecaps.csv"):
+        words = ["add", str(folder / name), "--wait", "--timeout", f"{_SECONDS}s"]
+        done = CliRunner(env={"WORKER_DATABASE": str(settings.database)}).invoke(pagemill, words)
+        assert done.exit_code == 0, done.output
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from worker_service.services.enqueue import enqueue
 
 PLACES = (
     "/", "/documents", "/documents?view=table&kind=pdf", "/documents/change?id=1&verb=tag",
-    "/documents/change?id=1&verb=remove", "/tags", "/search?q=glacier", "/documents/1?q=glacier",
+    "/documents/change?id=1&verb=remove", "/tags", "/search?q=icecap", "/documents/1?q=icecap",
     "/documents/1/remove", "/documents/1/reindex", "/documents/1/password", "/documents/1?tab=tables",
     "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/queue", "/failures", "/workers",
     "/schedules", "/schedules/new", "/keywords", "/activity", "/system", "/session/me",
@@ -263,7 +263,7 @@ def test_nobody_is_shut_out_of_any_page_and_nothing_reaches_beyond_its_edge(look
         page.emulate_media(color_scheme=scheme)
         page.goto(place, wait_until="domcontentloaded")
         page.evaluate(AXE_SCRIPT)
-        found = AxeResults(page.evaluate("axe.run({resultTypes: ['violations']})"))
+        found = AxeResults(page.evaluate("axe.run({resultTypes: ['violations'], preload: false})"))
         if found.violations_count:
             faults.append(f"{place}, {width} {scheme}: {found.generate_report()}")
         page.set_viewport_size({"width": 360, "height": 900})
