@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import httpx2
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from tests.cli.stored_documents import Shelf
 from tests.web.conftest import served
@@ -19,6 +16,9 @@ from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.database import open_session
 from worker_service.settings.config import Settings, load_settings
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_image"}
 
@@ -35,12 +35,23 @@ def token(settings: Settings, power: Power, owner: str | None = None) -> str:
         return tokens.create_token(session, f"{power}-{owner}", [power], owner=owner).word
 
 
+@asynccontextmanager
+async def connected(address: str, token: str) -> AsyncIterator[Client]:
+    # Most of a second, which each worker would pay when it collects the tests.
+    import httpx2
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http,
+        Client(streamable_http_client(f"{address}/mcp", http_client=http)) as client,
+    ):
+        yield client
+
+
 def ask(address: str, token: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
     async def main() -> Any:
-        async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http,
-            Client(streamable_http_client(f"{address}/mcp", http_client=http)) as client,
-        ):
+        async with connected(address, token) as client:
             return await talk(client)
 
     # In a thread: tests of the browser leave a running event loop in this one.
@@ -81,10 +92,7 @@ def test_calls_at_the_same_time_keep_to_their_own_owner_and_powers(
 
     async def talk(owner: str) -> None:
         other = next(one for one in owners if one != owner)
-        async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {words[owner]}"}, timeout=30) as http,
-            Client(streamable_http_client(f"{address}/mcp", http_client=http)) as client,
-        ):
+        async with connected(address, words[owner]) as client:
             await both.wait()
             searches = [client.call_tool("search", {"query": "climate"}) for _ in range(12)]
             fetches = [client.call_tool("fetch", {"id": f"{numbers[other]}:1"}) for _ in range(12)]
