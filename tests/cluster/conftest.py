@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 
 from tests.cluster.ray_lab import RayLab, is_alive
+from tests.full_length import IS_FULL
 from tests.kit.system import Daemon, System, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
@@ -132,7 +133,8 @@ def made_lab(kind: type[Lab], place: Path, *, slots: int = 1) -> Lab:
     handlers.close()
     made = kind(place, environment, restarts=True)
     try:
-        made.start_head()
+        # The monitor serves the autoscaler only.
+        made.start_head(*([] if IS_FULL else ["--no-monitor"]))
         made.start_nodes(*NODES, slots=slots)
     except BaseException:
         made.close()
@@ -156,7 +158,7 @@ def cluster(lab: RayLab, tmp_path: Path) -> Iterator[ClusterSystem]:
 
 @pytest.fixture(scope="module")
 def _running(lab: RayLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
-    made = ClusterSystem(lab, System(tmp_path_factory.mktemp("running")))
+    made = ClusterSystem(lab, System(tmp_path_factory.mktemp("running"), shipped=READERS))
     made.start()
     yield made
     made.system.close()

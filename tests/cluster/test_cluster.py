@@ -15,7 +15,7 @@ import pytest
 
 from job_handlers.reading import ocr
 from tests.cluster.conftest import NODES, READERS, ClusterSystem
-from tests.cluster.ray_lab import RayLab, is_alive, needs_ray, parent_of
+from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
 from tests.full_length import IS_FULL
 from tests.job_handlers.reading.documents import picture, prose, scan
 from tests.kit.system import ROOT, System, wait_until
@@ -29,7 +29,7 @@ slow = pytest.mark.skipif(not IS_FULL, reason="takes long; ./run test --ray runs
 
 LOST_SECONDS = 9.0
 """An attempt runs again after so long at most."""
-PAGES = 6
+PAGES = 4
 _TEXTS = """
 SELECT p.number, r.digest, r.text, r.method, hex(r.layout)
   FROM page p JOIN page_result r ON r.id = p.result_id ORDER BY p.number
@@ -327,29 +327,24 @@ def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: ClusterSyste
 
 @pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 @pytest.mark.timeout(240)
-def test_pages_that_nodes_have_read_have_the_text_that_this_machine_reads(lab: RayLab, tmp_path: Path) -> None:
+def test_pages_that_nodes_have_read_have_the_text_that_this_machine_reads(
+    running: ClusterSystem, tmp_path: Path
+) -> None:
     paper = tmp_path / "scan.pdf"
     scan(paper, [picture(prose(number, words=15), dpi=150) for number in range(PAGES)], dpi=150)
     os.utime(paper, (time.time() - 60,) * 2)
-    systems = {}
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-        systems[name] = System(tmp_path / name, shipped=READERS)
+    alone = System(tmp_path, shipped=READERS)
     try:
-        cluster = ClusterSystem(lab, systems["there"])
-        cluster.start()
-        systems["here"].start()
-
-        there = read(systems["there"], paper, config=cluster.config)
-        here = read(systems["here"], paper)
-
-        assert len(here.splitlines()) >= PAGES
-        assert there == here
-        assert nodes_of(systems["there"], "ocr_pages") == [*NODES]
-        cluster.assert_nothing_is_left()
+        there = read(running.system, paper, config=running.config)
+        alone.start()
+        here = read(alone, paper)
     finally:
-        for system in systems.values():
-            system.close()
+        alone.close()
+
+    assert len(here.splitlines()) >= PAGES
+    assert there == here
+    assert nodes_of(running.system, "ocr_pages") == [*NODES]
+    running.assert_nothing_is_left()
 
 
 def _config(cluster: ClusterSystem, address: str) -> object:
