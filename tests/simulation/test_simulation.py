@@ -16,7 +16,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.store_pool import StorePool
 from tests.simulation.world import KINDS, Plan, plan_of, play
 
-HISTORIES = short(20, full=60)
+HISTORIES = short(5, full=60)
 """Within so many, and those below, each mutant is caught; the store and the daemon as they are survive them all."""
 FOUND_BY = {
     "complete that overtakes a cancel": 46,
@@ -69,7 +69,7 @@ _plans = st.builds(
 
 
 @settings(
-    max_examples=short(15, full=100),
+    max_examples=short(6, full=100),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],

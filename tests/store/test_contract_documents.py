@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.full_length import short
 from tests.store.kit import (
     ByHand,
     MovableClock,
@@ -57,6 +58,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
+DOCUMENTS = short(150, full=1000)
 
 
 @pytest.fixture(autouse=True)
@@ -450,9 +452,9 @@ def test_a_job_that_leads_nowhere_leaves_its_document_failed(
     assert sentence in str(document_row(by_hand)["error_message"])
 
 
-def test_of_1000_documents_whose_reading_goes_on_none_is_declared_failed(store: Store, by_hand: ByHand) -> None:
+def test_of_many_documents_whose_reading_goes_on_none_is_declared_failed(store: Store, by_hand: ByHand) -> None:
     on_failure = DeferredAction("action", on_end=OnEnd.FAILURE)
-    store.intake.enqueue_many([wish(f"{number}.pdf", actions=[on_failure]) for number in range(1000)])
+    store.intake.enqueue_many([wish(f"{number}.pdf", actions=[on_failure]) for number in range(DOCUMENTS)])
 
     while jobs := store.leases.claim("w1", 64):
         ingests = [Completion(job.lease, follow_ups=ranges((1, 4))) for job in jobs if job.job_type == "ingest"]
@@ -464,7 +466,7 @@ def test_of_1000_documents_whose_reading_goes_on_none_is_declared_failed(store: 
     counts = "SELECT (SELECT count(*) FROM document WHERE index_status = 'success') AS read,"
     counts += " (SELECT count(*) FROM notice WHERE kind = 'document.failed') AS failures,"
     counts += " (SELECT count(*) FROM worker_job_queue WHERE job_type = 'action') AS reactions"
-    assert by_hand(counts) == [{"read": 1000, "failures": 0, "reactions": 0}]
+    assert by_hand(counts) == [{"read": DOCUMENTS, "failures": 0, "reactions": 0}]
 
 
 def test_a_document_published_by_one_of_two_jobs_that_complete_together_was_never_failed(

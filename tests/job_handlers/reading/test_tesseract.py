@@ -16,6 +16,7 @@ from job_handlers.reading.ocr import WayToRead, tesseract
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from job_handlers.reading.preprocess import Gray
+from tests.full_length import short
 from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
 from worker_service.handlers import MissingDependency, Permanent
 
@@ -28,7 +29,7 @@ def gray_of(image: Image.Image) -> Gray:
 
 
 def black_and_white(size: float) -> Gray:
-    return gray_of(picture(prose(3, words=150), size=size).point(lambda value: 255 if value >= 140 else 0))
+    return gray_of(picture(prose(3, words=60), size=size).point(lambda value: 255 if value >= 140 else 0))
 
 
 def lines_of_table(reader: Any) -> Iterable[list[tuple[object, ...]]]:
@@ -40,7 +41,7 @@ def lines_of_table(reader: Any) -> Iterable[list[tuple[object, ...]]]:
         yield [(left, top, left + width, top + height, text) for left, top, width, height, text in boxes]
 
 
-@pytest.mark.parametrize(("text", "noise"), [(TEXT, 0.0), (prose(1, words=100), 60.0), ("", 0.0), ("x", 60.0)])
+@pytest.mark.parametrize(("text", "noise"), [(TEXT, 0.0), (prose(1, words=40), 60.0), ("", 0.0), ("x", 60.0)])
 def test_words_are_those_of_the_engines_own_table(text: str, noise: float) -> None:
     engine: Any = engine_for(ENGLISH)
     tesseract._set_image(engine._reader, gray_of(picture(text, dpi=100, noise=noise)), 100)
@@ -119,7 +120,7 @@ def test_letters_are_large_where_half_the_pixels_are_enough(
     assert asked[0] is is_large
 
 
-@pytest.mark.parametrize("dpi", [200, 300])
+@pytest.mark.parametrize("dpi", short([200], full=[200, 300]))
 def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
     """The paper is darker at its foot, and grainy: one threshold would take all of the page for paper."""
     text = "\n\n".join(f"The board reviewed climate risk number {number} with care." for number in range(6))
