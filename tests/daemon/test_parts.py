@@ -257,7 +257,7 @@ def test_how_well_it_is(
     overview.counts, overview.workers = Counts({}, pending_at), list(map(worker, states))
     overview.pauses, overview.standstill = pauses, standstill
 
-    found = check_health(overview, oldest_most=timedelta(hours=1))
+    found = check_health(overview, oldest_wait_max=timedelta(hours=1))
 
     assert found.level is level
     assert bool(found.reasons) is bool(level)

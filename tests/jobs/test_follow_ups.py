@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker_service.jobs.follow_ups import filled
+from worker_service.jobs.follow_ups import fill_placeholders
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from worker_service.jobs.follow_ups import filled
 def test_a_fact_does_not_turn_a_text_into_the_path_of_a_file(
     template: str, facts: dict[str, Any], expected: object
 ) -> None:
-    assert json.loads(filled(json.dumps([template]), facts)) == [expected]
+    assert json.loads(fill_placeholders(json.dumps([template]), facts)) == [expected]

@@ -245,8 +245,8 @@ def _show_dry_run(call: Invocation, plan: Plan) -> int:
         output.show(sentence)
     for line in _sample(plan) if plan.jobs else ():
         output.show(line)
-    if plan.jobs > operations.SAMPLE:
-        output.show(f"… and {plan.jobs - operations.SAMPLE:,} more")
+    if plan.jobs > operations.SAMPLE_JOBS:
+        output.show(f"… and {plan.jobs - operations.SAMPLE_JOBS:,} more")
     return 0
 
 
@@ -275,7 +275,7 @@ def _show_changed(
     stopping = set(changed.asked if unended is None else unended)
     number = len({*changed.job_ids, *changed.asked} - stopping)
     if number or not stopping:
-        output.show(f"{operations.DONE[verb_name]} {counted(number, 'job')}")
+        output.show(f"{operations.PAST_PARTICIPLES[verb_name]} {counted(number, 'job')}")
     if stopping:
         output.show(f"asked {counted(len(stopping), 'job')} to stop")
     are = "will be" if stopping else "is" if plan is not None and len(plan.failing) == 1 else "are"

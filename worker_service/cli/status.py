@@ -116,9 +116,9 @@ def status(call: Invocation, oldest: str | None) -> int:
     """
     from worker_service.services.health import Level, check_health, summary
 
-    oldest_most = None if oldest is None else parse_length(oldest)
+    oldest_wait_max = None if oldest is None else parse_length(oldest)
     try:
-        found = check_health(Overview(call.session), oldest_most=oldest_most)
+        found = check_health(Overview(call.session), oldest_wait_max=oldest_wait_max)
     except PagemillError as error:
         if not call.print_if_json({"level": Level.UNKNOWN, "reasons": [str(error)]}):
             output.show(f"UNKNOWN: {error}")

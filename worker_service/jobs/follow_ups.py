@@ -51,7 +51,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-def filled(payload: str, facts: Mapping[str, object]) -> str:
+def fill_placeholders(payload: str, facts: Mapping[str, object]) -> str:
     # A placeholder alone becomes the fact itself, such as a number.
     texts = {name: "" if fact is None else str(fact) for name, fact in facts.items()}
 

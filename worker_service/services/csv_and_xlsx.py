@@ -1,4 +1,4 @@
-"""CSV and workbooks in which no cell can become a formula."""
+"""Write CSV and workbooks in which no cell can become a formula."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
         yield line.getvalue()
 
 
-def list_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    if isinstance(one, Job):
+def list_row(listed: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
+    """Return the cells of a document, or of a job that failed before it had one."""
+    if isinstance(listed, Job):
+        job = listed
         return (
-            None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
-            one.error_code, one.error_text, None, None, None, None, None,
+            None, job.name, job.platform, None, job.source_key, job.owner, None, None, job.status.value,
+            job.error_code, job.error_text, None, None, None, None, None,
         )  # fmt: skip
-    document, origin = one
+    document, origin = listed
     return (
         document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
         document.kind, document.pages, document.state, document.error_code, document.error_text,
@@ -50,7 +52,7 @@ def write_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
 
 
 class Workbook:
-    """Buffers its rows on disk."""
+    """A workbook that buffers its rows on disk."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import xlsxwriter  # imported only when a workbook is written
@@ -67,10 +69,11 @@ class Workbook:
         self._book.close()
 
     def add_sheet(self, name: str) -> Callable[[Sequence[object]], None]:
-        sheet, numbers = self._book.add_worksheet(name), count()
+        """Return a function that appends a row."""
+        sheet, row_numbers = self._book.add_worksheet(name), count()
 
         def append(row: Sequence[object]) -> None:
-            number = next(numbers)
+            number = next(row_numbers)
             for column, value in enumerate(row):
                 if isinstance(value, str):
                     sheet.write_string(number, column, harmless(value), self._text)

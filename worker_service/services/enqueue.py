@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from worker_service.base.clock import PERIODS, period_of
 from worker_service.base.errors import BadInput, BadPayload
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.documents import DeferredAction
-from worker_service.jobs.follow_ups import FACTS, filled
+from worker_service.jobs.follow_ups import FACTS, fill_placeholders
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session, chunks
 from worker_service.services.jobs import require_jobs
@@ -59,23 +60,29 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Force the download of known files whose copies were deleted."""
-    made = [*jobs]
-    brought: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for at, job in enumerate(jobs):
+    """Force the download of known files whose copies were deleted by hand."""
+    keys_by_place: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for job in jobs:
         if job.brings is not None:
-            place = job.owner if owner is None else owner, job.platform
-            brought.setdefault(place, []).append((at, job.brings.source_key))
-    for place, some in brought.items():
-        gone = find_deleted_sources(session.store, session.settings.workspace, *place, {key for _, key in some})
-        for at, key in some:
-            if key in gone:
-                made[at] = replace(made[at], brings=None)
-    return made
+            keys_by_place[_owner_and_platform(job, owner)].add(job.brings.source_key)
+    deleted_keys = {
+        place: find_deleted_sources(session.store, session.settings.workspace, *place, keys)
+        for place, keys in keys_by_place.items()
+    }
+    checked: list[NewJob] = []
+    for job in jobs:
+        is_lost = job.brings is not None and job.brings.source_key in deleted_keys[_owner_and_platform(job, owner)]
+        # Without `brings`, the job is inserted although its file is known.
+        checked.append(replace(job, brings=None) if is_lost else job)
+    return checked
+
+
+def _owner_and_platform(job: NewJob, owner: str | None) -> tuple[str, str]:
+    return job.owner if owner is None else owner, job.platform
 
 
 def check_action_payload(session: Session, action: DeferredAction) -> None:
-    payload = filled(action.payload, FACTS) if action.payload else None
+    payload = fill_placeholders(action.payload, FACTS) if action.payload else None
     check_payload(session, NewJob(action.job_type, payload=payload))
 
 
@@ -120,43 +127,45 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
     """Return warnings for words that are known but not installed. Raise `BadInput` for unknown words."""
-    described = _choices(session)
+    of_handlers = _choices(session)
     warnings: list[str] = []
     for key, wanted in asked.items():
-        choices = [one[key] for one in described if key in one]
+        choices = [choices_by_key[key] for choices_by_key in of_handlers if key in choices_by_key]
         words = wanted if isinstance(wanted, list) else [wanted]
         for word in words if choices else ():
             if isinstance(word, str) and not any(word in one.there for one in choices):
-                warnings.append(_missing_capability(word, key, choices))
+                warnings.append(_missing_capability_warning(word, key, choices))
     return warnings
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    found: dict[str, dict[str, None]] = {}
-    for described in _choices(session):
-        for key, choices in described.items():
-            found.setdefault(key, {}).update(dict.fromkeys(choices.there))
-    return {key: list(words) for key, words in found.items()}
+    """Return the installed values of each payload key."""
+    installed: dict[str, dict[str, None]] = {}
+    for choices_by_key in _choices(session):
+        for key, choices in choices_by_key.items():
+            installed.setdefault(key, {}).update(dict.fromkeys(choices.there))
+    return {key: list(words) for key, words in installed.items()}
 
 
 def _choices(session: Session) -> list[dict[str, Choices]]:
+    """Return the choices by payload key, of each handler of each worker."""
     import msgspec  # not needed by every command
 
     from worker_service.handlers.contract import Choices
 
-    described: list[dict[str, Choices]] = []
+    of_handlers: list[dict[str, Choices]] = []
     for text in session.overview.handler_choices():
         with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
-            described.append(msgspec.json.decode(text, type=dict[str, Choices]))
-    return described
+            of_handlers.append(msgspec.json.decode(text, type=dict[str, Choices]))
+    return of_handlers
 
 
-def _missing_capability(word: str, key: str, choices: Sequence[Choices]) -> str:
+def _missing_capability_warning(word: str, key: str, choices: Sequence[Choices]) -> str:
     installed = ", ".join(dict.fromkeys(one for some in choices for one in some.there)) or "none"
     for one in choices:
         if word in one.to_get:
             return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {one.to_get[word]}"
-    near = next((near for one in choices if (near := one.closest(word))), None)
-    hint = f"did you mean {near}? " if near else ""
+    closest = next((closest for one in choices if (closest := one.closest(word))), None)
+    hint = f"did you mean {closest}? " if closest else ""
     remedy = f"{hint}installed: {installed} (restart the worker after you have installed more)"
     raise BadInput(f"{word!r} is not one of the known {key}", remedy)

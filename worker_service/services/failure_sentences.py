@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.jobs.job import Job
 
@@ -146,30 +147,39 @@ _EXPLANATIONS: Mapping[str, Explanation] = {
 
 _OTHER_OPTIONS_HELP = ("LANGUAGE_UNKNOWN", "SETTINGS_INVALID", "CPU_TIME_USED_UP", "PAGES_TOO_LARGE")
 
-_FAMILIES = {"BROKEN": "_BROKEN", "NOTHING": "_EMPTY", "TOO_LARGE": "_TOO_LARGE"}
-"""Explanations of codes such as SHEET_BROKEN."""
+_CODES_BY_ENDING = {"_BROKEN": "BROKEN", "_EMPTY": "NOTHING", "_TOO_LARGE": "TOO_LARGE"}
+"""SHEET_BROKEN is explained like BROKEN."""
 _NUMBERED = ("HTTP", "SMTP", "EXIT")
-"""Explanations of codes such as HTTP_503."""
+"""HTTP_503 is explained like HTTP."""
 
 
 def explanation_of(code: str) -> Explanation | None:
     if (known := _EXPLANATIONS.get(code)) is not None:
         return known
-    family = next((name for name, ending in _FAMILIES.items() if code.endswith(ending)), "")
-    return _EXPLANATIONS.get(family or next((one for one in _NUMBERED if code.startswith(f"{one}_")), ""))
+    for ending, general_code in _CODES_BY_ENDING.items():
+        if code.endswith(ending):
+            return _EXPLANATIONS[general_code]
+    for general_code in _NUMBERED:
+        if code.startswith(f"{general_code}_"):
+            return _EXPLANATIONS[general_code]
+    return None
 
 
 def may_read_again(code: str) -> bool:
-    known = explanation_of(code)
-    return known is None or known.helps in ("retry", "password") or code in _OTHER_OPTIONS_HELP
+    """Return whether another attempt may succeed, perhaps with other options."""
+    explanation = explanation_of(code)
+    return explanation is None or explanation.helps in ("retry", "password") or code in _OTHER_OPTIONS_HELP
 
 
 def explain_failure(job: Job) -> Explanation:
-    known = explanation_of(job.error_code or "")
-    if known is None:
-        known = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), "", _what_helps(job))
-    advice = known.advice or _sentence(job.error_remedy or ("Try again." if known.helps == "retry" else ""))
-    return Explanation(known.happened, advice, known.helps)
+    explanation = explanation_of(job.error_code or "")
+    if explanation is None:
+        explanation = Explanation(_sentence(job.error_message or f"{job.job_type} failed"), "", _what_helps(job))
+    if explanation.advice:
+        return explanation
+    return replace(
+        explanation, advice=_sentence(job.error_remedy or ("Try again." if explanation.helps == "retry" else ""))
+    )
 
 
 def _what_helps(job: Job) -> Helps:

@@ -61,8 +61,8 @@ def list_failures(
 ) -> FailurePage:
     rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
-    found = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
-    return FailurePage(*cut_page(found, limit))
+    failures = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
+    return FailurePage(*cut_page(failures, limit))
 
 
 def count_failures(session: Session, owner: str | None) -> Sequence[FailureReason]:
@@ -100,12 +100,12 @@ def select_failures(
 
 
 def _happened(code: str) -> str:
-    known = explanation_of(code)
-    return "" if known is None else known.happened
+    explanation = explanation_of(code)
+    return "" if explanation is None else explanation.happened
 
 
 def _open_failure(row_id: int, job: Job, document_name: str) -> OpenFailure:
-    told = explain_failure(job)
+    explanation = explain_failure(job)
     return OpenFailure(
         id=row_id,
         job_id=job.id,
@@ -115,8 +115,8 @@ def _open_failure(row_id: int, job: Job, document_name: str) -> OpenFailure:
         job_type=job.job_type,
         at=job.completed_at or job.created_at,
         code=job.error_code or "",
-        happened=told.happened,
-        advice=told.advice,
-        helps=told.helps,
+        happened=explanation.happened,
+        advice=explanation.advice,
+        helps=explanation.helps,
         detail=job.error_text,
     )

@@ -1,7 +1,7 @@
 """Events: status changes of jobs, notices, and the progress of running jobs.
 
-A cursor has the ids of the last notice and the last change, and the change's job. Ids of changes may be reused, ids of
-jobs never: as long as the change belongs to that job, all later changes have higher ids.
+A cursor has the ids of the last notice, of the last status change, and of the job that changed. The database may reuse
+the id of a change but not of a job: while the change still belongs to this job, all later changes have higher ids.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def parse_cursor(text: str) -> EventCursor:
     words = text.split("-")
     if len(words) not in (2, 3) or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
         raise BadInput(f"{text!r} is not the id of an event", "use the id of an event, such as 12-3400-7")
-    return EventCursor(*(min(int(word), _NUMBER_MAX) for word in [*words, "0"][:3]))
+    # An early cursor had no job.
+    numbers = [min(int(word), _NUMBER_MAX) for word in [*words, "0"][:3]]
+    return EventCursor(*numbers)
 
 
 def newest_cursor(session: Session) -> EventCursor:
@@ -66,20 +68,21 @@ def events_after(session: Session, cursor: EventCursor, *, owner: str | None = N
     newest = newest_cursor(session)
     moves = session.store.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
     notices = [one for one in session.store.notices.after(cursor.notice_id, most=most) if one.id <= newest.notice_id]
-    # Checked after reading the moves: if the row still exists now, it existed during the read.
+    # Checked after reading the moves: if the cursor's row still exists now, it existed during the read.
     exists = not cursor.event_id or session.store.history.job_of_event(cursor.event_id) == cursor.job_id
     # Notice ids are never reused, unless an older copy replaced the database.
     if not exists or cursor.notice_id > newest.notice_id:
         return NewEvents(newest, [], [], is_all=True, is_lost=True)
-    reached = EventCursor(
-        notices[-1].id if len(notices) == most else newest.notice_id,
-        *((moves[-1].id, moves[-1].job_id) if len(moves) == most else newest[1:]),
-    )
+    notice_id = notices[-1].id if len(notices) == most else newest.notice_id
+    event_id, job_id = newest.event_id, newest.job_id
+    if len(moves) == most:
+        event_id, job_id = moves[-1].id, moves[-1].job_id
+    reached = EventCursor(notice_id, event_id, job_id)
     notices_of_owner = [one for one in notices if owner is None or one.owner == owner]
-    return NewEvents(reached, moves, notices_of_owner, reached == newest)
+    return NewEvents(reached, moves, notices_of_owner, is_all=reached == newest)
 
 
-def running_jobs(session: Session) -> Mapping[int, JobProgress]:
+def progress_of_running_jobs(session: Session) -> Mapping[int, JobProgress]:
     running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
         job.id: JobProgress(

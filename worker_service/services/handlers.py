@@ -1,4 +1,4 @@
-"""Installed handlers and single attempts, without a database."""
+"""List the installed handlers, and run one attempt, without a database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def installed_handlers(settings: Settings) -> list[HandlerDescription]:
 
 
 def get_handler(settings: Settings, job_type: str) -> HandlerDescription:
-    return _chosen(job_type, installed_handlers(settings))
+    return _description_of(job_type, installed_handlers(settings))
 
 
 def run_one_job(
@@ -64,17 +64,17 @@ def run_one_job(
             grace_seconds=1.0,
         )
         fork_server, described = stack.enter_context(open_pool(begin))
-        found = _chosen(job_type, described)
+        found = _description_of(job_type, described)
         if (reason := found.set_aside or found.facts.missing_text or None) is not None:
             raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
         fork_server.launch(Order(1, 1, job_type, platform, account, text, None))
-        for happening in attempt_events(fork_server):
-            yield happening
-            if isinstance(happening, Ended):
+        for event in attempt_events(fork_server):
+            yield event
+            if isinstance(event, Ended):
                 return
 
 
-def _chosen(job_type: str, described: Sequence[HandlerDescription]) -> HandlerDescription:
+def _description_of(job_type: str, described: Sequence[HandlerDescription]) -> HandlerDescription:
     for one in described:
         if one.facts.job_type == job_type:
             return one
@@ -110,16 +110,16 @@ def _check_credentials(settings: Settings) -> Ended | str:
         with open_pool(begin) as (fork_server, [described]):
             if described.set_aside:
                 return described.set_aside
-            payload = json.dumps({"credentials": _credentials(described)})
+            payload = json.dumps({"credentials": _credential_names(described)})
             fork_server.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
             return next(one for one in attempt_events(fork_server) if isinstance(one, Ended))
 
 
-def _credentials(described: HandlerDescription) -> Sequence[str]:
+def _credential_names(described: HandlerDescription) -> Sequence[str]:
     patterns = described.declared.credentials if described.declared is not None else ()
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     try:
-        there = sorted(path.name for path in Path(directory).iterdir()) if directory else []
+        names = sorted(path.name for path in Path(directory).iterdir()) if directory else []
     except OSError:
-        there = []
-    return [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        names = []
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

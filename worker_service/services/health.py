@@ -1,4 +1,4 @@
-"""Health of the service in one word, for monitoring."""
+"""Health of the service as a level, with reasons, for monitoring."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ class Health(Struct, frozen=True):
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
     failures: int = 0
-    """Does not change the level."""
+    """Neither failures nor replaced batches change the level."""
 
 
-def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
-    found = health_reasons(overview, oldest_most=oldest_most)
+def check_health(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Health:
+    """`oldest_wait_max` is the time that the oldest pending job may wait without a warning."""
+    reasons = health_reasons(overview, oldest_wait_max=oldest_wait_max)
     return Health(
-        max((reason.level for reason in found), default=Level.OK),
-        found,
+        max((reason.level for reason in reasons), default=Level.OK),
+        reasons,
         len(overview.live_workers),
         overview.counts.by_status,
         overview.batches_replaced,
@@ -60,12 +61,12 @@ def check_health(overview: Overview, *, oldest_most: timedelta | None = None) ->
     )
 
 
-def health_reasons(overview: Overview, *, oldest_most: timedelta | None = None) -> Sequence[HealthReason]:
+def health_reasons(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Sequence[HealthReason]:
     found = [
         *_check_database(overview),
         *_check_workers(overview),
         *_check_nodes(overview),
-        *_check_queue(overview, oldest_most),
+        *_check_queue(overview, oldest_wait_max),
     ]
     return sorted(found, key=lambda reason: -reason.level)
 
@@ -76,33 +77,34 @@ def _check_database(overview: Overview) -> Iterator[HealthReason]:
 
 
 def _check_workers(overview: Overview) -> Iterator[HealthReason]:
-    alive = {one.state for one in overview.live_workers}
-    others = Counter(one.state for one in overview.workers if not one.is_alive)
-    states = f" ({', '.join(f'{number} {state}' for state, number in others.items())})" if others else ""
-    if not alive:
+    live_states = {worker.state for worker in overview.live_workers}
+    lost_states = Counter(worker.state for worker in overview.lost_workers)
+    states = f" ({', '.join(f'{number} {state}' for state, number in lost_states.items())})" if lost_states else ""
+    if not live_states:
         remedy = overview.settings.start_command
         yield HealthReason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{states}", remedy)
-    elif others:
-        detail = f"{others.total()} of {counted(len(overview.workers), 'worker')} not alive{states}"
+    elif lost_states:
+        detail = f"{lost_states.total()} of {counted(len(overview.workers), 'worker')} not alive{states}"
         yield HealthReason(Level.WARNING, "WORKERS_LOST", detail, "pagemill doctor")
-    if "disk low" in alive:
-        level = Level.CRITICAL if alive == {"disk low"} else Level.WARNING
+    if "disk low" in live_states:
+        level = Level.CRITICAL if live_states == {"disk low"} else Level.WARNING
         yield HealthReason(level, "DISK_LOW", "the disk is nearly full", FREE_SPACE)
 
 
 def _check_nodes(overview: Overview) -> Iterator[HealthReason]:
-    wanted = [one for one in overview.nodes if not one.is_draining]
-    if away := [one for one in wanted if one.state != "up"]:
-        up = len(wanted) - len(away)
-        detail = f"{up or 'none'} of {counted(len(wanted), 'node')} up: {away[0].name} is {away[0].state}"
+    wanted = [node for node in overview.nodes if not node.is_draining]
+    if not_up := [node for node in wanted if node.state != "up"]:
+        up = len(wanted) - len(not_up)
+        detail = f"{up or 'none'} of {counted(len(wanted), 'node')} up: {not_up[0].name} is {not_up[0].state}"
         yield HealthReason(Level.WARNING, "NODES_DOWN", detail, "pagemill cluster")
 
 
-def _check_queue(overview: Overview, oldest_most: timedelta | None) -> Iterator[HealthReason]:
-    oldest = None if oldest_most is None else overview.counts.oldest_pending_at
-    if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
-        detail = f"the oldest job that could start has waited since {oldest[:19]}"
-        yield HealthReason(Level.WARNING, "OLDEST_WAITS", detail, "pagemill why")
+def _check_queue(overview: Overview, oldest_wait_max: timedelta | None) -> Iterator[HealthReason]:
+    if oldest_wait_max is not None:
+        oldest = overview.counts.oldest_pending_at
+        if oldest is not None and overview.at - from_text(oldest) > oldest_wait_max:
+            detail = f"the oldest job that could start has waited since {oldest[:19]}"
+            yield HealthReason(Level.WARNING, "OLDEST_WAITS", detail, "pagemill why")
     if any(pause.scope == "all" for pause in overview.pauses):
         yield HealthReason(Level.WARNING, "ALL_PAUSED", "everything is paused", "pagemill unpause --all")
     elif overview.live_workers and (gates := overview.standstill):

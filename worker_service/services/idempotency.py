@@ -11,7 +11,7 @@ from worker_service.base.errors import IdempotencyConflict, PagemillError, Refus
 from worker_service.jobs.tokens import GrantedRequest
 from worker_service.services.database import Session, poll
 
-_WAIT_SECONDS = 5.0
+_ANSWER_SECONDS_MAX = 5.0
 
 
 class AnswerUnknown(Refused):
@@ -46,7 +46,7 @@ def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredRe
 def _await_answer(session: Session, key: str, wish: str, earlier: GrantedRequest) -> StoredResponse:
     if earlier.wish != wish:
         raise Refused("that Idempotency-Key was used for another request", "use a new one")
-    deadline = time.monotonic() + _WAIT_SECONDS
+    deadline = time.monotonic() + _ANSWER_SECONDS_MAX
     for found in poll(session, lambda: session.store.idempotency_keys.find(key), deadline=deadline):
         if found is not None and found.answer is not None and found.status is not None:
             return StoredResponse(found.status, found.answer, found.location)

@@ -24,7 +24,7 @@ from worker_service.services.parse import read_priority
 
 LIVE = (Status.PENDING, Status.RUNNING)
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
-DONE = {
+PAST_PARTICIPLES = {
     "dismiss": "dismissed",
     "undismiss": "listed again",
     "cancel": "cancelled",
@@ -33,12 +33,12 @@ DONE = {
     "priority": "reprioritised",
     "prune": "pruned",
 }
-SAMPLE = 5
+SAMPLE_JOBS = 5
 SLOTS_MOST = 256
 _PRUNED_AT_ONCE = 1000
 
-# Statuses in which the verb makes the reading of a job's document fail, and the document's error code.
-_FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
+# Statuses of jobs whose documents the verb makes fail, and the error code of the documents.
+_FAILS_DOCUMENTS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
 
 # Statuses that each verb selects by default, and statuses that it can change at all. `retry --type ocr_pages` runs
 # completed jobs again only if their status or ids are given.
@@ -85,16 +85,16 @@ def make_plan(
     if verb == "priority":
         priority = read_priority(priority)
     chosen = _chosen_jobs(session, verb, selector)
-    statuses, code = _FAILS.get(verb, ((), ""))
+    statuses, code = _FAILS_DOCUMENTS.get(verb, ((), ""))
     reading = session.reading
-    jobs, sample, documents, above = 0, list[Job](), set[int](), 1
-    for above, below in id_ranges(session, seconds):
-        if found := reading.count(chosen, from_id=above, before_id=below):
-            jobs += found
-            if len(sample) < SAMPLE:
-                sample += reading.list(chosen, most=SAMPLE - len(sample), from_id=above, before_id=below)
-            documents.update(reading.documents_failing(chosen, statuses, from_id=above, before_id=below))
-    return Plan(verb, chosen, jobs, sample, sorted(documents), code, priority, is_partial=above > 1)
+    jobs, sample, documents, first_id = 0, list[Job](), set[int](), 1
+    for first_id, before_id in id_ranges(session, seconds):
+        if count := reading.count(chosen, from_id=first_id, before_id=before_id):
+            jobs += count
+            if len(sample) < SAMPLE_JOBS:
+                sample += reading.list(chosen, most=SAMPLE_JOBS - len(sample), from_id=first_id, before_id=before_id)
+            documents.update(reading.documents_failing(chosen, statuses, from_id=first_id, before_id=before_id))
+    return Plan(verb, chosen, jobs, sample, sorted(documents), code, priority, is_partial=first_id > 1)
 
 
 def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
@@ -123,13 +123,13 @@ def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mappi
     for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
         if not left:
             return {}
-    return dict(_unended(session, ids))
+    return dict(_reasons_not_ended(session, ids))
 
 
 def prune_jobs(session: Session, plan: Plan) -> int:
     pruned = 0
-    while gone := session.store.pruning.prune(plan.selector, most=_PRUNED_AT_ONCE):
-        pruned += gone
+    while count := session.store.pruning.prune(plan.selector, most=_PRUNED_AT_ONCE):
+        pruned += count
     return pruned
 
 
@@ -143,7 +143,9 @@ def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
     statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else default
     if not statuses:
         words = " or ".join(possible)
-        raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")
+        raise BadInput(
+            f"only jobs that are {words} can be {PAST_PARTICIPLES[verb]}, not {' or '.join(selector.statuses)} ones"
+        )
     if selector.ids and selector.names_more and not selector.statuses and verb != "priority":
         # Jobs selected by id are included in any status.
         others = session.reading.ids(replace(selector, ids=(), statuses=statuses))
@@ -151,10 +153,10 @@ def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
     return replace(selector, statuses=statuses)
 
 
-def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-    alive = {one.id: one for one in Overview(session).live_workers}
+def _reasons_not_ended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+    live_workers = {worker.id: worker for worker in Overview(session).live_workers}
     for job in each_job(session, ids, LIVE):
-        worker = alive.get(job.worker_id or "")
+        worker = live_workers.get(job.worker_id or "")
         if worker is None:
             why = f"its worker {job.worker_id} is gone or silent: the next daemon ends the job"
         else:
@@ -191,11 +193,11 @@ def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str
     """Set the slots until the worker restarts. The id may be left out if there is one live worker."""
     if not 1 <= slots <= SLOTS_MOST:
         raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
-    alive = [one.id for one in Overview(session).live_workers]
-    if worker_id is None and len(alive) > 1:
-        raise BadInput(f"there are {counted(len(alive), 'worker')}", f"name one: {', '.join(alive)}")
-    chosen = worker_id if worker_id is not None else next(iter(alive), "")
-    if chosen not in alive or not session.store.workers.set_slots(chosen, slots):
+    live_ids = [worker.id for worker in Overview(session).live_workers]
+    if worker_id is None and len(live_ids) > 1:
+        raise BadInput(f"there are {counted(len(live_ids), 'worker')}", f"name one: {', '.join(live_ids)}")
+    chosen = worker_id if worker_id is not None else next(iter(live_ids), "")
+    if chosen not in live_ids or not session.store.workers.set_slots(chosen, slots):
         raise Refused(f"worker {chosen} is not running" if chosen else "no worker is running", "pagemill workers")
     return chosen
 

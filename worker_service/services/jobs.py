@@ -17,7 +17,12 @@ from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import IDS_AT_ONCE, Session, chunks, cut_page
 
-_FIRST_RANGE = 10_000
+_FIRST_RANGE_IDS = 10_000
+
+# Bits of `held`, with the words for users.
+_HELD_BY_BATCH = 16
+_HELD_FOR_TIME = {1: "scheduled", 2: "backoff"}
+_HELD_FOR_JOB = {4: "waiting", 8: "key-busy"}
 
 
 class JobPage(Struct, frozen=True):
@@ -44,28 +49,28 @@ def find_jobs(
 ) -> FoundJobs:
     """List jobs. Search for about `seconds`, because some selectors have no index."""
     reading, most = session.reading, limit + 1
-    found, above = list[Job](), 1
-    for above, below in id_ranges(session, seconds, before_id=before_id):
-        found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
+    found, first_id = list[Job](), 1
+    for first_id, below in id_ranges(session, seconds, before_id=before_id):
+        found += reading.list(selector, most=most - len(found), before_id=below, from_id=first_id)
         if len(found) == most:
             return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
-    return FoundJobs(found, above if above > 1 else None, is_partial=above > 1)
+    return FoundJobs(found, first_id if first_id > 1 else None, is_partial=first_id > 1)
 
 
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield ranges of ids (first, before), newest first, for about `seconds`."""
-    start, size = time.monotonic(), _FIRST_RANGE
-    below, deadline = session.reading.newest_id() + 1, start + seconds
+    deadline, size = time.monotonic() + seconds, _FIRST_RANGE_IDS
+    below = session.reading.newest_id() + 1
     if before_id is not None:
         below = min(below, before_id)
     while below > 1:
-        above = max(1, below - size)
-        yield above, below
-        below, previous, start = above, start, time.monotonic()
-        if start >= deadline:
+        start, first = time.monotonic(), max(1, below - size)
+        yield first, below  # the caller searches the range before it asks for the next one
+        below, now = first, time.monotonic()
+        if now >= deadline:
             return
         # Double the range only if that cannot take much longer than the time left.
-        if start - previous < (deadline - start) / 8:
+        if now - start < (deadline - now) / 8:
             size *= 2
 
 
@@ -101,8 +106,8 @@ def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
 def _count_in_words(job: Job) -> str:
     if job.progress_done is None:
         return ""
-    of = "" if job.progress_total is None else f" of {job.progress_total:,}"
-    return f"{job.progress_done:,}{of} {job.progress_unit or ''}".rstrip()
+    total = "" if job.progress_total is None else f" of {job.progress_total:,}"
+    return f"{job.progress_done:,}{total} {job.progress_unit or ''}".rstrip()
 
 
 def _rate_in_words(rate: float, unit: str) -> str:
@@ -114,13 +119,12 @@ def _rate_in_words(rate: float, unit: str) -> str:
 def state_of(job: Job, *, now: datetime | None = None) -> str:
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
-    if job.held & 16:
+    if job.held & _HELD_BY_BATCH:
         return "stopped"
+    # A claim clears the bits of a time that has passed.
     is_due = job.run_at is None or from_text(job.run_at) <= (now or wall_clock())
-    for bit, word in ((1, "scheduled"), (2, "backoff"), (4, "waiting"), (8, "key-busy")):
-        if job.held & bit and not (bit < 4 and is_due):
-            return word
-    return job.status.value
+    words = _HELD_FOR_JOB if is_due else _HELD_FOR_TIME | _HELD_FOR_JOB
+    return next((word for bit, word in words.items() if job.held & bit), job.status.value)
 
 
 def title_of_job(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""How often terms occur in documents and on their pages."""
+"""Count how often terms occur in documents and on their pages."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def count_keywords(
     )
     require_batches(session, chosen.batch_ids)
     document_ids = session.store.library.document_ids(chosen)
-    first = _keywords(session, terms, document_ids[:_COUNTED_AT_ONCE])
+    first = _count_part(session, terms, document_ids[:_COUNTED_AT_ONCE])
     rest = range(_COUNTED_AT_ONCE, len(document_ids), _COUNTED_AT_ONCE)
-    return chain([first], (_keywords(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
+    return chain([first], (_count_part(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
 
 
-def _keywords(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
+def _count_part(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
     library = session.store.library
     counts = session.search.keyword_counts(terms, document_ids=document_ids)
     if not document_ids:
@@ -79,20 +79,21 @@ def _by_document(
     documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
 ) -> list[TermCounts]:
     sums = Counter[tuple[int, str]]()
-    for one in counts:
-        sums[one.document_id, one.term] += one.count
-    return [
-        TermCounts(one, None, [None if one.current_generation is None else sums[one.id, term] for term in terms])
-        for one in documents
-    ]
+    for count in counts:
+        sums[count.document_id, count.term] += count.count
+    rows: list[TermCounts] = []
+    for document in documents:
+        has_text = document.current_generation is not None
+        rows.append(TermCounts(document, None, [sums[document.id, term] if has_text else None for term in terms]))
+    return rows
 
 
 def _by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[TermCounts]:
-    found = {(one.document_id, one.number, one.term): one.count for one in counts}
-    known = {one.id: one for one in documents}
-    pages = sorted({(document_id, number) for document_id, number, _ in found if document_id in known})
+    by_page = {(one.document_id, one.number, one.term): one.count for one in counts}
+    by_id = {document.id: document for document in documents}
+    pages = sorted({(document_id, number) for document_id, number, _ in by_page if document_id in by_id})
     return [
-        TermCounts(known[document_id], number, [found.get((document_id, number, term), 0) for term in terms])
+        TermCounts(by_id[document_id], number, [by_page.get((document_id, number, term), 0) for term in terms])
         for document_id, number in pages
     ]
 
@@ -111,11 +112,11 @@ def count_cells(row: TermCounts) -> list[object]:
 
 def write_workbook(file: IO[bytes], terms: Sequence[str], parts: Iterator[KeywordPart] | Sequence[KeywordPart]) -> None:
     with Workbook(file) as workbook:
-        documents, pages = workbook.add_sheet("documents"), workbook.add_sheet("pages")
-        documents(count_headers(terms))
-        pages(count_headers(terms, of_pages=True))
+        add_document, add_page = workbook.add_sheet("documents"), workbook.add_sheet("pages")
+        add_document(count_headers(terms))
+        add_page(count_headers(terms, of_pages=True))
         for part in parts:
             for row in part.by_document:
-                documents(count_cells(row))
+                add_document(count_cells(row))
             for row in part.by_page:
-                pages(count_cells(row))
+                add_page(count_cells(row))

@@ -55,15 +55,15 @@ def backup(
     path, older = target, list[Path]()
     if target.is_dir():
         path = target / f"{settings.database.stem}-{clock():%Y-%m-%dT%H%M%SZ}.db"
-        named = re.compile(rf"{re.escape(settings.database.stem)}-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.db")
-        older = sorted(one for one in target.iterdir() if named.fullmatch(one.name))
+        copy_name = re.compile(rf"{re.escape(settings.database.stem)}-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.db")
+        older = sorted(one for one in target.iterdir() if copy_name.fullmatch(one.name))
     elif keep is not None:
         raise BadInput(f"{target} is not a directory: --keep needs one")
     back_up(settings.database, path, on_long_wait=on_long_wait)
-    # Only after success: if no copy can be made, the old ones are needed most.
+    # Only after success: if no copy can be made, the old ones are needed most. The new copy is one of `keep`.
     removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
-    for one in removed:
-        one.unlink(missing_ok=True)
+    for old_copy in removed:
+        old_copy.unlink(missing_ok=True)
     return BackedUp(path, path.stat().st_size, removed)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
-_NAMES = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
+_FIELDS_BY_PREFIX = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
 _BATCH_NAME_MOST = 200
 _EARLIEST = 1970
 _LARGEST = 2**31 - 1
@@ -66,15 +66,15 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """Parse `ids` such as 42, batch:7 or document:3, and the other fields in `chosen`."""
-    named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
+    """`ids` are 42, batch:7 or document:3; `chosen` has the other fields of a selector, as users write them."""
+    numbers: dict[str, dict[int, None]] = {field: {} for field in _FIELDS_BY_PREFIX.values()}
     for field, number in map(read_job_reference, ids):
-        named[field][number] = None
+        numbers[field][number] = None
     columns = {column.chosen_by: column for column in CHOSEN_BY}
     return Selector(
-        ids=tuple(named["ids"]),
-        batch_ids=tuple(named["batch_ids"]),
-        document_ids=tuple(named["document_ids"]),
+        ids=tuple(numbers["ids"]),
+        batch_ids=tuple(numbers["batch_ids"]),
+        document_ids=tuple(numbers["document_ids"]),
         statuses=read_statuses(Status, statuses),
         since=None if since is None else as_text(read_past(since, now=now)),
         older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
@@ -83,19 +83,19 @@ def read_selector(
     )
 
 
-def read_statuses(kind: type[S], words: Sequence[str], what: str = "status") -> tuple[S, ...]:
-    return tuple(dict.fromkeys(one_of(kind, word, what) for word in _split(words)))
+def read_statuses(kind: type[S], words: Sequence[str], noun: str = "status") -> tuple[S, ...]:
+    return tuple(dict.fromkeys(one_of(kind, word, noun) for word in _split(words)))
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
-    """Parse 42, #42, batch:7 or document:3."""
-    what, _, number = str(word).rpartition(":")
-    number = number if what else number.removeprefix("#")
-    if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):
+    """Parse 42, #42, batch:7 or document:3 into the field of a selector and the id."""
+    prefix, _, number = str(word).rpartition(":")
+    number = number if prefix else number.removeprefix("#")
+    if prefix not in _FIELDS_BY_PREFIX or not (number.isascii() and number.isdigit() and len(number) < 19):
         raise BadInput(f"{word!r} names no job", "write its id as pagemill ls shows it, or batch:7, or document:3")
-    if not int(number) and what != "batch":
+    if not int(number) and prefix != "batch":
         raise BadInput(f"{word!r} names no job: ids begin at 1")
-    return _NAMES[what], int(number)
+    return _FIELDS_BY_PREFIX[prefix], int(number)
 
 
 def read_document_selector(
@@ -189,11 +189,12 @@ def read_pages(text: str | None) -> tuple[int, int | None]:
     """Parse 3-5, 3-, -5 or 3. None as the last page means no limit."""
     if text is None:
         return 1, None
-    found = _PAGES.fullmatch(text.strip())
-    if found is None or not (found[1] or found[3]):
+    match = _PAGES.fullmatch(text.strip())
+    first_word, dash, last_word = match.groups() if match is not None else (None, None, None)
+    if not first_word and not last_word:
         raise BadInput(f"{text!r} names no pages", "write 3, 3-5, 3- or -5")
-    first = int(found[1] or 1)
-    last = None if found[2] and not found[3] else int(found[3] or first)
+    first = int(first_word or 1)
+    last = None if dash and not last_word else int(last_word or first)
     if first < 1 or (last is not None and last < first):
         raise BadInput(f"{text!r} names no pages", "the first is 1, and the last comes after it")
     return first, last

@@ -33,9 +33,12 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
     """Parse `words`, values by column name; its `assignments` change the payload."""
     given = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", given["job_type"]))
-    # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
-    named = [c for c in WRITTEN if c.name in given and (given[c.name] != "" or getattr(default, c.name) is None)]
-    fields: dict[str, Any] = {column.name: read_column(column, given[column.name]) for column in named}
+    fields: dict[str, Any] = {}
+    for column in WRITTEN:
+        has_default = getattr(default, column.name) is not None
+        # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
+        if column.name in given and not (has_default and given[column.name] == ""):
+            fields[column.name] = read_column(column, given[column.name])
     readers: dict[str, Callable[[Any], Any]] = {
         "unique_key": partial(check_filled, "--unique"),
         "concurrency_key": partial(check_filled, "--key"),

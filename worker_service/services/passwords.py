@@ -55,19 +55,19 @@ def save(workspace: Path, typed: DocumentPassword) -> None:
     """Write the password. The group gets access only if it shares the workspace."""
     target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
-    seen = workspace.stat()
-    is_shared = bool(seen.st_mode & stat.S_IWGRP and not seen.st_mode & stat.S_IWOTH)
+    status = workspace.stat()
+    is_shared = bool(status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_IWOTH)
     if not target.parent.is_dir():
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        _give_to_owner_of(target.parent, seen, 0o2770 if is_shared else 0o700)
+        _give_to_owner_of(target.parent, status, 0o2770 if is_shared else 0o700)
     with atomic_write(target, mode=0o600, is_synced=True) as file:
         file.write(msgspec.json.encode(typed))
-        _give_to_owner_of(file.fileno(), seen, 0o660 if is_shared else 0o600)
+        _give_to_owner_of(file.fileno(), status, 0o660 if is_shared else 0o600)
 
 
-def _give_to_owner_of(place: Path | int, like: os.stat_result, mode: int) -> None:
+def _give_to_owner_of(place: Path | int, workspace: os.stat_result, mode: int) -> None:
     if os.geteuid() == 0:
-        os.chown(place, like.st_uid, like.st_gid)
+        os.chown(place, workspace.st_uid, workspace.st_gid)
     os.chmod(place, mode)  # noqa: PTH101  also of a descriptor
 
 
@@ -91,13 +91,16 @@ def forget_unneeded(store: Store, workspace: Path) -> int:
         except FileNotFoundError:
             continue
         # A name with a leading dot is an unfinished file that a killed process has left behind.
-        found = None if path.name.startswith(".") else _read(path)
-        key = None if found is None else (found.platform, found.owner, found.source_key)
-        if is_new or (found is not None and found.is_kept) or (key is not None and store.removal.is_awaited(*key)):
+        typed = None if path.name.startswith(".") else _read(path)
+        if is_new or (typed is not None and _is_needed(store, typed)):
             continue
         path.unlink(missing_ok=True)
         forgotten += 1
     return forgotten
+
+
+def _is_needed(store: Store, typed: DocumentPassword) -> bool:
+    return typed.is_kept or store.removal.is_awaited(typed.platform, typed.owner, typed.source_key)
 
 
 def _read(path: Path) -> DocumentPassword | None:

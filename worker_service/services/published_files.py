@@ -1,4 +1,4 @@
-"""Check that published files are in the workspace as published (P5)."""
+"""Check that the published files in the workspace are unchanged (promise P5)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class FileFault(NamedTuple):
 
 
 def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Yield files that are missing or have another size; `with_digests` compares all bytes."""
-    last = 0
-    while rows := store.removal.published_files(after=last, most=_ROWS_AT_ONCE):
+    """Yield files that are missing or have another size, or, if `with_digests`, other bytes."""
+    last_id = 0
+    while rows := store.removal.published_files(after=last_id, most=_ROWS_AT_ONCE):
         for row in rows:
             detail = _fault(workspace / row.path, row, with_digests=with_digests)
             # The row may have been deleted since it was read, and its file after it.
             if detail is not None and store.removal.is_published(row.id):
                 yield FileFault(row.path, row.document_id, detail)
-        last = rows[-1].id
+        last_id = rows[-1].id
 
 
 def _fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:

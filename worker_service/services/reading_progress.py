@@ -15,7 +15,7 @@ from worker_service.services.batches import BatchDetails
 from worker_service.services.database import Session
 
 _RECENT = timedelta(minutes=5)
-_PAGES_FOR_PACE = 2
+_PAGES_FOR_ESTIMATE_MIN = 2
 
 
 class ReadingProgress(Struct, frozen=True):
@@ -30,7 +30,7 @@ def reading_progress(session: Session, documents: Sequence[Document]) -> Mapping
     return {one.id: _document_progress(one, *recent[one.id]) for one in documents if one.id in recent}
 
 
-def _document_progress(document: Document, read: int, lately: int, seconds: float) -> ReadingProgress:
+def _document_progress(document: Document, read: int, read_recently: int, recent_seconds: float) -> ReadingProgress:
     pages = document.pages
     if not pages:
         return ReadingProgress(0, None, "Counting pages, no estimate yet")
@@ -38,8 +38,8 @@ def _document_progress(document: Document, read: int, lately: int, seconds: floa
         return ReadingProgress(pages, pages, f"{counted(pages, 'page')} read, finishing")
     if not read:
         return ReadingProgress(0, pages, f"{counted(pages, 'page')}, no estimate yet")
-    is_known = lately >= _PAGES_FOR_PACE and seconds >= 1
-    left = f" · {time_left(seconds * (pages - read) / lately)}" if is_known else ""
+    has_estimate = read_recently >= _PAGES_FOR_ESTIMATE_MIN and recent_seconds >= 1
+    left = f" · {time_left(recent_seconds * (pages - read) / read_recently)}" if has_estimate else ""
     return ReadingProgress(read, pages, f"Page {read:,} of {pages:,}{left}")
 
 

@@ -1,7 +1,7 @@
 """Replace the database with a backup.
 
-Jobs that ended after the backup run again; jobs enqueued after it are gone. Later attempts have higher fences, so that
-late results match no row. Published files stay; missing files are reported.
+Jobs that ended after the backup run again; jobs that were enqueued after it are gone. Each later attempt has a
+higher fence than any before the restore, so late results match no row. Missing published files are reported.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def plan_restore(settings: Settings, file: Path) -> RestorePlan:
 
 
 def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock) -> RestoreDone:
-    def agrees(database_id: str) -> None:
+    def raise_unless_possible(database_id: str) -> None:
         if (fault := fault_of_workspace(settings.workspace, database_id)) is not None:
             raise fault
         # A daemon may have started meanwhile.
         _refuse_beside_a_daemon(plan.database)
 
-    restored = restore_backup(plan.backup, plan.database, clock, agrees=agrees)
+    restored = restore_backup(plan.backup, plan.database, clock, agrees=raise_unless_possible)
     with closing(open_store(plan.database)) as store:
         missing = [fault.path for fault in faults_of_files(store, settings.workspace)]
     return RestoreDone(restored, missing)

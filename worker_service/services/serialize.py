@@ -1,4 +1,4 @@
-"""Conversion of values to JSON."""
+"""Convert values to objects for JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from msgspec import UNSET
 from worker_service.base.clock import as_text
 from worker_service.jobs.job import Job
 
-HELD = ("payload", "result", "asked", "actions")
+JSON_TEXT_FIELDS = ("payload", "result", "asked", "actions")
+"""Fields of rows that hold JSON as text, which becomes part of the object."""
 
 
 def as_object(value: Any) -> Any:
@@ -28,13 +29,13 @@ def as_object(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: one if key in HELD else as_object(one) for key, one in value.items()}
+        return {key: item if key in JSON_TEXT_FIELDS else as_object(item) for key, item in value.items()}
     names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
     if names is None:
-        return [as_object(one) for one in value]
+        return [as_object(item) for item in value]
     state = _state_of(value) if isinstance(value, Job) else {}
     fields = {name: getattr(value, name) for name in names}
-    return {name: _of_a_name(name, field) for name, field in fields.items() if field is not UNSET} | state
+    return {name: _field_as_object(name, field) for name, field in fields.items() if field is not UNSET} | state
 
 
 def _state_of(job: Job) -> dict[str, str]:
@@ -43,12 +44,12 @@ def _state_of(job: Job) -> dict[str, str]:
     return {"state": state_of(job)}
 
 
-def _of_a_name(name: str, value: object) -> Any:
+def _field_as_object(name: str, value: object) -> Any:
     if not isinstance(value, str):
         return as_object(value)
     if name.endswith("_at") or name in ("at", "since", "until"):
         return iso(value)
-    if name in HELD:
+    if name in JSON_TEXT_FIELDS:
         import json
 
         try:

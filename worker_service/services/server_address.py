@@ -1,7 +1,7 @@
 """The address of the running server, in a file beside the database.
 
-The server locks the file, so a file without a lock is ignored. Others may write to the directory, so are links and odd
-text.
+The running server holds a lock on the file, so the file of a killed server is recognised and ignored. Other users may
+be able to write in the directory: links and text that is no address are ignored too.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def address(settings: Settings) -> str | None:
         with os.fdopen(opened) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found = _ADDRESS.fullmatch(file.read(1000))
-                return found[0] if found else None
+            except BlockingIOError:  # the server is running
+                match = _ADDRESS.fullmatch(file.read(1000))
+                return match[0] if match else None
     except (OSError, UnicodeDecodeError):
         pass
     return None

@@ -17,12 +17,12 @@ _NAMED_MAX = 50
 def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
     """Return the documents that were tagged. Actions of new tags start once per generation."""
     tags = require_tags(words)
-    return [one for some in chunks(document_ids) for one in session.store.tags.add(some, tags)]
+    return [document_id for part in chunks(document_ids) for document_id in session.store.tags.add(part, tags)]
 
 
 def remove_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
     tags = require_tags(words)
-    return [one for some in chunks(document_ids) for one in session.store.tags.remove(some, tags)]
+    return [document_id for part in chunks(document_ids) for document_id in session.store.tags.remove(part, tags)]
 
 
 def count_tags(session: Session, owner: str | None = None) -> Sequence[TagCount]:

@@ -1,4 +1,4 @@
-"""Tokens, links and browser sessions. Only digests of secrets are stored."""
+"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def create_token(
 ) -> CreatedToken:
     """Make a token that is valid until a time or for a length such as 90d; None means until it is removed."""
     last = None if until is None else read_end(until, now=session.clock())
-    made = _make(session, TokenKind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
+    made = _insert_token(session, TokenKind.TOKEN, _check_name(name), powers or [Power.READ], _check_owner(owner), last)
     if made is None:
         raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
     return made
@@ -65,51 +65,53 @@ def create_link(
     session.store.tokens.forget_old()
     now = session.clock()
     last = add_duration(now, LINK_FOR) if until is None else read_end(until, now=now)
-    who = _name(name or session.actor)
-    made = _make(session, TokenKind.LINK, who, powers or [*Power], _owner(owner), last)
+    who = _check_name(name or session.actor)
+    made = _insert_token(session, TokenKind.LINK, who, powers or [*Power], _check_owner(owner), last)
     assert made is not None  # only tokens need a unique name
     return made
 
 
 def begin_session(session: Session, word: str) -> CreatedToken | None:
     """Begin a session by a token, or by a link, which works once. A wrong word writes nothing."""
-    by = _find(session, word, TokenKind.TOKEN, TokenKind.LINK)
-    if by is None:
+    used = _find_valid(session, word, TokenKind.TOKEN, TokenKind.LINK)
+    if used is None:
         return None
     session.store.tokens.forget_old()
     until = as_text(add_duration(session.clock(), SESSION_FOR))
-    if by.kind is TokenKind.TOKEN and by.until is not None:
-        until = min(until, by.until)
+    if used.kind is TokenKind.TOKEN and used.until is not None:
+        until = min(until, used.until)
     secret = new_secret()
-    new = NewToken(TokenKind.SESSION, by.name, digest_of(secret), by.scopes, by.owner, by.made_by, until)
-    session_id = session.store.tokens.begin_session(by.id, new)
-    return None if session_id is None else CreatedToken(session_id, by.name, token_text(session_id, secret), until)
+    new = NewToken(TokenKind.SESSION, used.name, digest_of(secret), used.scopes, used.owner, used.made_by, until)
+    session_id = session.store.tokens.begin_session(used.id, new)
+    return None if session_id is None else CreatedToken(session_id, used.name, token_text(session_id, secret), until)
 
 
 def find_token(session: Session, word: str) -> Token | None:
-    return _find(session, word, TokenKind.TOKEN)
+    return _find_valid(session, word, TokenKind.TOKEN)
 
 
 def find_session(session: Session, word: str) -> Token | None:
-    return _find(session, word, TokenKind.SESSION)
+    return _find_valid(session, word, TokenKind.SESSION)
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
     """List tokens, without links and sessions that have ended."""
     now = as_text(session.clock())
-    return [
-        one
-        for one in session.store.tokens.list()
-        if one.kind is TokenKind.TOKEN
-        or ((one.until is None or one.until > now) and not (one.kind is TokenKind.LINK and one.used_at))
-    ]
+
+    def is_listed(token: Token) -> bool:
+        if token.kind is TokenKind.TOKEN:
+            return True
+        is_used_up = token.kind is TokenKind.LINK and token.used_at is not None
+        return not is_used_up and (token.until is None or token.until > now)
+
+    return [token for token in session.store.tokens.list() if is_listed(token)]
 
 
 def remove_tokens(session: Session, words: Sequence[str]) -> int:
-    """Remove tokens and the sessions that they began."""
-    there = session.store.tokens.list()
-    by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
-    by_name |= {str(one.id): one.id for one in there}
+    """Remove tokens by name or id, with the sessions that were begun with them."""
+    tokens = session.store.tokens.list()
+    by_name = {token.name: token.id for token in tokens if token.kind is TokenKind.TOKEN}
+    by_name |= {str(token.id): token.id for token in tokens}
     for word in words:
         if word not in by_name:
             hint = did_you_mean(word, by_name, "`pagemill token ls` shows what there is")
@@ -135,7 +137,7 @@ def read_end(text: str, *, now: datetime) -> datetime:
     return last
 
 
-def _make(
+def _insert_token(
     session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
 ) -> CreatedToken | None:
     secret, last = new_secret(), None if until is None else as_text(until)
@@ -144,23 +146,25 @@ def _make(
     return None if token_id is None else CreatedToken(token_id, name, token_text(token_id, secret), last)
 
 
-def _find(session: Session, word: str, *kinds: TokenKind) -> Token | None:
-    read = parse_token_text(word)
-    found = None if read is None else session.store.tokens.find(read[0])
-    if read is None or found is None:
+def _find_valid(session: Session, word: str, *kinds: TokenKind) -> Token | None:
+    """Return the token of the word if it is valid and of one of the kinds."""
+    if (parsed := parse_token_text(word)) is None:
+        return None
+    token_id, secret = parsed
+    if (found := session.store.tokens.find(token_id)) is None:
         return None
     token, digest = found
-    is_over = token.until is not None and token.until <= as_text(session.clock())
-    return token if is_secret(read[1], digest) and token.kind in kinds and not is_over else None
+    has_expired = token.until is not None and token.until <= as_text(session.clock())
+    return token if is_secret(secret, digest) and token.kind in kinds and not has_expired else None
 
 
-def _name(name: str) -> str:
+def _check_name(name: str) -> str:
     if not name.strip() or not name.isprintable() or len(name) > _NAME_MOST or name.isdigit():
         raise BadInput(f"the name of a token is one line of at most {_NAME_MOST} letters, and not a number")
     return name
 
 
-def _owner(owner: str | None) -> str | None:
+def _check_owner(owner: str | None) -> str | None:
     if owner is not None and (not owner.strip() or len(owner) > _NAME_MOST):
         raise BadInput(f"an owner's name is one line of at most {_NAME_MOST} letters")
     return owner

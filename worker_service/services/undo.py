@@ -11,14 +11,16 @@ from worker_service.services.database import Session
 from worker_service.services.job_control import apply_owner_policy
 from worker_service.services.schedules import begin_restored_schedules
 
-_ACTIONS_MOST = 1000
+_ACTIONS_EXAMINED_MAX = 1000
 
 
 def find_undoable(session: Session, action_id: int | None) -> Action:
-    """Return the action to undo: without an id, the newest that can be undone."""
-    found = session.history.actions(most=_ACTIONS_MOST)
-    chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
-    action = next(iter(chosen), None)
+    """Return the action with this id, or without an id the newest one that can be undone."""
+    actions = session.history.actions(most=_ACTIONS_EXAMINED_MAX)
+    if action_id:
+        action = next((one for one in actions if one.id == action_id), None)
+    else:
+        action = next((one for one in actions if one.undone_at is None and one.opposite), None)
     if action is None:
         which = "nothing" if action_id is None else f"no action {action_id}"
         raise Refused(f"there is {which} to undo", "see pagemill undo --list")
@@ -42,7 +44,8 @@ def _why_not(action: Action) -> str:
 
 
 def newest_final(session: Session, action: Action) -> Action | None:
-    changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.is_of_tokens)
+    """Return the newest action if it is later than this one and cannot be undone."""
+    changes = (one for one in session.history.actions(most=_ACTIONS_EXAMINED_MAX) if not one.is_of_tokens)
     newest = next(changes, action)
     return newest if newest.id > action.id and newest.opposite is None else None
 

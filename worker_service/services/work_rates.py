@@ -1,4 +1,4 @@
-"""Amounts and durations of ended work of each type, over hours and days."""
+"""Count the jobs that ended in the last hours, with their durations, by type and by hour."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import DocumentRequest, TakeoverTimeouts
-from worker_service.jobs.follow_ups import filled
+from worker_service.jobs.follow_ups import fill_placeholders
 from worker_service.jobs.job import NewJob
 from worker_service.store.database import Database, Row
 from worker_service.store.job_rows import row_of_job
@@ -164,7 +164,7 @@ def _insert_action_job(db: Database, job: NewJob, parent: ParentFacts, facts: Ma
     document_id = facts.get("document_id")
     job = replace(
         job,
-        payload=filled(job.payload, facts) if job.payload else None,
+        payload=fill_placeholders(job.payload, facts) if job.payload else None,
         batch_id=parent.batch_id,
         priority=parent.priority,
         document_id=document_id if isinstance(document_id, int) else None,

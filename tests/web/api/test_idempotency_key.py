@@ -116,7 +116,7 @@ def test_every_post_obeys_it() -> None:
 def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_is_said(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(idempotency, "_ANSWER_SECONDS_MAX", 0.05)
 
     def grant() -> StoredResponse:
         session.store.intake.enqueue(NewJob("a"))

@@ -115,7 +115,7 @@ class EventReader:
 
     def read(self) -> list[str]:
         with self._app.state.sessions.borrow(self._visitor.name) as session:
-            newest, running = feed.newest_cursor(session), feed.running_jobs(session)
+            newest, running = feed.newest_cursor(session), feed.progress_of_running_jobs(session)
             texts = self._read_changes(session, newest)
         progress = [one for job_id, one in running.items() if self._progress.get(job_id) != one]
         self._progress = running

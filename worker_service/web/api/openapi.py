@@ -23,7 +23,7 @@ from worker_service.jobs.job import Job
 from worker_service.services.exports import CHOICES
 from worker_service.services.health import Level
 from worker_service.services.job_details import Needed
-from worker_service.services.serialize import HELD
+from worker_service.services.serialize import JSON_TEXT_FIELDS
 from worker_service.web.api import batches, documents, events, failures, jobs, schedules, system, tags, uploads
 from worker_service.web.api.endpoint import Endpoint
 from worker_service.web.parameters import FilledText, Id
@@ -188,7 +188,7 @@ def _adapt_to_serializer(components: dict[str, Any]) -> Mapping[str, Any]:
         for name, one in properties.items():
             one.pop("default", None)
             # These strings hold JSON, and appear as the value they hold.
-            properties[name] = {} if name in HELD and '"string"' in json.dumps(one) else one
+            properties[name] = {} if name in JSON_TEXT_FIELDS and '"string"' in json.dumps(one) else one
         if properties:
             component["required"] = [name for name in properties if name in required]
     return components

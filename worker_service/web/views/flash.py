@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from worker_service.base.humanize import counted
 from worker_service.jobs.history import Action, Changed
 from worker_service.services.database import Session
-from worker_service.services.job_control import DONE
+from worker_service.services.job_control import PAST_PARTICIPLES
 from worker_service.web.access import visitor_of
 from worker_service.web.parameters import read_known
 from worker_service.web.views.template_filters import capitalised
@@ -117,6 +117,5 @@ def describe_action(action: Action) -> str:
         return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")
     if action.verb == "remove":
         return f"{counted(action.documents, 'document')} removed"
-    return (
-        f"{counted(action.jobs, 'failure' if action.verb == 'dismiss' else 'job')} {DONE.get(action.verb, action.verb)}"
-    )
+    noun = "failure" if action.verb == "dismiss" else "job"
+    return f"{counted(action.jobs, noun)} {PAST_PARTICIPLES.get(action.verb, action.verb)}"
