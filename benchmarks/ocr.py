@@ -347,7 +347,7 @@ def _wait_until_left_alone(*folders: Sequence[Book]) -> None:
 
 
 def _facts(own: Pipeline, *, are_peers_asked: bool) -> Iterator[Fact]:
-    yield Fact("engine", ocr.tesseract.identity(ocr.WayToRead(("eng",), "fast")))
+    yield Fact("engine", ocr.tesseract.identity(ocr.OcrSettings(("eng",), "fast")))
     yield Fact("sandbox", f"sandbox {own.sandbox()}")
     if are_peers_asked:
         yield Fact("peers", ocr_peers.versions())

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from job_handlers.reading import ocr_pages as shipped
-from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.page_digests import PageSource
 from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import DrawnPage, ReadPage
@@ -42,7 +42,7 @@ def sleep(context: Context[shipped.OcrPagesPayload]) -> Done:
     """Ask and report what the shipped handler does for new scans, without reading."""
     assert context.document is not None
     numbers = read_ranges(context.payload.pages, 1_000_000)
-    source, way = PageSource(context.document.content, "sleepers"), WayToRead(("eng",), "fast")
+    source, way = PageSource(context.document.content, "sleepers"), OcrSettings(("eng",), "fast")
     pages = shipped.PageRange(context, numbers, source, way, "sleepers")
     pages.read_with(_Sleeper(source.content, float(import_module(_SECONDS).page_seconds)))
     return Done({})

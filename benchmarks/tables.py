@@ -24,7 +24,7 @@ from benchmarks.tables_accuracy import Rows, blocks_in_order, cell_counts, f1
 from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ingest import examine_page
-from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.page_recognition import PagePicture, ReadPage, read_page
 from job_handlers.reading.preprocess import Gray
 
@@ -262,7 +262,7 @@ def _scanned(sizes: Sizes) -> Iterator[Row]:
 
 
 def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[ReadPage]:
-    reader = ocr.reader_for(WayToRead(("eng",), quality))
+    reader = ocr.reader_for(OcrSettings(("eng",), quality))
     found = []
     for page in pages:
         with pymupdf.open() as document:

@@ -61,7 +61,7 @@ def test_scans_that_are_held_back_are_none_of_the_others(tmp_path: Path) -> None
 )
 def test_what_one_threshold_or_a_blur_would_lose_is_read(bound: Book, name: str, most: float) -> None:
     [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
-    reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
+    reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
     with pdf.PagedFile(bound.path) as opened:
         read = read_page(reader, draw_page(opened, at + 1))
@@ -85,7 +85,7 @@ GRAINY = Look("grainy 200 dpi on dark paper", 200, noise=120, blur=0.5, shade=12
 )
 def test_pages_in_other_letters_are_read_as_well_as_they_were(tmp_path: Path, look: Look, most: float) -> None:
     [book] = books(tmp_path / "drawn", [look], 1, 1, seed="accuracy", lines=14, bodies=HELD_BACK_BODIES)
-    reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
+    reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
     with pdf.PagedFile(book.path) as opened:
         read = read_page(reader, draw_page(opened, 1))
@@ -96,7 +96,7 @@ def test_pages_in_other_letters_are_read_as_well_as_they_were(tmp_path: Path, lo
 def test_small_print_on_coarse_paper_loses_no_line(tmp_path: Path) -> None:
     look = Look("coarse, with too little noise to be called grainy", 150, noise=40, blur=0.3, jpeg_quality=70)
     [book] = books(tmp_path / "drawn", [look], 1, 1, seed="c", lines=10, bodies=[("charis", 5.5)])
-    reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
+    reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
     with pdf.PagedFile(book.path) as opened:
         read = read_page(reader, draw_page(opened, 1))

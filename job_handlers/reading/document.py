@@ -9,7 +9,7 @@ import msgspec
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading import formats, ocr, pdf
-from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.reading_settings import LANGUAGE_CODE, PASSWORD_CREDENTIAL, HowToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.base.files import sha256_of
@@ -48,8 +48,8 @@ def how_to_read(context: Context[H]) -> HowToRead:
     return how
 
 
-def engine_settings(how: HowToRead) -> WayToRead:
-    return ocr.way_to_read(how.languages, how.quality or value_of(HandlersSettings.ocr_quality))
+def engine_settings(how: HowToRead) -> OcrSettings:
+    return ocr.ocr_settings(how.languages, how.quality or value_of(HandlersSettings.ocr_quality))
 
 
 def original_of(context: Context[Any]) -> Path:

@@ -9,81 +9,95 @@ from pathlib import Path
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading import formats, layout, ocr, ocr_layout
-from job_handlers.reading.ocr import Reader, WayToRead
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.ocr.recognition import RecognisedPage, distinct
 from job_handlers.reading.page_digests import PARTIAL, UNREADABLE
-from job_handlers.reading.page_recognition import SECOND_TRY, DrawnPage, ReadPage, rules_in
+from job_handlers.reading.page_recognition import (
+    DrawnPage,
+    ReadPage,
+    is_recognition_in_parts,
+    page_of_request,
+    rules_in,
+)
 from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash
 
 _PICTURE_DPI = 150.0
-_SURE = 60.0
+_CONFIDENCE_LEAST = 60.0
 """Below it the engine has probably read words into a photograph."""
-
-
-def flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[[int], DrawnPage | ReadPage]:
-    writing, reader = formats.open_document(original, kind), ocr.reader_for(wanted)
-    pages: list[formats.FlowPage] = []
-
-    def read(number: int) -> DrawnPage | ReadPage:
-        nonlocal pages
-        try:
-            pages = pages or formats.paginate(writing.pieces())
-        except formats.UnreadableDocument as error:
-            return ReadPage("", UNREADABLE, why=str(error))
-        # One picture at a time: ten large ones would take half a gigabyte.
-        drawn = ((piece, _draw_piece(writing, piece)) for piece in pages[abs(number) % SECOND_TRY - 1])
-        return DrawnPage(_flow_digest(drawn)) if number > 0 else _read_flow_page(reader, drawn, number < -SECOND_TRY)
-
-    return read
-
 
 _DAMAGED = "damaged"
 
+# A piece of a page, and its picture: None if it is text, or if the picture is too small or too large for text.
 DrawnPiece = tuple[formats.Piece, Gray | str | None]
 
 
-def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> Gray | str | None:
+def flow_reader(original: Path, kind: FileKind, settings: OcrSettings) -> Callable[[int], DrawnPage | ReadPage]:
+    """Return the function that answers requests, as `page_reader` does."""
+    document, reader = formats.open_document(original, kind), ocr.reader_for(settings)
+    pages: list[formats.FlowPage] = []
+
+    def answer(request: int) -> DrawnPage | ReadPage:
+        nonlocal pages
+        try:
+            pages = pages or formats.paginate(document.pieces())
+        except formats.UnreadableDocument as error:
+            return ReadPage("", UNREADABLE, why=str(error))
+        # Decode one picture at a time: ten large ones would take half a gigabyte.
+        pieces = ((piece, _draw_piece(document, piece)) for piece in pages[page_of_request(request) - 1])
+        if request > 0:
+            return DrawnPage(_flow_digest(pieces))
+        return _read_flow_page(reader.read_in_parts if is_recognition_in_parts(request) else reader.read, pieces)
+
+    return answer
+
+
+def _draw_piece(document: formats.FlowDocument, piece: formats.Piece) -> Gray | str | None:
     if isinstance(piece, str):
         return None
     try:
-        return decode_picture(writing.picture(piece.key))
+        return decode_picture(document.picture(piece.key))
     except (formats.UnreadableDocument, Damaged):
         # The text around it is still read.
         return _DAMAGED
 
 
-def _flow_digest(drawn: Iterable[DrawnPiece]) -> str:
-    shown = [
-        (formats.identity_of(piece), pixels_hash(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one)
-        for piece, one in drawn
+def _flow_digest(pieces: Iterable[DrawnPiece]) -> str:
+    identities = [
+        (
+            formats.identity_of(piece),
+            pixels_hash(picture, _PICTURE_DPI, (0, 0)) if isinstance(picture, Gray) else picture,
+        )
+        for piece, picture in pieces
     ]
-    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(repr(identities).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_flow_page(reader: Reader, drawn: Iterable[DrawnPiece], is_in_parts: bool) -> ReadPage:
+def _read_flow_page(recognise: Callable[[Gray, float], RecognisedPage], pieces: Iterable[DrawnPiece]) -> ReadPage:
     lines: list[str | formats.ShownPicture] = []
-    seen: list[RecognisedPage] = []
+    recognised: list[RecognisedPage] = []
     is_partial = False
-    for piece, one in drawn:
+    for piece, picture in pieces:
         if isinstance(piece, str):
             lines.append(piece)
             continue
-        if piece.alt or (one is not None and piece.alt is not None):
+        if piece.alt or (picture is not None and piece.alt is not None):
             lines.append(formats.ShownPicture(piece.alt or ""))
-        if one == _DAMAGED:
+        if picture == _DAMAGED:
             is_partial = True
-        elif isinstance(one, Gray):
-            try:
-                found = (reader.read_in_parts if is_in_parts else reader.read)(one, _PICTURE_DPI)
-            except RuntimeError:
-                is_partial = True
-                continue
-            is_partial = is_partial or found.is_partial
-            if (found.confidence or 0) >= _SURE:
-                seen.append(found)
-                lines.append(ocr_layout.arrange_page(found.lines, partial(rules_in, found.seen, _PICTURE_DPI)).text)
-    readers, languages = distinct([one.readers for one in seen]), distinct([one.languages for one in seen])
-    flow = layout.encode_flow(formats.layout_of(lines, readers, languages))
-    confidence = min((one.confidence or 0 for one in seen), default=None)
-    method = PARTIAL if is_partial else "ocr" if seen else "layer"
-    return ReadPage("\n".join(one for one in lines if isinstance(one, str)), method, confidence, flow)
+        if not isinstance(picture, Gray):
+            continue
+        try:
+            page = recognise(picture, _PICTURE_DPI)
+        except RuntimeError:
+            is_partial = True
+            continue
+        is_partial = is_partial or page.is_partial
+        if (page.confidence or 0) >= _CONFIDENCE_LEAST:
+            recognised.append(page)
+            lines.append(ocr_layout.arrange_page(page.lines, partial(rules_in, page.straight, _PICTURE_DPI)).text)
+    engines = distinct([page.engines for page in recognised])
+    languages = distinct([page.languages for page in recognised])
+    flow = layout.encode_flow(formats.layout_of(lines, engines, languages))
+    confidence = min((page.confidence or 0 for page in recognised), default=None)
+    method = PARTIAL if is_partial else "ocr" if recognised else "layer"
+    return ReadPage("\n".join(line for line in lines if isinstance(line, str)), method, confidence, flow)

@@ -19,72 +19,89 @@ from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, is_contents_page, is_leader
 from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
-_APART = 0.9
-_SPACE_MOST = 1.75
-"""Letter heights: in justified lines and after a sentence."""
-_SPACES_LEAST = 3
-_EDGE = 0.005
-_LEVEL = 0.2
-"""Words that overlap by less are at different heights."""
-_SAME_ROW = 0.6
-_SAME_PLACE = 0.4
-_WALL_LEAST, _WALL_MOST, _WALL_NEAR = 1.5, 0.3, 0.7
-_CLOSED = {"|": "|", "]": "[", "}": "{"}
-_OPEN = {"|": "|", "[": "]", "{": "}"}
-_LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
+# In letter heights. A wider gap between words parts two pieces of a line, perhaps cells of a table.
+_GAP_MOST = 0.9
+_WIDE_GAP_MOST = 1.75
+"""In justified lines and after a sentence."""
+_GAPS_LEAST = 3
+"""A line with fewer gaps is not known to be justified."""
+_PAPER_EDGE = 0.005
+"""Share of the page's width."""
+_OVERLAP_OF_LINE = 0.2
+"""Adjacent words of a line that overlap by less are at different heights."""
+_OVERLAP_IN_ROW = 0.6
+_OVERLAP_OF_WORDS = 0.4
+# Walls are vertical ruled lines. In letter heights.
+_WALL_HEIGHT_LEAST, _WALL_WIDTH_MOST, _WALL_DISTANCE_MOST = 1.5, 0.3, 0.7
+# Characters read from a wall, with the bracket that would show that they are text.
+_OPENING_OF = {"|": "|", "]": "[", "}": "{"}
+_CLOSING_OF = {"|": "|", "[": "]", "{": "}"}
+_LEADER = re.compile(rf"\.{{{DOTS_LEAST}}}")
+
+Row = list[list[Word]]
+"""The words of each cell."""
 
 
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """Numbers of input lines."""
+    """For each line, the numbers of the input lines that its words are from."""
     text: str
-    tables: list[tuple[int, int, list[list[list[Word]]]]] = field(default_factory=list)
+    tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
+    """Begin and end in the text, and rows."""
 
 
 def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
     """Drop bars read from the paper's edge; join the parts of one row that two lines share."""
-    done: list[list[Word]] = []
+    tidied: list[list[Word]] = []
     for line in lines:
-        kept = [word for word in line if not _is_edge(word, width)]
-        if kept and done and done[-1]:
-            done[-1:] = _split_rows(done[-1], kept)
-        elif kept or (not line and done and done[-1]):
-            done.append(kept)
-    return done
+        kept = [word for word in line if not _is_paper_edge(word, width)]
+        previous = tidied[-1] if tidied else []
+        begins_paragraph = not line
+        if kept and previous:
+            tidied[-1:] = _join_shared_row(previous, kept)
+        elif kept or (begins_paragraph and previous):
+            tidied.append(kept)
+    return tidied
 
 
-def _is_edge(word: Word, width: int) -> bool:
-    return not word.text.strip("|") and not _EDGE * width < (word.x0 + word.x1) / 2 < (1 - _EDGE) * width
+def _is_paper_edge(word: Word, width: int) -> bool:
+    middle = (word.x0 + word.x1) / 2
+    is_inside = _PAPER_EDGE * width < middle < (1 - _PAPER_EDGE) * width
+    return not word.text.strip("|") and not is_inside
 
 
-def _split_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
-    uppers, lowers = _split_by_height(above), _split_by_height(below)
-    if len(uppers) + len(lowers) > 2:
-        for one, other in product(uppers, lowers):
-            if _stand_in_a_row(one, other):
-                left = [word for some in uppers if some is not one for word in some]
-                row = sorted([*one, *other], key=lambda word: word.x0)
-                rest = [word for some in lowers if some is not other for word in some]
-                return [line for line in (left, row, rest) if line]
+def _join_shared_row(above: list[Word], below: list[Word]) -> list[list[Word]]:
+    """Return one to three lines. The engine may put the words of one row into both lines if a cell has two rows."""
+    upper_parts, lower_parts = _split_by_height(above), _split_by_height(below)
+    if len(upper_parts) + len(lower_parts) > 2:
+        for upper, lower in product(upper_parts, lower_parts):
+            if _are_in_one_row(upper, lower):
+                rest_above = [word for part in upper_parts if part is not upper for word in part]
+                row = sorted([*upper, *lower], key=lambda word: word.x0)
+                rest_below = [word for part in lower_parts if part is not lower for word in part]
+                return [line for line in (rest_above, row, rest_below) if line]
     return [above, below]
 
 
 def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
     parts = [[line[0]]]
     for one, other in pairwise(line):
-        if min(one.y1, other.y1) - max(one.y0, other.y0) < _LEVEL * min(one.y1 - one.y0, other.y1 - other.y0):
+        overlap = min(one.y1, other.y1) - max(one.y0, other.y0)
+        if overlap < _OVERLAP_OF_LINE * min(one.y1 - one.y0, other.y1 - other.y0):
             parts.append([])
         parts[-1].append(other)
     return parts
 
 
-def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
-    tops, bottoms = ([median([getattr(word, side) for word in words]) for words in (some, others)]
-                     for side in ("y0", "y1"))  # fmt: skip
-    is_level = min(bottoms) - max(tops) > _SAME_ROW * min(b - a for a, b in zip(tops, bottoms, strict=True))
+def _are_in_one_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
+    """Return whether the words are at the same height, and none is above another."""
+    top, bottom = median([word.y0 for word in some]), median([word.y1 for word in some])
+    other_top, other_bottom = median([word.y0 for word in others]), median([word.y1 for word in others])
+    overlap = min(bottom, other_bottom) - max(top, other_top)
+    is_level = overlap > _OVERLAP_IN_ROW * min(bottom - top, other_bottom - other_top)
     return is_level and not any(
-        min(one.x1, other.x1) - max(one.x0, other.x0) > _SAME_PLACE * min(one.x1 - one.x0, other.x1 - other.x0)
+        min(one.x1, other.x1) - max(one.x0, other.x0) > _OVERLAP_OF_WORDS * min(one.x1 - one.x0, other.x1 - other.x0)
         for one in some
         for other in others
     )
@@ -96,93 +113,105 @@ def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLin
     words = _words_with_lines(lines)
     em = median([word.y1 - word.y0 for word, _ in words] or [0.0]) or 1.0
     pieces = _group_pieces(words, em)
-    found: list[FoundTable] = []
-    if tables.may_have_tables([round((one.y0 + one.y1) / em) for one in pieces]):
-        drawn = rules()
-        lines = _without_walls(lines, drawn, em)
+    found_tables: list[FoundTable] = []
+    if tables.may_have_tables([round((piece.y0 + piece.y1) / em) for piece in pieces]):
+        lines = _without_walls(lines, rules(), em)
         words = _words_with_lines(lines)
         pieces = _group_pieces(words, em)
 
         def split(piece: TextPiece) -> Sequence[TextPiece]:
-            if _LEADS.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
+            if _LEADER.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
                 return ()
             return [TextPiece(word.x0, word.y0, word.x1, word.y1, _without_spaces(word.text), at)
-                    for at in _numbers(piece) for word in [words[at][0]]]  # fmt: skip
+                    for at in _word_numbers(piece) for word, _ in [words[at]]]  # fmt: skip
 
-        found = tables.find(pieces, drawn, split)
-    page = _arrange_blocks(lines, words, found, rules) if words else None
+        found_tables = tables.find(pieces, rules(), split)
+    page = _arrange_blocks(lines, words, found_tables, rules) if words else None
     return page or ArrangedPage(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
 
 
 def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
+    """Return each word with the number of its line."""
     return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
 def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: float) -> list[list[Word]]:
     """Remove characters read from vertical lines: a bar, or an unmatched bracket."""
-    walls = [one for one in rules if one.y1 - one.y0 > _WALL_LEAST * em and one.x1 - one.x0 < _WALL_MOST * em]
+    walls = [
+        rule
+        for rule in rules
+        if rule.y1 - rule.y0 > _WALL_HEIGHT_LEAST * em and rule.x1 - rule.x0 < _WALL_WIDTH_MOST * em
+    ]
     if not walls:
         return lines
 
-    def is_wall(x: float, word: Word) -> bool:
-        return any(abs(one.x0 - x) < _WALL_NEAR * em and one.y0 < (word.y0 + word.y1) / 2 < one.y1 for one in walls)
+    def is_at_wall(x: float, word: Word) -> bool:
+        middle = (word.y0 + word.y1) / 2
+        return any(abs(wall.x0 - x) < _WALL_DISTANCE_MOST * em and wall.y0 < middle < wall.y1 for wall in walls)
 
-    def strip_wall(word: Word) -> str:
+    def without_wall(word: Word) -> str:
         text = word.text
-        if text[-1] in _CLOSED and _CLOSED[text[-1]] not in text[:-1] and is_wall(word.x1, word):
+        if text[-1] in _OPENING_OF and _OPENING_OF[text[-1]] not in text[:-1] and is_at_wall(word.x1, word):
             text = text[:-1]
-        if text and text[0] in _OPEN and _OPEN[text[0]] not in text[1:] and is_wall(word.x0, word):
+        if text and text[0] in _CLOSING_OF and _CLOSING_OF[text[0]] not in text[1:] and is_at_wall(word.x0, word):
             text = text[1:]
         return text
 
-    return [[msgspec.structs.replace(word, text=text) if text != word.text else word
-             for word in line if (text := strip_wall(word))] for line in lines]  # fmt: skip
+    stripped: list[list[Word]] = []
+    for line in lines:
+        texts = [(word, without_wall(word)) for word in line]
+        stripped.append(
+            [word if text == word.text else msgspec.structs.replace(word, text=text) for word, text in texts if text]
+        )
+    return stripped
 
 
 def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
+    """Part the lines at wide gaps."""
     groups: list[list[int]] = []
-    lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
-    are_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
+    lines = [[*numbers] for _, numbers in groupby(range(len(words)), lambda at: words[at][1])]
+    is_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
     for line in lines:
-        if are_contents and _leads_to_one([words[at][0] for at in line], em):
+        line_words = [words[at][0] for at in line]
+        if is_contents and _leads_to_one_column(line_words, em):
             groups.append(line)
             continue
-        is_spread = _is_spread([words[at][0] for at in line], em)
+        is_justified = _is_justified(line_words, em)
         groups.append(line[:1])
         for at in line[1:]:
             one, other = words[at - 1][0], words[at][0]
-            space = other.x0 - one.x1
-            is_more = is_spread or (len(line) > _SPACES_LEAST and tables.ends_sentence(one.text, other.text))
-            # A box may be too long and contain the start of the next word.
-            if space > (_SPACE_MOST if is_more else _APART) * em or (space <= -em and other.x0 <= one.x0):
+            gap = other.x0 - one.x1
+            is_in_prose = len(line) > _GAPS_LEAST and tables.ends_sentence(one.text, other.text)
+            gap_most = (_WIDE_GAP_MOST if is_justified or is_in_prose else _GAP_MOST) * em
+            # A box may be too long and contain the start of the next word, but not its whole.
+            begins_further_left = gap <= -em and other.x0 <= one.x0
+            if gap > gap_most or begins_further_left:
                 groups.append([])
             groups[-1].append(at)
-    return [
-        TextPiece(
-            min(words[at][0].x0 for at in some), min(words[at][0].y0 for at in some),
-            max(words[at][0].x1 for at in some), max(words[at][0].y1 for at in some),
-            " ".join(_without_spaces(words[at][0].text) for at in some), some[0],
-        )
-        for some in groups
-    ]  # fmt: skip
+    return [_piece_of([words[at][0] for at in group], group[0]) for group in groups]
 
 
-def _leads_to_one(line: Sequence[Word], em: float) -> bool:
-    last = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
-    figures = [word for word in line[last + 1 :] if any(map(str.isdigit, word.text))]
-    return last > 0 and all(other.x0 - one.x1 <= _APART * em for one, other in pairwise(figures))
+def _piece_of(words: Sequence[Word], number: int) -> TextPiece:
+    return TextPiece(*layout.bounds_of(words), " ".join(_without_spaces(word.text) for word in words), number)
+
+
+def _leads_to_one_column(line: Sequence[Word], em: float) -> bool:
+    """Return whether dots lead to one page number, not to several columns of figures."""
+    last_leader = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
+    figures = [word for word in line[last_leader + 1 :] if any(map(str.isdigit, word.text))]
+    return last_leader > 0 and all(other.x0 - one.x1 <= _GAP_MOST * em for one, other in pairwise(figures))
 
 
 def _is_right_of(one: TextPiece, other: TextPiece) -> bool:
     return one.x0 >= other.x1 and one.y0 < (other.y0 + other.y1) / 2 < one.y1
 
 
-def _is_spread(line: Sequence[Word], em: float) -> bool:
-    """Return whether the line is justified: word gaps are even."""
-    spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
+def _is_justified(line: Sequence[Word], em: float) -> bool:
+    """Return whether the line is prose with wide but even gaps."""
+    gaps = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
     return (
-        len(spaces) >= _SPACES_LEAST
-        and max(spaces) <= min(_SPACE_MOST * em, 2 * min(spaces))
+        len(gaps) >= _GAPS_LEAST
+        and max(gaps) <= min(_WIDE_GAP_MOST * em, 2 * min(gaps))
         and sum(word.text[0].isalpha() for word in line) > 0.8 * len(line)
     )
 
@@ -192,69 +221,87 @@ def _without_spaces(text: str) -> str:
     return text.replace(" ", "\u00a0")
 
 
-def _numbers(piece: TextPiece) -> range:
+def _word_numbers(piece: TextPiece) -> range:
     return range(piece.at, piece.at + piece.text.count(" ") + 1)
+
+
+class _PageBuilder:
+    """Collects the paragraphs and tables of a page in reading order."""
+
+    def __init__(self, words: Sequence[tuple[Word, int]]) -> None:
+        self._line_of_word = {id(word): number for word, number in words}
+        self._texts: list[str] = []
+        self._length = 0
+        self.page = ArrangedPage([], [], "")
+
+    def add(self, lines: Sequence[list[Word]], texts: Sequence[str]) -> tuple[int, int]:
+        """Return where the text begins and ends."""
+        if self._texts:
+            self._add_line([], "")
+        begin = self._length
+        for line, text in zip(lines, texts, strict=True):
+            self._add_line(line, text)
+        return begin, self._length
+
+    def _add_line(self, line: list[Word], text: str) -> None:
+        self.page.lines.append(line)
+        self.page.came_from.append(sorted({self._line_of_word[id(word)] for word in line}))
+        self._texts.append(text)
+        self._length += len(text) + 1
+
+    def build(self) -> ArrangedPage:
+        return msgspec.structs.replace(self.page, text="\n".join(self._texts))
 
 
 def _arrange_blocks(
     lines: Sequence[list[Word]],
     words: Sequence[tuple[Word, int]],
-    found: Sequence[FoundTable],
+    found_tables: Sequence[FoundTable],
     rules: Callable[[], Sequence[RulingLine]],
 ) -> ArrangedPage | None:
     """Return None if the engine's order stays."""
-    entries, blocks, tables_at = _without_tables(lines, found)
+    entries, blocks, tables_at = _without_tables(lines, found_tables)
     parts = reading_order.arrange_blocks(
         blocks,
         [layout.bounds_of(line) for line in entries],
-        [(one.x0, one.y0, one.x1, one.y1) for one in found],
+        [(table.x0, table.y0, table.x1, table.y1) for table in found_tables],
         tables_at,
         is_given=False,
         rules=rules,
     )
-    if not found and [at for part in parts for at in part.lines] == list(range(len(entries))):
+    if not found_tables and [at for part in parts for at in part.lines] == list(range(len(entries))):
         return None
-    made: list[list[Word]] = []
-    came_from: list[list[int]] = []
-    placed: list[tuple[int, int, list[list[list[Word]]]]] = []
-    numbers = {id(word): number for word, number in words}
-    texts: list[str] = []
-    length = 0
+    builder = _PageBuilder(words)
     for part in parts:
         if part.table is None:
-            some = [entries[at] for at in part.lines]
-            own = [" ".join([word.text for word in line]) for line in some]
-        else:
-            rows = [[[words[at][0] for piece in cell for at in _numbers(piece)] for cell in row]
-                    for row in found[part.table].rows]  # fmt: skip
-            some = [[word for cell in row for word in cell] for row in rows]
-            own = ["\t".join(" ".join(word.text for word in cell) for cell in row).rstrip("\t") for row in rows]
-        if texts:
-            made.append([])
-            came_from.append([])
-            texts.append("")
-            length += 1
-        begin = length
-        made += some
-        came_from += [sorted({numbers[id(word)] for word in line}) for line in some]
-        texts += own
-        length += sum(len(text) + 1 for text in own)
-        if part.table is not None:
-            placed.append((begin, length, rows))
-    return ArrangedPage(made, came_from, "\n".join(texts), placed)
+            paragraph = [entries[at] for at in part.lines]
+            builder.add(paragraph, [" ".join([word.text for word in line]) for line in paragraph])
+            continue
+        rows = [_words_of_row(row, words) for row in found_tables[part.table].rows]
+        row_texts = ["\t".join(" ".join(word.text for word in cell) for cell in row).rstrip("\t") for row in rows]
+        begin, end = builder.add([[word for cell in row for word in cell] for row in rows], row_texts)
+        builder.page.tables.append((begin, end, rows))
+    return builder.build()
+
+
+def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[tuple[Word, int]]) -> Row:
+    return [[words[at][0] for piece in cell for at in _word_numbers(piece)] for cell in row]
 
 
 def _without_tables(
-    lines: Sequence[list[Word]], found: Sequence[FoundTable]
+    lines: Sequence[list[Word]], found_tables: Sequence[FoundTable]
 ) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
-    """Return the lines without the words of tables, their numbers by paragraph, and number → table."""
-    of_table = {
+    """Return entries, their numbers by paragraph, and the tables by the number of their entry.
+
+    An entry is a line without the words of tables, or the first line of a table, which holds the table's place.
+    """
+    table_of_word = {
         at: number
-        for number, one in enumerate(found)
-        for row in one.rows
+        for number, table in enumerate(found_tables)
+        for row in table.rows
         for cell in row
         for piece in cell
-        for at in _numbers(piece)
+        for at in _word_numbers(piece)
     }
     entries: list[list[Word]] = []
     blocks: list[list[int]] = [[]]
@@ -267,15 +314,16 @@ def _without_tables(
     end = 0
     for line in lines:
         begin, end = end, end + len(line)
-        owners = [of_table.get(at) for at in range(begin, end)]
-        for table in dict.fromkeys(owners):
-            if table is not None and table not in tables_at.values():
-                tables_at[len(entries)] = table
+        owners = [table_of_word.get(at) for at in range(begin, end)]
+        for owner in dict.fromkeys(owners):
+            if owner is not None and owner not in tables_at.values():
+                tables_at[len(entries)] = owner
                 add(line)
-        rest = [word for word, table in zip(line, owners, strict=True) if table is None]
+        rest = [word for word, owner in zip(line, owners, strict=True) if owner is None]
         if not line:
             blocks.append([])
         # The dot leaders of a row in a table are left out.
-        if rest and not (len(rest) < len(line) and all(map(is_leader, rest))):
+        is_leader_of_table = len(rest) < len(line) and all(map(is_leader, rest))
+        if rest and not is_leader_of_table:
             add(rest)
     return entries, blocks, tables_at

@@ -27,7 +27,7 @@ from job_handlers.reading.document import (
     refuse_stale,
 )
 from job_handlers.reading.flow_pictures import flow_reader
-from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.page_digests import (
     TOO_LARGE,
     UNREADABLE,
@@ -38,7 +38,15 @@ from job_handlers.reading.page_digests import (
 )
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_ranges import read_ranges
-from job_handlers.reading.page_recognition import AT_ONCE, SECOND_TRY, DrawnPage, ReadPage, page_reader
+from job_handlers.reading.page_recognition import (
+    IN_PARTS,
+    PAGES_DRAWN_MOST,
+    DrawnPage,
+    ReadPage,
+    is_recognition_in_parts,
+    page_of_request,
+    page_reader,
+)
 from job_handlers.reading.reading_settings import HowToRead
 from worker_service.handlers import (
     Context,
@@ -119,7 +127,7 @@ ocr_pages = Handler(
 )
 
 
-def _wait_for_data(context: Context[OcrPagesPayload], wanted: WayToRead) -> None:
+def _wait_for_data(context: Context[OcrPagesPayload], wanted: OcrSettings) -> None:
     """Raise `MissingDependency`, to look again at growing intervals."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
@@ -146,77 +154,83 @@ class PageRange:
     context: Context[OcrPagesPayload]
     numbers: Sequence[int]
     source: PageSource
-    engine: WayToRead
+    engine: OcrSettings
     identity: str
+    """Of the engines and their data."""
     recognised: int = 0
-    _digests: dict[int, str] = field(default_factory=dict)
-    """Page number → digest of its pixels."""
+    _pixels_digests: dict[int, str] = field(default_factory=dict)
+    """By page number, of the pages drawn so far."""
 
     def read_with(self, process: PageServer) -> None:
         key = self.context.idempotency_key
-        of_file = {number: (job_digest(own := self._file_digest(number), key), own) for number in self.numbers}
-        coming = iter(self._without_results(of_file))
-        drawn = [*islice(coming, AT_ONCE)]
+        file_digests = {number: self._file_digest(number) for number in self.numbers}
+        # A page may be stored under its own digest, or, if this job could not read it, under that of the job.
+        names = {number: (job_digest(name, key), name) for number, name in file_digests.items()}
+        to_draw = iter(self._without_results(names))
+        drawn = [*islice(to_draw, PAGES_DRAWN_MOST)]
         process.request(*drawn)
         while process.has_pending:
-            number, found = process.receive()
-            if isinstance(found, DrawnPage):
-                self._digests[number] = pixels_digest(
-                    found.shown, self.engine.languages, self.engine.quality, self.identity
+            request, answer = process.receive()
+            if isinstance(answer, DrawnPage):
+                self._pixels_digests[request] = pixels_digest(
+                    answer.picture_digest, self.engine.languages, self.engine.quality, self.identity
                 )
-            elif isinstance(found, Lost) and -SECOND_TRY < number < 0:
-                self.context.log(f"page {-number}: {found} while it was read; trying again in parts")
-                process.request(number - SECOND_TRY)
+            elif isinstance(answer, Lost) and request < 0 and not is_recognition_in_parts(request):
+                self.context.log(f"page {-request}: {answer} while it was read; trying again in parts")
+                process.request(request - IN_PARTS)
             else:
-                self._save(abs(number) % SECOND_TRY, found)
-            if drawn and number == drawn[-1]:
-                left = self._without_results({one: (self._digests[one],) for one in drawn if one in self._digests})
-                drawn = [*islice(coming, AT_ONCE)]
+                self._save(page_of_request(request), answer)
+            if drawn and request == drawn[-1]:
+                by_pixels = {page: [self._pixels_digests[page]] for page in drawn if page in self._pixels_digests}
+                to_recognise = [-page for page in self._without_results(by_pixels)]
+                drawn = [*islice(to_draw, PAGES_DRAWN_MOST)]
                 # The next pages are drawn before the last of these is recognised, so that the lookup overlaps with
                 # recognition.
-                process.request(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
+                process.request(*to_recognise[:-1], *drawn, *to_recognise[-1:])
 
     def _without_results(self, names: Mapping[int, Sequence[str]]) -> list[int]:
-        """Save the pages with a stored result; return the others."""
+        """Save the pages with a stored result under one of their digests; return the others."""
         _stop_if_asked(self.context)
         answer = self.context.ask(KnownPages([name for some in names.values() for name in some]))
-        known = set(answer.digests)
-        again = {number: name for number, some in names.items() for name in some if name in known}
+        stored = set(answer.digests)
+        name_of_page = {number: name for number, some in names.items() for name in some if name in stored}
         self.context.save_pages(
             [
-                PageResult(number, name, also=self._file_digest(number) if number in self._digests else "")
-                for number, name in again.items()
+                PageResult(number, name, also=self._file_digest(number) if number in self._pixels_digests else "")
+                for number, name in name_of_page.items()
             ]
         )
-        left = [number for number in names if number not in again]
-        refuse_stale(is_stale=bool(left) and answer.is_stale)
-        return left
+        missing = [number for number in names if number not in name_of_page]
+        refuse_stale(is_stale=bool(missing) and answer.is_stale)
+        return missing
 
     def _file_digest(self, number: int) -> str:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
-    def _save(self, number: int, found: ReadPage | TooLarge | Lost) -> None:
-        if isinstance(found, ReadPage) and found.method == LOCKED:
+    def _save(self, number: int, answer: ReadPage | TooLarge | Lost) -> None:
+        if isinstance(answer, ReadPage) and answer.method == LOCKED:
             raise locked_error(self.context, "")
-        self.context.save_page(self._page_result(number, found))
+        self.context.save_page(self._page_result(number, answer))
         done = self.numbers.index(number) + 1
-        of = len(self.numbers)
-        self.context.progress(message=f"page {number}, {done} of {of} done", done=done, total=of, unit="pages")
+        total = len(self.numbers)
+        message = f"page {number}, {done} of {total} done"
+        self.context.progress(message=message, done=done, total=total, unit="pages")
         self.recognised += 1
-        if done < len(self.numbers):
+        if done < total:
             # The next page has hardly begun.
             _stop_if_asked(self.context)
 
-    def _page_result(self, number: int, found: ReadPage | TooLarge | Lost) -> PageResult:
-        if isinstance(found, TooLarge | Lost):
-            read = ReadPage("", TOO_LARGE if isinstance(found, TooLarge) else UNREADABLE, why=str(found))
+    def _page_result(self, number: int, answer: ReadPage | TooLarge | Lost) -> PageResult:
+        if isinstance(answer, TooLarge | Lost):
+            read = ReadPage("", TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, why=str(answer))
         else:
-            read = found
-        own = self._file_digest(number)
+            read = answer
+        file_digest = self._file_digest(number)
         if read.method in (TOO_LARGE, UNREADABLE):
             self.context.log(f"page {number} is left out: {read.why}")
-            return PageResult(number, job_digest(own, self.context.idempotency_key), "", read.method)
-        return PageResult(number, self._digests[number], read.text, read.method, read.confidence, read.layout, also=own)
+            return PageResult(number, job_digest(file_digest, self.context.idempotency_key), "", read.method)
+        name = self._pixels_digests[number]
+        return PageResult(number, name, read.text, read.method, read.confidence, read.layout, also=file_digest)
 
 
 def _stop_if_asked(context: Context[OcrPagesPayload]) -> None:

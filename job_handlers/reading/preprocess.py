@@ -9,12 +9,17 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
-from operator import mul
+from operator import itemgetter, mul
 
 from msgspec import Struct
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-_SEARCH_WIDTH = 600
+# Widths in pixels of reduced copies.
+_SKEW_WIDTH = 600
+_INK_WIDTH = 310
+_MARKS_WIDTH = 620
+_PAPER = 255
+
 _STRIPS = 24
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
@@ -23,31 +28,29 @@ _SKEW_GAIN = 1.15
 """Minimum gain in sharpness."""
 _REFINED_ANGLES = 3
 """Best angles of the coarse search."""
-_INK_WIDTH = 310
-"""Pixels."""
-_MARKS_WIDTH = 620
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
 """Difference between ink and paper in a reduced copy."""
-_INK_LEAST = 0.00015
-_PIXEL_DEPTH = 70
-"""At full size, large enough to ignore grain."""
-_RULE_DARK = 216
-"""Mean ink of a step."""
+_INK_DEPTH_FULL_SIZE = 70
+"""Large enough to ignore grain."""
+_INK_CONTRAST = 0.45
+"""Ink is darker than paper by this share of the difference between paper and the darkest pixels."""
+_INK_SHARE_LEAST = 0.00015
+_RULE_INK_LEAST = 216
+"""Mean ink of a step of a ruled line."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
-_SEGMENTS_MOST = 10_000
+_RULES_MOST = 10_000
 """More are those of a picture or of shadows."""
 _INK_RUN = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
-"""A column of letters, scanned downwards."""
-_TWO_TONED = 0.99
+"""A row of letters, scanned downwards: ink with small gaps, as within an e."""
+_TWO_TONED_SHARE = 0.99
 _SHADE_BLOCKS = 8
-_SHADE_MOST = 40
-"""A greater difference loses whole lines to one threshold."""
+_SHADE_DIFFERENCE_LEAST = 40
+"""Such a difference between parts of the paper loses whole lines to one threshold."""
 _GRAIN = 10
-"""Median difference between pixels of a noisy scanner."""
-_PAPER = 255
+"""Median difference between adjacent pixels of a noisy scanner."""
 _LETTER_INCHES = 16 / 300
 """A letter or two, which count as one mark."""
 _LETTERS_BESIDE = 10
@@ -66,12 +69,14 @@ _SQUARES = [value * value for value in range(256)]
 
 
 Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 class Gray(Struct, frozen=True):
     width: int
     height: int
     samples: bytes
+    """One byte per pixel, row by row: 0 is black, 255 is white."""
 
 
 class Damaged(Exception):
@@ -79,7 +84,7 @@ class Damaged(Exception):
 
 
 def decode_picture(packed: bytes) -> Gray | None:
-    """Return None if it is too small or too large for text; raise `Damaged`."""
+    """Return None if the picture is too small or too large for text; raise `Damaged`."""
     try:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
@@ -94,25 +99,29 @@ def decode_picture(packed: bytes) -> Gray | None:
         if image.mode.startswith("I;16"):
             # Values above 255 would become white.
             image = image.convert("I").point(lambda shade: shade * (1 / 256))
-        made = image.convert("L")
-        if made.width * made.height > _PICTURE_PIXELS_LARGE:
-            made = made.reduce(2)
+        image = image.convert("L")
+        if image.width * image.height > _PICTURE_PIXELS_LARGE:
+            image = image.reduce(2)
     except Image.DecompressionBombError:
         return None
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError) as error:
         raise Damaged(str(error)) from error
-    return Gray(made.width, made.height, made.tobytes())
+    return _gray_of(image)
 
 
 def pixels_hash(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
     """Hash everything the recognised text depends on. A weaker hash could be forged."""
-    found = hashlib.sha256(repr((gray.width, gray.height, dpi, size)).encode())
-    found.update(gray.samples)
-    return found.hexdigest()
+    result = hashlib.sha256(repr((gray.width, gray.height, dpi, size)).encode())
+    result.update(gray.samples)
+    return result.hexdigest()
 
 
 def image_of(gray: Gray) -> Image.Image:
     return Image.frombuffer("L", (gray.width, gray.height), gray.samples, "raw", "L", 0, 1)
+
+
+def _gray_of(image: Image.Image) -> Gray:
+    return Gray(image.width, image.height, image.tobytes())
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
@@ -125,22 +134,22 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Each band has its top. Cuts are at the brightest row in reach."""
-    shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
-    found: list[tuple[int, Gray]] = []
+    """Return the top of each band, and the band. It is cut at the brightest row of the last third of `height`."""
+    row_shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
+    bands: list[tuple[int, Gray]] = []
     top = 0
     while top < gray.height:
         bottom = gray.height
         if bottom - top > height:
-            bottom = max(range(top + 2 * height // 3, top + height), key=shades.__getitem__) + 1
-        found.append((top, Gray(gray.width, bottom - top, gray.samples[top * gray.width : bottom * gray.width])))
+            bottom = max(range(top + 2 * height // 3, top + height), key=row_shades.__getitem__) + 1
+        bands.append((top, Gray(gray.width, bottom - top, gray.samples[top * gray.width : bottom * gray.width])))
         top = bottom
-    return found
+    return bands
 
 
 def is_blank(gray: Gray) -> bool:
-    """Specks and the shadow along an edge are not ink."""
     small = _reduce_to_width(gray, _INK_WIDTH)
+    # Leave out the shadow along an edge.
     left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
     counts = inner.histogram()
@@ -150,116 +159,118 @@ def is_blank(gray: Gray) -> bool:
         # Light text on dark paper.
         counts, paper = counts[::-1], _PAPER - paper
     ink = sum(counts[: max(paper - _INK_DEPTH, 0)])
-    return ink < total * _INK_LEAST
+    return ink < total * _INK_SHARE_LEAST
 
 
 def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
-    """Return a share of all ink."""
+    """Return the share of the page's ink that is outside the boxes."""
     ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
 
 def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
-    """Return the boxes of connected ink; none if there are more than `most`, which means dirt."""
-    ink, _, step = _ink_outside(gray, boxes, _MARKS_WIDTH)
-    whole: list[list[int]] = []
-    # Boxes of marks that reach the row above. A run of ink extends the box that it touches, and joins several.
+    """Return the boxes of connected ink outside `boxes`; none if there are more than `most`, which means dirt.
+
+    Marks whose boxes touch count as connected.
+    """
+    ink, _, scale = _ink_outside(gray, boxes, _MARKS_WIDTH)
+    marks: list[list[int]] = []
+    # Those of the marks that reach the row above.
     growing: list[list[int]] = []
-    samples, length = ink.tobytes(), ink.width
+    samples, width = ink.tobytes(), ink.width
     for y in range(ink.height if ink.getbbox() else 0):
-        for run in _INK_RUN.finditer(samples, y * length, (y + 1) * length):
-            x0, x1 = run.start() - y * length, run.end() - y * length
+        for run in _INK_RUN.finditer(samples, y * width, (y + 1) * width):
+            x0, x1 = run.start() - y * width, run.end() - y * width
             touched = [box for box in growing if box[0] <= x1 and x0 <= box[2] and box[3] >= y]
             if not touched:
                 growing.append(box := [x0, y, x1, y + 1])
-                whole.append(box)
+                marks.append(box)
                 continue
             box = touched[0]
             for other in touched[1:]:
                 growing.remove(other)
-                whole.remove(other)
+                marks.remove(other)
                 box[:3] = min(box[0], other[0]), min(box[1], other[1]), max(box[2], other[2])
             box[:] = min(box[0], x0), box[1], max(box[2], x1), y + 1
         growing = [box for box in growing if box[3] > y]
-        if len(whole) > most:
+        if len(marks) > most:
             return []
-    return [(x0 * step, y0 * step, x1 * step, y1 * step) for x0, y0, x1, y1 in whole]
+    return [(x0 * scale, y0 * scale, x1 * scale, y1 * scale) for x0, y0, x1, y1 in marks]
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """Return the ink outside the boxes, the page's ink in all, and the scale."""
-    step = max(gray.width // width, 1)
+    """Return a copy of about `width` pixels with the ink outside the boxes, the page's ink in all, and the scale."""
+    scale = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
-    ink = small.point([_PAPER if value < dark else 0 for value in range(256)])
+    ink = small.point(_below(dark))
     total = ink.histogram()[_PAPER]
     draw = ImageDraw.Draw(ink)
     for box in boxes:
-        draw.rectangle([side / step for side in box], fill=0)
-    return ink, total, step
+        draw.rectangle([side / scale for side in box], fill=0)
+    return ink, total, scale
 
 
 def has_two_tones(gray: Gray) -> bool:
     """Return whether the page is black and white, like a fax: softening merges its lines."""
     counts = image_of(gray).histogram()
-    return counts[0] + counts[_PAPER] >= _TWO_TONED * sum(counts)
+    return counts[0] + counts[_PAPER] >= _TWO_TONED_SHARE * sum(counts)
 
 
 def height_of_letters(gray: Gray, dpi: float) -> int:
-    """Return the height of an x in the smallest print; 0 if there are too few."""
+    """Return the height in pixels of an x in the smallest print; 0 if there are too few letters."""
     # Each pixel of `marks` is a letter or two of one row; in `rows`, a pixel is ink if most of ten neighbours are.
-    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_threshold_table(_MARK_INK))
-    rows = (
-        marks.reduce((_LETTERS_BESIDE, 1))
-        .point(_threshold_table(_PAPER * _MARKS_SHARE))
-        .transpose(Image.Transpose.TRANSPOSE)
-    )
-    samples, length = rows.tobytes(), rows.width
+    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_at_least(_MARK_INK))
+    rows = marks.reduce((_LETTERS_BESIDE, 1)).point(_at_least(255 * _MARKS_SHARE))
+    # Transposed, a column is a sequence of bytes that the pattern can scan.
+    columns = rows.transpose(Image.Transpose.TRANSPOSE)
+    samples, length = columns.tobytes(), columns.width
     heights = sorted(
-        found.end() - found.start()
+        match.end() - match.start()
         for begin in range(0, len(samples), length)
-        for found in _LETTERS.finditer(samples, begin, begin + length)
-        if round((found.end() - found.start()) * 300 / dpi) in _LETTERS_HIGH
+        for match in _LETTERS.finditer(samples, begin, begin + length)
+        if round((match.end() - match.start()) * 300 / dpi) in _LETTERS_HIGH
     )
     return heights[int(len(heights) * _SKIPPED_SHARE)] if len(heights) >= _LETTERS_LEAST else 0
 
 
 def halve(gray: Gray) -> Gray:
-    image = image_of(gray).reduce(2)
-    return Gray(image.width, image.height, image.tobytes())
+    return _gray_of(image_of(gray).reduce(2))
 
 
 def is_unevenly_lit(gray: Gray) -> bool:
     small = _reduce_to_width(gray, _INK_WIDTH)
-    across, down = (
+    columns, rows = (
         list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
     )
-    parts = (small.crop((left, top, right, bottom)) for left, right in across for top, bottom in down)
-    papers = sorted(tone for part in parts for tone in _tones(part, (3, 4)))
-    # Leave out pictures and the page's edges.
-    most = len(papers) // 20
-    return papers[-1 - most] - papers[most] >= _SHADE_MOST
+    parts = (small.crop((left, top, right, bottom)) for left, right in columns for top, bottom in rows)
+    # A quarter of a part may be text.
+    papers = sorted(shade for part in parts for shade in _shades_at(part, (3, 4)))
+    # Leave out pictures and the page's edges: the darkest and the brightest twentieth.
+    left_out = len(papers) // 20
+    return papers[-1 - left_out] - papers[left_out] >= _SHADE_DIFFERENCE_LEAST
 
 
 def is_grainy(gray: Gray) -> bool:
     image = image_of(gray)
-    beside = ImageChops.difference(image.crop((1, 0, *image.size)), image.crop((0, 0, image.width - 1, image.height)))
-    counts = list(accumulate(beside.histogram()))
-    return bisect_right(counts, counts[-1] // 2) >= _GRAIN
+    all_but_first, all_but_last = image.crop((1, 0, *image.size)), image.crop((0, 0, image.width - 1, image.height))
+    [median_difference] = _shades_at(ImageChops.difference(all_but_first, all_but_last), (1, 2))
+    return median_difference >= _GRAIN
 
 
 def skew_of(gray: Gray) -> float:
-    """Return the degrees by which the text leans clockwise; 0 if too few to matter."""
-    small = _reduce_to_width(gray, _SEARCH_WIDTH)
+    """Return the degrees by which the text leans clockwise; 0 if too few to matter.
+
+    Lines of text are straight at the angle at which the rows of the page differ most.
+    """
+    small = _reduce_to_width(gray, _SKEW_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
     upright = _sharpness(strips, 0.0, strip_width)
     coarse = [half / 2 for half in range(-int(_SKEW_MAX * 2), int(_SKEW_MAX * 2) + 1) if half]
     # Nearest-pixel resampling is accurate enough for the coarse search and takes a third of the time.
-    roughly = {tried: _sharpness(strips, tried, strip_width, Image.Resampling.NEAREST) for tried in coarse}
-    likely = [
-        tried for tried in sorted(roughly, key=roughly.__getitem__)[-_REFINED_ANGLES:] if roughly[tried] > upright
-    ]
+    rough = {angle: _sharpness(strips, angle, strip_width, Image.Resampling.NEAREST) for angle in coarse}
+    likely = [angle for angle in sorted(rough, key=rough.__getitem__)[-_REFINED_ANGLES:] if rough[angle] > upright]
     best, angle = _sharpest(strips, strip_width, likely, (upright, 0.0))
     # Next to upright, try only the smallest angle that matters.
     finer = [angle + tenth / 10 for tenth in range(-4, 5) if tenth] if angle else [-_SKEW_LEAST, _SKEW_LEAST]
@@ -270,38 +281,38 @@ def skew_of(gray: Gray) -> float:
 
 
 def deskew(gray: Gray, skew: float) -> Gray:
-    image = image_of(gray).rotate(skew, Image.Resampling.BICUBIC, fillcolor=_PAPER)
-    return Gray(image.width, image.height, image.tobytes())
+    return _gray_of(image_of(gray).rotate(skew, Image.Resampling.BICUBIC, fillcolor=_PAPER))
 
 
 def turn_image(gray: Gray, degrees: int) -> Gray:
+    """Turn clockwise."""
     if not degrees:
         return gray
-    how = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_90}[degrees]
-    image = image_of(gray).transpose(how)
-    return Gray(image.width, image.height, image.tobytes())
+    # Pillow turns counterclockwise.
+    turns = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_90}
+    return _gray_of(image_of(gray).transpose(turns[degrees]))
 
 
 def soften(gray: Gray) -> Gray:
-    """Single-pixel specks fade, strokes stay."""
-    image = image_of(gray).filter(ImageFilter.GaussianBlur(0.6))
-    return Gray(image.width, image.height, image.tobytes())
+    # The radius in pixels: single-pixel specks fade, strokes stay.
+    return _gray_of(image_of(gray).filter(ImageFilter.GaussianBlur(0.6)))
 
 
-def crop(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
+def crop(gray: Gray, box: Box) -> tuple[Gray, int, int]:
+    """Return the pixels in the box, and their left and top."""
     image, left, top = _crop_image(gray, box)
-    return Gray(image.width, image.height, image.tobytes()), left, top
+    return _gray_of(image), left, top
 
 
-def ink_within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
-    """Return the ink as 255 on 0, and its left and top."""
+def ink_within(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
+    """Return the ink in the box as 255 on 0, and its left and top."""
     image, left, top = _crop_image(gray, box)
-    paper, ink = _tones(image, (1, 2), (1, 300))
-    dark = paper - max((paper - ink) * 0.45, _INK_DEPTH)
-    return image.point([_PAPER if value < dark else 0 for value in range(256)]), left, top
+    paper, ink = _shades_at(image, (1, 2), (1, 300))
+    dark = paper - max((paper - ink) * _INK_CONTRAST, _INK_DEPTH)
+    return image.point(_below(dark)), left, top
 
 
-def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
+def _crop_image(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
     left, top = max(int(box[0]), 0), max(int(box[1]), 0)
     right, bottom = min(math.ceil(box[2]), gray.width), min(math.ceil(box[3]), gray.height)
     return image_of(gray).crop((left, top, max(right, left + 1), max(bottom, top + 1))), left, top
@@ -310,45 +321,54 @@ def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Ima
 def ruled_lines(gray: Gray, dpi: float) -> list[Box]:
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
-    level = _segments(ink, step)
-    upright = _segments(ink.transpose(Image.Transpose.TRANSPOSE), step)
-    return [*level, *((y0, x0, y1, x1) for x0, y0, x1, y1 in upright)]
+    horizontal = _horizontal_lines(ink, step)
+    vertical = _horizontal_lines(ink.transpose(Image.Transpose.TRANSPOSE), step)
+    return [*horizontal, *((y0, x0, y1, x1) for x0, y0, x1, y1 in vertical)]
 
 
-def _segments(ink: Image.Image, step: int) -> list[Box]:
-    """Return the level lines of ink."""
+def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
     # A slightly leaning line continues in the next row.
     thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
-    small = thick.reduce((step, 1))
-    dark = small.point(_threshold_table(_RULE_DARK)).tobytes()
-    width = small.width
-    found: dict[int, list[tuple[int, int]]] = {}
-    for run in _INK_RUN.finditer(dark):
+    # Each pixel of `steps` is a step of a row.
+    steps = thick.reduce((step, 1))
+    width = steps.width
+    runs_of_row: dict[int, list[tuple[int, int]]] = {}
+    for run in _INK_RUN.finditer(steps.point(_at_least(_RULE_INK_LEAST)).tobytes()):
         row = run.start() // width
         begin, end = run.start() - row * width, min(run.end() - row * width, width)
         if end - begin >= _RULE_STEPS_LEAST:
-            found.setdefault(row, []).append((begin, end))
-    if sum(map(len, found.values())) > _SEGMENTS_MOST:
+            runs_of_row.setdefault(row, []).append((begin, end))
+    if sum(map(len, runs_of_row.values())) > _RULES_MOST:
         return []
+
+    def is_area(row: int, begin: int, end: int) -> bool:
+        """Return whether all of the next rows have ink below the middle of the line."""
+        middle = (begin + end) // 2
+        return all(
+            any(left <= middle < right for left, right in runs_of_row.get(below, ()))
+            for below in range(row + 1, row + step)
+        )
+
     return [
         (float(begin * step), float(row), float(end * step), float(row))
-        for row, runs in found.items()
+        for row, runs in runs_of_row.items()
         for begin, end in runs
-        # Ink in all of the next rows below its middle makes it an area, not a line.
-        if not all(
-            any(one <= (begin + end) // 2 < other for one, other in found.get(row + beyond, ()))
-            for beyond in range(1, step)
-        )
+        if not is_area(row, begin, end)
     ]
 
 
 def _ink(gray: Gray) -> Image.Image:
-    dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _PIXEL_DEPTH
-    return image_of(gray).point([_PAPER if value < dark else 0 for value in range(256)])
+    dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _INK_DEPTH_FULL_SIZE
+    return image_of(gray).point(_below(dark))
 
 
-def _threshold_table(least: float) -> list[int]:
-    return [255 if value >= least else 0 for value in range(256)]
+def _at_least(shade: float) -> list[int]:
+    """Return the table for `Image.point` that makes these shades 255 and all others 0."""
+    return [255 if value >= shade else 0 for value in range(256)]
+
+
+def _below(shade: float) -> list[int]:
+    return [255 if value < shade else 0 for value in range(256)]
 
 
 def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
@@ -356,8 +376,8 @@ def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
     return image_of(gray).reduce(step) if step > 1 else image_of(gray)
 
 
-def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
-    """Return the shade below which each share of the pixels lies."""
+def _shades_at(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
+    """Return, for each share such as (3, 4), the shade below which this part of the pixels lies."""
     counts = list(accumulate(image.histogram()))
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
@@ -369,22 +389,19 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    for angle in angles:
-        sharp = _sharpness(strips, angle, strip_width)
-        if sharp > best[0]:
-            best = sharp, angle
-    return best
+    """Return the greatest sharpness and its angle, which is `best` unless another angle is better."""
+    return max([best, *((_sharpness(strips, angle, strip_width), angle) for angle in angles)], key=itemgetter(0))
 
 
 def _sharpness(
-    strips: Image.Image, angle: float, strip_width: float, how: Image.Resampling = Image.Resampling.BILINEAR
+    strips: Image.Image, angle: float, strip_width: float, resampling: Image.Resampling = Image.Resampling.BILINEAR
 ) -> int:
     """Return how strongly the row sums vary, which is most along the lines of text."""
     slope = math.tan(math.radians(angle)) * strip_width
     shift = -slope * (strips.width - 1) / 2
     if angle:
         strips = strips.transform(
-            strips.size, Image.Transform.AFFINE, (1, 0, 0, slope, 1, shift), how, fillcolor=_PAPER
+            strips.size, Image.Transform.AFFINE, (1, 0, 0, slope, 1, shift), resampling, fillcolor=_PAPER
         )
     rows = strips.reduce((strips.width, 1))
     rise = ImageChops.difference(rows.crop((0, 1, 1, rows.height)), rows.crop((0, 0, 1, rows.height - 1)))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from job_handlers.reading import layout, page_recognition
 from job_handlers.reading import ocr_pages as shipped
-from job_handlers.reading.ocr import Reader
+from job_handlers.reading.ocr import PageReader
 from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import PagePicture, ReadPage
 from tests import fake_distributions as installed
@@ -51,7 +51,7 @@ def run(context: Context[shipped.OcrPagesPayload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(reader: Reader, picture: PagePicture) -> ReadPage:
+def _noted_page(reader: PageReader, picture: PagePicture) -> ReadPage:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():

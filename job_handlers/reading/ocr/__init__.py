@@ -6,47 +6,59 @@ from msgspec.structs import replace
 
 from job_handlers.reading.layout import UnreadScript
 from job_handlers.reading.ocr import language_codes, neural, tesseract
-from job_handlers.reading.ocr.recognition import Reader as Reader
+from job_handlers.reading.ocr.recognition import PageReader as PageReader
 from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.ocr.tesseract import Engine
-from job_handlers.reading.ocr.tesseract import WayToRead as WayToRead
+from job_handlers.reading.ocr.tesseract import OcrSettings as OcrSettings
 from job_handlers.reading.ocr.tesseract import missing as missing
 from worker_service.base import language_id
 from worker_service.handlers import Choices
 
 
-def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
-    """`auto` becomes `fast` without a second engine, so that equal readings share one digest."""
-    some = _likely_languages() if languages is None else languages
-    wanted = WayToRead(some, quality, is_one_of_them=languages is None and len(some) > 1)
-    is_alone = quality == "auto" and not _is_second_asked(wanted)
-    return replace(wanted, quality="fast") if is_alone else wanted
+def ocr_settings(languages: Sequence[str] | None, quality: str) -> OcrSettings:
+    """Choose the languages if they are None.
+
+    Without a second engine, `auto` becomes `fast`, so that equal readings share one digest.
+    """
+    if languages is None:
+        likely = _likely_languages()
+        settings = OcrSettings(likely, quality, chooses_language=len(likely) > 1)
+    else:
+        settings = OcrSettings(languages, quality)
+    if quality == "auto" and not _uses_second_engine(settings):
+        return replace(settings, quality="fast")
+    return settings
 
 
-def reader_for(wanted: WayToRead) -> Reader:
-    def engine(some: Sequence[str]) -> Engine:
-        return tesseract.engine_for(_for_first_engine(replace(wanted, languages=some)))
+def reader_for(settings: OcrSettings) -> PageReader:
+    def engine_for(languages: Sequence[str]) -> Engine:
+        return tesseract.engine_for(_for_first_engine(replace(settings, languages=languages)))
 
-    def second(some: Sequence[str]) -> SecondReader | None:
-        return asked if asked is not None and _has_second(some) else None
+    def second_reader_for(languages: Sequence[str]) -> SecondReader | None:
+        return second_reader if second_reader is not None and _second_engine_reads(languages) else None
 
-    asked = SecondReader(is_thorough=wanted.quality == "best") if _is_second_asked(wanted) else None
-    return Reader(_alternatives(wanted), engine, second)
+    second_reader = None
+    if _uses_second_engine(settings):
+        second_reader = SecondReader(is_thorough=settings.quality == "best")
+    return PageReader(_language_choices(settings), engine_for, second_reader_for)
 
 
-def identity_of(wanted: WayToRead) -> str:
-    """`none` without an engine."""
-    each = [tesseract.identity(_for_first_engine(replace(wanted, languages=some))) for some in _alternatives(wanted)]
-    if "none" in each:
+def identity_of(settings: OcrSettings) -> str:
+    """Return the engines and the checksums of their data; `none` if an engine or data is missing."""
+    identities = [
+        tesseract.identity(_for_first_engine(replace(settings, languages=languages)))
+        for languages in _language_choices(settings)
+    ]
+    if "none" in identities:
         return "none"
-    return " or ".join(each) + (f" + {neural.name()}" if _is_second_asked(wanted) else "")
+    return " or ".join(identities) + (f" + {neural.name()}" if _uses_second_engine(settings) else "")
 
 
 def offers() -> str | None:
-    of_first = tesseract.offers()
-    lacks = neural.missing()
-    of_second = f"a second opinion by {neural.name()}" if lacks is None else f"no second opinion: {lacks}"
-    return of_first and f"{of_first}; {of_second}"
+    first = tesseract.offers()
+    problem = neural.missing()
+    second = f"a second opinion by {neural.name()}" if problem is None else f"no second opinion: {problem}"
+    return first and f"{first}; {second}"
 
 
 def identity() -> Sequence[str]:
@@ -56,40 +68,43 @@ def identity() -> Sequence[str]:
     return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
 
 
-def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
-    """Return the language that a page in this script needs."""
+def unread_script(script: str | None, languages: Sequence[str]) -> UnreadScript | None:
+    """Return None if one of the languages is written in the script, or if no data can read the script."""
     codes = language_codes.codes_for_script(script or "")
-    if script is None or not codes or not set(codes).isdisjoint(read_in):
+    if script is None or not codes or not set(codes).isdisjoint(languages):
         return None
-    there = [one for one in codes if one in tesseract.languages_of("fast")]
-    return UnreadScript(script, (there or codes)[0], "" if there else language_codes.install_command(codes[:1]))
+    installed = [code for code in codes if code in tesseract.languages_of("fast")]
+    if installed:
+        return UnreadScript(script, installed[0], "")
+    return UnreadScript(script, codes[0], language_codes.install_command(codes[:1]))
 
 
 def choices() -> Mapping[str, Choices]:
-    of_first = tesseract.choices()
-    best = ["best"] if neural.missing() is None or tesseract.languages_of("best") else []
-    return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}
+    has_best = neural.missing() is None or bool(tesseract.languages_of("best"))
+    qualities = ["fast", "auto", "best"] if has_best else ["fast", "auto"]
+    return {**tesseract.choices(), "quality": Choices(qualities, {"best": neural.HOW_TO_GET})}
 
 
 def _likely_languages() -> Sequence[str]:
-    there = [one for one in tesseract.languages_of("fast") if one in language_id.KNOWN]
-    return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
+    installed = [code for code in tesseract.languages_of("fast") if code in language_id.KNOWN]
+    return sorted(installed, key=lambda code: (code != "eng", code)) or ["eng"]
 
 
-def _alternatives(wanted: WayToRead) -> list[Sequence[str]]:
-    return [[one] for one in wanted.languages] if wanted.is_one_of_them else [wanted.languages]
+def _language_choices(settings: OcrSettings) -> list[Sequence[str]]:
+    return [[code] for code in settings.languages] if settings.chooses_language else [settings.languages]
 
 
-def _has_second(languages: Sequence[str]) -> bool:
+def _second_engine_reads(languages: Sequence[str]) -> bool:
     return neural.missing() is None and neural.LANGUAGES.issuperset(languages)
 
 
-def _is_second_asked(wanted: WayToRead) -> bool:
-    return wanted.quality != "fast" and any(map(_has_second, _alternatives(wanted)))
+def _uses_second_engine(settings: OcrSettings) -> bool:
+    return settings.quality != "fast" and any(map(_second_engine_reads, _language_choices(settings)))
 
 
-def _for_first_engine(wanted: WayToRead) -> WayToRead:
-    is_best = wanted.quality == "best" and not (
-        _has_second(wanted.languages) and not set(wanted.languages) <= set(tesseract.languages_of("best"))
-    )
-    return replace(wanted, quality="best" if is_best else "fast")
+def _for_first_engine(settings: OcrSettings) -> OcrSettings:
+    is_best = settings.quality == "best"
+    if is_best and _second_engine_reads(settings.languages):
+        # The second engine makes the fast data good enough, if the best data is not installed.
+        is_best = set(settings.languages) <= set(tesseract.languages_of("best"))
+    return replace(settings, quality="best" if is_best else "fast")

@@ -25,6 +25,7 @@ swa Swahili; swe Swedish; syr Syriac; tam Tamil; tat Tatar; tel Telugu; tgk Taji
 Tonga; tur Turkish; uig Uyghur; ukr Ukrainian; urd Urdu; uzb Uzbek; uzb_cyrl Uzbek (Cyrillic); vie Vietnamese; yid
 Yiddish; yor Yoruba
 """
+# Tesseract's data for scripts, and the names of Debian's packages.
 _SCRIPTS = {
     "Arabic": "arab", "Armenian": "armn", "Bengali": "beng", "Canadian_Aboriginal": "cans", "Cherokee": "cher",
     "Cyrillic": "cyrl", "Devanagari": "deva", "Ethiopic": "ethi", "Fraktur": "frak", "Georgian": "geor",
@@ -34,8 +35,8 @@ _SCRIPTS = {
     "Malayalam": "mlym", "Myanmar": "mymr", "Oriya": "orya", "Sinhala": "sinh", "Syriac": "syrc", "Tamil": "taml",
     "Telugu": "telu", "Thaana": "thaa", "Thai": "thai", "Tibetan": "tibt", "Vietnamese": "viet",
 }  # fmt: skip
-# Two-letter codes, older three-letter codes, and native names.
-_ALSO = """
+# Two-letter codes, other three-letter codes, and native names.
+_OTHER_NAMES = """
 ar ara; be bel; bg bul; bs bos; ca cat; cs ces; cy cym; da dan; de deu; el ell; en eng; es spa; et est; eu eus; fa fas;
 fi fin; fr fra; ga gle; gl glg; he heb; hi hin; hr hrv; hu hun; hy hye; id ind; is isl; it ita; ja jpn; ka kat; ko kor;
 la lat; lt lit; lv lav; mk mkd; ms msa; mt mlt; nb nor; nl nld; nn nor; no nor; pl pol; pt por; ro ron; ru rus; sk slk;
@@ -47,25 +48,26 @@ nederlands nld; polski pol; portugues por; slovak slk; svenska swe; chinese chi_
 
 
 def _pairs(listed: str) -> dict[str, str]:
-    return dict(one.split(maxsplit=1) for one in " ".join(listed.split()).split("; "))
+    """Read `eng English; deu German`."""
+    return dict(pair.split(maxsplit=1) for pair in " ".join(listed.split()).split("; "))
 
 
 NAMES = _pairs(_LISTED)
 
 
 def _common_names() -> dict[str, str]:
-    # A name without a qualifier means the language of today.
+    # The shortest name comes first: "greek" means "Greek", not "Greek, Ancient (to 1453)".
     names: dict[str, str] = {}
-    for code, name in sorted(NAMES.items(), key=lambda one: len(one[1])):
+    for code, name in sorted(NAMES.items(), key=lambda pair: len(pair[1])):
         names.setdefault(re.split(r" [-(]|,", name)[0].lower(), code)
-    return names | _pairs(_ALSO)
+    return names | _pairs(_OTHER_NAMES)
 
 
-CALLED = _common_names()
+CODE_OF_NAME = _common_names()
 
 
 # Tesseract's script names, and the codes that read each script, beginning with the one to install first.
-_READ_BY = {
+_CODES_OF_SCRIPT = {
     "Arabic": ("script/Arabic", "ara", "fas", "pus", "snd", "uig", "urd"),
     "Armenian": ("hye", "script/Armenian"),
     "Bengali": ("script/Bengali", "asm", "ben"),
@@ -105,7 +107,7 @@ _READ_BY = {
 
 
 def codes_for_script(script: str) -> tuple[str, ...]:
-    return _READ_BY.get(script, ())
+    return _CODES_OF_SCRIPT.get(script, ())
 
 
 def install_command(codes: Iterable[str]) -> str:

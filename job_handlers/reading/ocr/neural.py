@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from msgspec import Struct
 from PIL import Image
 
 from job_handlers.reading.layout import Word
@@ -33,31 +34,36 @@ LANGUAGES = frozenset(
 )
 
 _PACKAGES = ("rapidocr", "onnxruntime")
-_LINES, _FINDS = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.onnx"
-_HEIGHT = 48
+_READING_MODEL, _FINDING_MODEL = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.onnx"
+
+# Reading a line. The height and the step are those of the network, in pixels.
+_LINE_HEIGHT = 48
 _STEP = 8
 WIDTH_MOST = 40
 """Line heights: memory grows with the width."""
-_ABOVE, _BESIDE = 0.12, 0.3
-"""Line heights."""
-_GAP = 0.9
-"""Share of the line height between words."""
+_MARGIN_ABOVE, _MARGIN_BESIDE = 0.12, 0.3
+_WORD_GAP = 0.9
+"""Share of the line height between the middles of two characters."""
+# The network writes the punctuation of Chinese texts, whose characters are as wide as high.
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
-_SIDE = 672
+# Finding lines.
+_SHORT_SIDE = 672
 _PIXELS_MOST = 680_000
 """450 bytes of memory each."""
-_TEXT, _SURE = 0.3, 0.6
-_GROWN = 0.8
-"""The network marks the middle of a line, which extends this much to each side."""
+_GRID = 32
+"""The network takes multiples of this many pixels."""
+_PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6
+_GROWTH = 0.8
+"""The network marks the middle of a line; half of this share of its height is added to each side."""
 
 
 def missing() -> Problem | None:
-    lacking = [one for one in _PACKAGES if importlib.util.find_spec(one) is None]
+    lacking = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
     if lacking:
         detail = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
         return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
-    if not (_models() / _LINES).is_file() or not (_models() / _FINDS).is_file():
+    if not (_models() / _READING_MODEL).is_file() or not (_models() / _FINDING_MODEL).is_file():
         detail = "this rapidocr carries other models than those that are known"
         return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
     return None
@@ -82,8 +88,8 @@ _NAME = _name_with_versions()
 @cache
 def _models() -> Path:
     # Locate the package without importing it, which takes a second.
-    found = importlib.util.find_spec("rapidocr")
-    return Path(found.origin if found and found.origin else "/nonexistent").parent / "models"
+    package = importlib.util.find_spec("rapidocr")
+    return Path(package.origin if package and package.origin else "/nonexistent").parent / "models"
 
 
 class LineReader:
@@ -91,33 +97,38 @@ class LineReader:
         self._session: Any = None
         self._characters: list[str] = []
 
-    def read(self, gray: Gray, box: Box, between: tuple[float, float] = (-inf, inf)) -> list[Word]:
-        """Positions along the line are approximate."""
-        session, numpy = self._ready()
-        x0, y0, x1, y1 = _with_margin(box, gray)
-        x0, x1 = max(x0, min(between[0], box[0])), min(x1, max(between[1], box[2]))
-        width = min(max(round((x1 - x0) * _HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _HEIGHT)
-        line = image_of(gray).resize((width, _HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
-        room = -(-width // _STEP) * _STEP
-        pixels = numpy.zeros((1, 3, _HEIGHT, room), numpy.float32)
-        pixels[..., :width] = numpy.asarray(line, numpy.float32) / 127.5 - 1
-        [[places]] = session.run(None, {session.get_inputs()[0].name: pixels})
-        best = places.argmax(1)
-        # A character at adjacent positions counts once; 0 means no character.
-        begins = best != 0
-        begins[1:] &= best[1:] != best[:-1]
-        at = begins.nonzero()[0].tolist()
-        sure = places.max(1)[at].tolist()
-        text = [self._characters[one].translate(_FULL_WIDTH) for one in best[at].tolist()]
-        pixel = room / len(places) * (x1 - x0) / width
-        return _words(text, sure, [x0 + (one + 0.5) * pixel for one in at], box, _GAP * (y1 - y0))
+    def read(self, gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf)) -> list[Word]:
+        """Read the line in the box, whose margins must not leave `free_space`, a range of x.
 
-    def _ready(self) -> tuple[Any, Any]:
+        The positions of words along the line are approximate.
+        """
+        session, numpy = self._session_and_numpy()
+        x0, y0, x1, y1 = _with_margin(box, gray)
+        x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
+        width = min(max(round((x1 - x0) * _LINE_HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _LINE_HEIGHT)
+        line = image_of(gray).resize((width, _LINE_HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
+        padded_width = -(-width // _STEP) * _STEP
+        pixels = numpy.zeros((1, 3, _LINE_HEIGHT, padded_width), numpy.float32)
+        pixels[..., :width] = numpy.asarray(line, numpy.float32) / 127.5 - 1
+        # One row per position along the line, one column per character.
+        [[probabilities]] = session.run(None, {session.get_inputs()[0].name: pixels})
+        best = probabilities.argmax(1)
+        # A character at adjacent positions counts once; 0 means no character.
+        begins_character = best != 0
+        begins_character[1:] &= best[1:] != best[:-1]
+        positions = begins_character.nonzero()[0].tolist()
+        confidences = probabilities.max(1)[positions].tolist()
+        characters = [self._characters[number].translate(_FULL_WIDTH) for number in best[positions].tolist()]
+        step = padded_width / len(probabilities) * (x1 - x0) / width
+        middles = [x0 + (position + 0.5) * step for position in positions]
+        return _words(characters, confidences, middles, box, _WORD_GAP * (y1 - y0))
+
+    def _session_and_numpy(self) -> tuple[Any, Any]:
         numpy = _numpy()
         if self._session is None:
-            self._session = _session(_LINES)
-            listed = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()
-            self._characters = ["", *listed, " "]
+            self._session = _session(_READING_MODEL)
+            known = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()
+            self._characters = ["", *known, " "]
         return self._session, numpy
 
 
@@ -128,16 +139,16 @@ class LineFinder:
     def boxes(self, gray: Gray) -> list[Box]:
         numpy = _numpy()
         if self._session is None:
-            self._session = _session(_FINDS)
+            self._session = _session(_FINDING_MODEL)
         width, height = _size_for_finding(gray)
         small = image_of(gray).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
         pixels = numpy.empty((1, 3, height, width), numpy.float32)
         pixels[:] = numpy.asarray(small, numpy.float32) / 127.5 - 1
-        [[[found]]] = self._session.run(None, {self._session.get_inputs()[0].name: pixels})
-        across, down = gray.width / width, gray.height / height
+        [[[probabilities]]] = self._session.run(None, {self._session.get_inputs()[0].name: pixels})
+        x_scale, y_scale = gray.width / width, gray.height / height
         return [
-            (x0 * across, y0 * down, x1 * across, y1 * down)
-            for x0, y0, x1, y1 in map(_extend_box, _islands(found > _TEXT, found))
+            (x0 * x_scale, y0 * y_scale, x1 * x_scale, y1 * y_scale)
+            for x0, y0, x1, y1 in map(_extend_box, _line_boxes(probabilities))
         ]
 
 
@@ -160,15 +171,15 @@ def _onnxruntime() -> Any:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    kept = os.dup(2)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    os.close(nothing)
+    stderr = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _session(model: str) -> Any:
@@ -186,76 +197,100 @@ def _session(model: str) -> Any:
 
 def _with_margin(box: Box, gray: Gray) -> Box:
     x0, y0, x1, y1 = box
-    above, beside = max(_ABOVE * (y1 - y0), 2), max(_BESIDE * (y1 - y0), 2)
+    above, beside = max(_MARGIN_ABOVE * (y1 - y0), 2), max(_MARGIN_BESIDE * (y1 - y0), 2)
     return max(x0 - beside, 0), max(y0 - above, 0), min(x1 + beside, gray.width), min(y1 + above, gray.height)
 
 
-def _words(text: Sequence[str], sure: Sequence[float], x: Sequence[float], box: Box, gap: float) -> list[Word]:
-    # A word is as sure as its least certain character.
-    apart = [after - before for before, after in pairwise(x)]
-    half = median(apart) / 2 if apart else (box[3] - box[1]) / 4
-    gap = max(gap, 4 * half)
+def _words(
+    characters: Sequence[str], confidences: Sequence[float], middles: Sequence[float], box: Box, word_gap: float
+) -> list[Word]:
+    """Part the line at spaces and wide gaps. `middles` are the places of the characters."""
+    x0, y0, x1, y1 = box
+    steps = [after - before for before, after in pairwise(middles)]
+    half_width = median(steps) / 2 if steps else (y1 - y0) / 4
+    word_gap = max(word_gap, 4 * half_width)
     words: list[list[int]] = [[]]
-    for at, character in enumerate(text):
-        if character.isspace() or (at and apart[at - 1] > gap):
+    for at, character in enumerate(characters):
+        if character.isspace() or (at and steps[at - 1] > word_gap):
             words.append([])
         if not character.isspace():
             words[-1].append(at)
     return [
         Word(
-            max(x[one[0]] - half, box[0]),
-            box[1],
-            max(min(x[one[-1]] + half, box[2]), x[one[0]]),
-            box[3],
-            100 * min(sure[at] for at in one),
-            "".join(text[at] for at in one),
+            max(middles[word[0]] - half_width, x0),
+            y0,
+            max(min(middles[word[-1]] + half_width, x1), middles[word[0]]),
+            y1,
+            # A word is as certain as its least certain character.
+            100 * min(confidences[at] for at in word),
+            "".join(characters[at] for at in word),
         )
-        for one in words
-        if one
+        for word in words
+        if word
     ]
 
 
 def _size_for_finding(gray: Gray) -> tuple[int, int]:
-    side = min(gray.width, gray.height)
-    scale = min(_SIDE / side, (_PIXELS_MOST / (gray.width * gray.height)) ** 0.5)
-    return max(round(gray.width * scale / 32), 1) * 32, max(round(gray.height * scale / 32), 1) * 32
+    scale = min(_SHORT_SIDE / min(gray.width, gray.height), (_PIXELS_MOST / (gray.width * gray.height)) ** 0.5)
+    return max(round(gray.width * scale / _GRID), 1) * _GRID, max(round(gray.height * scale / _GRID), 1) * _GRID
 
 
-def _islands(mask: Any, found: Any) -> list[Box]:
-    roots: list[int] = []
-    boxes: list[list[float]] = []
+class _Island(Struct):
+    """Connected pixels that are probably text."""
 
-    def root(one: int) -> int:
-        while roots[one] != one:
-            one = roots[one]
-        return one
+    box: tuple[int, int, int, int]
+    probabilities: float = 0.0
+    pixels: int = 0
 
-    above: list[tuple[int, int, int]] = []
-    for y, row in enumerate(mask):
-        edges = (row[1:] != row[:-1]).nonzero()[0] + 1
-        ends = [*([0] if row[0] else []), *edges.tolist(), *([len(row)] if row[-1] else [])]
-        here: list[tuple[int, int, int]] = []
-        for x0, x1 in zip(ends[::2], ends[1::2], strict=True):
-            touched = {root(one) for a0, a1, one in above if a0 <= x1 and x0 <= a1}
-            mine = min(touched, default=len(roots))
-            if mine == len(roots):
-                roots.append(mine)
-                boxes.append([x0, y, x1, y + 1, 0.0, 0.0])
-            box = boxes[mine]
-            for other in touched - {mine}:
-                roots[other] = mine
-                theirs = boxes[other]
-                box[:4] = min(box[0], theirs[0]), min(box[1], theirs[1]), max(box[2], theirs[2]), max(box[3], theirs[3])
-                box[4:] = box[4] + theirs[4], box[5] + theirs[5]
-            box[:4] = min(box[0], x0), box[1], max(box[2], x1), y + 1
-            box[4:] = box[4] + float(found[y, x0:x1].sum()), box[5] + x1 - x0
-            here.append((x0, x1, mine))
-        above = here
-    whole = [box for at, box in enumerate(boxes) if roots[at] == at]
-    return [(box[0], box[1], box[2], box[3]) for box in whole if box[3] - box[1] > 2 and box[4] >= _SURE * box[5]]
+    def add(self, other: _Island) -> None:
+        (x0, y0, x1, y1), (left, top, right, bottom) = self.box, other.box
+        self.box = min(x0, left), min(y0, top), max(x1, right), max(y1, bottom)
+        self.probabilities += other.probabilities
+        self.pixels += other.pixels
+
+
+def _line_boxes(probabilities: Any) -> list[Box]:
+    # `preprocess.unread_marks` joins ink with the boxes that it touches, which here would join lines of text.
+    islands: list[_Island] = []
+    # Number of an island → that of the island it was joined to, or its own.
+    joined_to: list[int] = []
+
+    def root_of(number: int) -> int:
+        while joined_to[number] != number:
+            number = joined_to[number]
+        return number
+
+    runs_above: list[tuple[int, int, int]] = []
+    for y, row in enumerate(probabilities):
+        runs: list[tuple[int, int, int]] = []
+        for begin, end in _runs_of_text(row):
+            touched = {root_of(number) for left, right, number in runs_above if left <= end and begin <= right}
+            number = min(touched, default=len(islands))
+            if not touched:
+                joined_to.append(number)
+                islands.append(_Island((begin, y, end, y + 1)))
+            for other in touched - {number}:
+                joined_to[other] = number
+                islands[number].add(islands[other])
+            islands[number].add(_Island((begin, y, end, y + 1), float(row[begin:end].sum()), end - begin))
+            runs.append((begin, end, number))
+        runs_above = runs
+    whole = [island for number, island in enumerate(islands) if joined_to[number] == number]
+    return [
+        island.box
+        for island in whole
+        if island.box[3] - island.box[1] > 2 and island.probabilities >= _LINE_PROBABILITY * island.pixels
+    ]
+
+
+def _runs_of_text(row: Any) -> Iterator[tuple[int, int]]:
+    is_text = row > _PIXEL_PROBABILITY
+    edges = ((is_text[1:] != is_text[:-1]).nonzero()[0] + 1).tolist()
+    edges = [*([0] if is_text[0] else []), *edges, *([len(row)] if is_text[-1] else [])]
+    return zip(edges[::2], edges[1::2], strict=True)
 
 
 def _extend_box(box: Box) -> Box:
     x0, y0, x1, y1 = box
-    by = _GROWN * min(x1 - x0, y1 - y0) / 2
-    return max(x0 - by, 0), max(y0 - by, 0), x1 + by, y1 + by
+    growth = _GROWTH * min(x1 - x0, y1 - y0) / 2
+    return max(x0 - growth, 0), max(y0 - growth, 0), x1 + growth, y1 + growth

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import chain
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -30,20 +29,21 @@ from job_handlers.reading.preprocess import (
 )
 from worker_service.base import language_id
 
-_WEAK = 65.0
+_WEAK_CONFIDENCE = 65.0
 """Text lying the wrong way reaches 10 to 50."""
-_DOUBTFUL = 70.0
-_FOREIGN = 80.0
+_DOUBTFUL_CONFIDENCE = 70.0
+"""Below it, the languages of other scripts are tried, too."""
+_FOREIGN_CONFIDENCE = 80.0
 """Arabic and Han letters read as Latin reach 24 to 79."""
 _CHARACTERS_LEAST = 20
 _UNEVEN_BELOW_DPI = 250.0
 """One threshold loses lines of coarser scans."""
 _COARSE_DPI, _FINE_DPI = 180.0, 280.0
-_LARGE = 17
-"""Small letters, in pixels. Half of them will do."""
-_UPRIGHT_SHARE = 0.5
-_SPARSE = 1.02
-"""Must be better by this factor, because the order of the pieces is uncertain."""
+_LARGE_LETTERS = 17
+"""Height in pixels. Larger letters are legible at half the size, which is read faster."""
+_VERTICAL_WORDS_SHARE = 0.5
+_SPARSE_GAIN = 1.02
+"""A reading in separate pieces must be better by this factor, because the order of the pieces is uncertain."""
 _SIDE_MAX = 32_000
 """Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
@@ -54,12 +54,14 @@ _PAGE_INCHES_LEAST = 5.0
 class RecognisedPage(Struct, frozen=True):
     lines: list[list[Word]]
     turn: int = 0
+    """Degrees clockwise by which the image was turned."""
     skew: float = 0.0
     is_blank: bool = False
-    seen: Gray | None = None
-    """Deskewed and turned; the words' coordinates refer to it."""
-    readers: list[str] = field(default_factory=list)
-    second: list[int] = field(default_factory=list)
+    straight: Gray | None = None
+    """The image, deskewed and turned; the words' coordinates refer to it. None if the page is blank."""
+    engines: list[str] = field(default_factory=list)
+    reread: list[int] = field(default_factory=list)
+    """Numbers of the lines that the second engine changed."""
     languages: list[str] = field(default_factory=list)
     script: str | None = None
     """Script of a page that was read with little confidence."""
@@ -70,19 +72,21 @@ class RecognisedPage(Struct, frozen=True):
         return layout.confidence_of(self.lines)
 
 
-class Reader:
+class PageReader:
     def __init__(
         self,
-        languages: Sequence[Sequence[str]],
-        engine: Callable[[Sequence[str]], Engine],
-        second: Callable[[Sequence[str]], SecondReader | None],
+        language_choices: Sequence[Sequence[str]],
+        engine_for: Callable[[Sequence[str]], Engine],
+        second_reader_for: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """`languages` lists alternatives."""
-        self._languages = languages
-        self._engine = cache(lambda at: engine(languages[at]))
-        self._second = second
-        self._likeliest = 0
-        self._engine(0)
+        """Read each page in the one of `language_choices` that suits it best."""
+        self._language_choices = language_choices
+        self._engine = cache(lambda choice: engine_for(language_choices[choice]))
+        self._second_reader_for = second_reader_for
+        self._choice = 0
+        """Position in `language_choices` of the languages of the previous page, the likeliest for the next."""
+        # A missing engine is reported before the first page.
+        self._engine(self._choice)
 
     def read(self, gray: Gray, dpi: float) -> RecognisedPage:
         if max(gray.width, gray.height) > _SIDE_MAX:
@@ -96,76 +100,83 @@ class Reader:
     def read_in_parts(self, gray: Gray, dpi: float) -> RecognisedPage:
         """Leave out the bands on which the engine fails; raise RuntimeError if it fails on all."""
         lines: list[list[Word]] = []
-        second: list[int] = []
-        read: list[RecognisedPage] = []
-        parts = cut_into_bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
-        for top, band in parts:
+        reread: list[int] = []
+        pages: list[RecognisedPage] = []
+        bands = cut_into_bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
+        for top, band in bands:
             try:
-                found = self._read_whole(band, dpi)
+                page = self._read_whole(band, dpi)
             except RuntimeError as error:
-                last = error
+                last_error = error
                 continue
-            read.append(found)
-            if found.lines:
+            pages.append(page)
+            if page.lines:
+                # An empty line begins a paragraph.
                 lines += [[]] if lines else []
-                second += [len(lines) + at for at in found.second]
-                lines += _upright(found, band, top)
-        if not read:
-            raise last
+                reread += [len(lines) + at for at in page.reread]
+                lines += _lines_of_band(page, band, top)
+        if not pages:
+            raise last_error
         return RecognisedPage(
             lines,
-            is_blank=not lines and len(read) == len(parts),
-            seen=gray,
-            readers=distinct(one.readers for one in read),
-            second=second,
-            languages=distinct(one.languages for one in read),
-            script=next((one.script for one in read if one.script), None),
-            is_partial=len(read) < len(parts),
+            is_blank=not lines and len(pages) == len(bands),
+            straight=gray,
+            engines=distinct(page.engines for page in pages),
+            reread=reread,
+            languages=distinct(page.languages for page in pages),
+            script=next((page.script for page in pages if page.script), None),
+            is_partial=len(pages) < len(bands),
         )
 
     def _read_whole(self, gray: Gray, dpi: float) -> RecognisedPage:
-        at, found = self._first_reading(gray, dpi)
-        if found.seen is None:
-            return found
-        self._likeliest = at
-        engine, second = self._engine(at), self._second(self._languages[at])
-        readers, changed = [engine.name], list[int]()
-        lines = found.lines
-        if second is not None:
-            lines, changed = second.improve(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
-            readers += [second.name] if changed else []
-        languages = list(self._languages[at])
-        found = replace(found, lines=lines, second=changed, readers=readers, languages=languages)
-        if (found.confidence or 0.0) < _FOREIGN and found.seen is not None:
-            found = replace(found, script=engine.script(found.seen, dpi))
-        return found
+        choice, page = self._read_in_best_language(gray, dpi)
+        if page.straight is None:
+            return page
+        self._choice = choice
+        languages = self._language_choices[choice]
+        engine, second_reader = self._engine(choice), self._second_reader_for(languages)
+        engines, reread = [engine.name], list[int]()
+        lines = page.lines
+        if second_reader is not None:
+            is_weak = _is_weak(page) or _is_nearly_empty(page)
+            lines, reread = second_reader.improve(lines, page.straight, is_weak=is_weak)
+            engines += [second_reader.name] if reread else []
+        page = replace(page, lines=lines, reread=reread, engines=engines, languages=list(languages))
+        if (page.confidence or 0.0) < _FOREIGN_CONFIDENCE and page.straight is not None:
+            page = replace(page, script=engine.script(page.straight, dpi))
+        return page
 
-    def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
-        at = self._likeliest
-        found = recognise(self._engine(at), gray, dpi)
-        if found.is_blank or len(self._languages) == 1:
-            return at, found
-        known = [some[0] for some in self._languages]
-        if (found.confidence or 0.0) < _DOUBTFUL:
+    def _read_in_best_language(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
+        """Return the position in `_language_choices`, and the page."""
+        choice = self._choice
+        page = recognise(self._engine(choice), gray, dpi)
+        if page.is_blank or len(self._language_choices) == 1:
+            return choice, page
+        # With several choices, each is a single language.
+        codes = [languages[0] for languages in self._language_choices]
+        if (page.confidence or 0.0) < _DOUBTFUL_CONFIDENCE:
             # Letters the engine does not know are read as others, and small words may appear by chance.
-            for other in language_id.one_of_each_script(known, but=known[at]):
-                again = recognise(self._engine(known.index(other)), gray, dpi)
-                at, found = max((at, found), (known.index(other), again), key=lambda one: _score(one[1]))
-        told = language_id.language_of(layout.text_of(found.lines), known)
-        if told is not None and told != known[at]:
-            at = known.index(told)
-            found = recognise(self._engine(at), gray, dpi)
-        return at, found
+            for code in language_id.one_of_each_script(codes, but=codes[choice]):
+                other_choice = codes.index(code)
+                other_page = recognise(self._engine(other_choice), gray, dpi)
+                if _score(other_page) > _score(page):
+                    choice, page = other_choice, other_page
+        language = language_id.language_of(layout.text_of(page.lines), codes)
+        if language is not None and language != codes[choice]:
+            choice = codes.index(language)
+            page = recognise(self._engine(choice), gray, dpi)
+        return choice, page
 
 
-def _upright(found: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
+def _lines_of_band(page: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
+    """Return the lines in pixels of the whole image, which is neither deskewed nor turned."""
     # At 72 dpi a point is a pixel.
-    placed = layout.to_page_points(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
-    return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]
+    lines = layout.to_page_points(page.lines, (band.width, band.height), 72.0, page.turn, page.skew)
+    return [[replace(word, y0=word.y0 + top, y1=word.y1 + top) for word in line] for line in lines]
 
 
-def distinct(some: Iterable[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(some)))
+def distinct(lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(lists)))
 
 
 def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
@@ -176,72 +187,70 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
     dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
 
     @cache
-    def prepared(is_uneven: bool) -> Gray:
+    def softened() -> Gray:
         # Grain is darker than its neighbourhood and so becomes ink; strokes of small letters are as thin as grain.
-        return soften(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
+        return soften(gray) if is_coarse or is_grainy(gray) else gray
 
-    def read(turn: int, is_uneven: bool) -> RecognisedPage:
-        return _read_turned(engine, prepared(is_uneven), dpi, turn, is_uneven)
+    def read(turn: int, *, is_uneven: bool) -> RecognisedPage:
+        return _read_turned(engine, softened() if is_uneven else gray, dpi, turn, is_uneven=is_uneven)
 
-    first = read(0, is_uneven)
-    if not is_uneven and (_is_nearly_empty(first) or _is_weak(first)):
+    best = read(0, is_uneven=is_uneven)
+    if not is_uneven and (_is_nearly_empty(best) or _is_weak(best)):
         # There is ink: the threshold may have taken it for paper.
         is_uneven = True
-        first = max(first, read(0, is_uneven), key=_score)
-    if not _is_weak(first):
-        return first
+        best = max(best, read(0, is_uneven=True), key=_score)
+    if not _is_weak(best):
+        return best
     turn = engine.turn(gray, dpi)
     # If the direction is uncertain, upside down is the most likely.
-    turns = [180, 90, 270] if turn is None else [turn]
-    best = first
+    turns = [180, 90, 270] if turn is None else [turn] if turn else []
+    were_vertical = _runs_vertically(best.lines)
     for turn in turns:
-        if not turn:
-            continue
-        again = read(turn, is_uneven)
-        if _score(again) > _score(best) or (_runs_vertically(first.lines) and not _is_weak(again)):
-            best = again
+        page = read(turn, is_uneven=is_uneven)
+        if _score(page) > _score(best) or (were_vertical and not _is_weak(page)):
+            best = page
         if not _is_weak(best):
             break
     return best
 
 
-def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> RecognisedPage:
+def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, *, is_uneven: bool) -> RecognisedPage:
     straight = turn_image(gray, turn)
-    is_large = (
-        dpi >= _FINE_DPI and not is_uneven and has_two_tones(straight) and height_of_letters(straight, dpi) >= _LARGE
-    )
+    can_be_halved = dpi >= _FINE_DPI and not is_uneven and has_two_tones(straight)
+    is_large = can_be_halved and height_of_letters(straight, dpi) >= _LARGE_LETTERS
     skew = skew_of(straight)
     if skew:
         straight = deskew(straight, skew)
-    words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
-    line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
-    tell_apart = partial(dot_leaders.separate_leaders, gray=straight, read=line)
-    lines = tell_apart(words(is_large=is_large))
+    read_words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
+    read_line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
+    separate_leaders = partial(dot_leaders.separate_leaders, gray=straight, read=read_line)
+    lines = separate_leaders(read_words(is_large=is_large))
     if dot_leaders.misses_text_beside(lines, straight):
         # Dot leaders are taken for lines and noise, and the titles beside them are lost with them.
-        rows = tell_apart(dot_leaders.arrange_rows(words(is_sparse=True)))
-        least = _SPARSE * dot_leaders.score_beside(lines)
-        if dot_leaders.is_contents_page(rows) and dot_leaders.score_beside(rows) > least:
+        rows = separate_leaders(dot_leaders.arrange_rows(read_words(is_sparse=True)))
+        is_better = dot_leaders.score_beside(rows) > _SPARSE_GAIN * dot_leaders.score_beside(lines)
+        if is_better and dot_leaders.is_contents_page(rows):
             lines = rows
-    lines = isolated_digits.insert_figures(lines, straight, line)
-    return RecognisedPage(ocr_layout.tidy_lines(lines, straight.width), turn, skew, seen=straight)
+    lines = isolated_digits.insert_figures(lines, straight, read_line)
+    return RecognisedPage(ocr_layout.tidy_lines(lines, straight.width), turn, skew, straight=straight)
 
 
-def _is_nearly_empty(read: RecognisedPage) -> bool:
-    return sum(len(word.text) for line in read.lines for word in line) < _CHARACTERS_LEAST
+def _is_nearly_empty(page: RecognisedPage) -> bool:
+    return sum(len(word.text) for line in page.lines for word in line) < _CHARACTERS_LEAST
 
 
-def _is_weak(read: RecognisedPage) -> bool:
-    if _is_nearly_empty(read):
+def _is_weak(page: RecognisedPage) -> bool:
+    """Return whether the page has text that makes no sense. A nearly empty page is not weak."""
+    if _is_nearly_empty(page):
         return False
-    return (read.confidence or 0.0) < _WEAK or _runs_vertically(read.lines)
+    return (page.confidence or 0.0) < _WEAK_CONFIDENCE or _runs_vertically(page.lines)
 
 
 def _runs_vertically(lines: Sequence[Sequence[Word]]) -> bool:
-    long = [word for line in lines for word in line if len(word.text) > 3]
-    upright = sum(word.y1 - word.y0 > 1.5 * (word.x1 - word.x0) for word in long)
-    return bool(long) and upright > len(long) * _UPRIGHT_SHARE
+    long_words = [word for line in lines for word in line if len(word.text) > 3]
+    upright_count = sum(word.y1 - word.y0 > 1.5 * (word.x1 - word.x0) for word in long_words)
+    return upright_count > len(long_words) * _VERTICAL_WORDS_SHARE
 
 
-def _score(read: RecognisedPage) -> float:
-    return sum(len(word.text) * max(word.confidence - 30, 0) for line in read.lines for word in line)
+def _score(page: RecognisedPage) -> float:
+    return dot_leaders.score_words([*chain.from_iterable(page.lines)])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +22,7 @@ try:
 except ImportError:
     tesserocr = None
 
-Box = tuple[int, int, int, int]
+PixelBox = tuple[int, int, int, int]
 
 # Where distributions and administrators put trained data. The data of best quality is optional.
 DATA = {
@@ -34,22 +35,25 @@ DATA = {
         "/usr/local/share/tessdata",
     ),
 }
-_PLAUSIBLE_DPI = (70, 600)
+_DPI_LEAST, _DPI_MOST = 70, 600
 _BLOCK_BYTES = 1 << 16
+# Tesseract's numbers of threshold methods: one threshold for the page, and one for each neighbourhood.
 _OTSU, _SAUVOLA = "0", "2"
-_VERTICAL = 7
-_WRITING = range(1, 9)
-"""Block types of text."""
-_MARGIN = 6
-_SCRIPT_SURE = 1.0
+# Tesseract's numbers of block types.
+_VERTICAL_TEXT = 7
+_TEXT_TYPES = range(1, 9)
+_BLOCK_MARGIN = 6
+"""Pixels."""
+_SCRIPT_CONFIDENCE_LEAST = 1.0
 """Wrong scripts reach 0.7 on noisy pages, right ones 1.4 to 273."""
-_DIRECTIONS = "\u200e\u200f"
+_DIRECTION_MARKS = "\u200e\u200f"
 
 
-class WayToRead(Struct, frozen=True):
+class OcrSettings(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
-    is_one_of_them: bool = False
+    chooses_language: bool = False
+    """Each page is in one of the languages, which is chosen by its text."""
 
 
 def missing() -> Problem | None:
@@ -63,51 +67,54 @@ def missing() -> Problem | None:
 
 def offers() -> str | None:
     of_quality = {quality: languages_of(quality) for quality in DATA}
-    told = [f"{', '.join(found)} ({quality})" for quality, found in of_quality.items() if found]
-    return f"trained data for {'; '.join(told)}" + ("" if missing() else f", for {_engine_name()}") if told else None
+    offered = [f"{', '.join(languages)} ({quality})" for quality, languages in of_quality.items() if languages]
+    if not offered:
+        return None
+    engine = "" if missing() else f", for {_engine_name()}"
+    return f"trained data for {'; '.join(offered)}{engine}"
 
 
 def languages_of(quality: str) -> list[str]:
-    places = _data_directories(quality)
-    found = {str(file.relative_to(one).with_suffix("")) for one in places for file in one.rglob("*.traineddata")}
-    return sorted(found - {"osd", "equ"})
+    codes = {
+        str(file.relative_to(directory).with_suffix(""))
+        for directory in _data_directories(quality)
+        for file in directory.rglob("*.traineddata")
+    }
+    # Data for orientations and for formulas.
+    return sorted(codes - {"osd", "equ"})
 
 
 def choices() -> Mapping[str, Choices]:
-    to_get = {code: language_codes.install_command([code]) for code in language_codes.all_codes()}
-    return {"languages": Choices(_installed_languages(), to_get, language_codes.CALLED)}
+    install_commands = {code: language_codes.install_command([code]) for code in language_codes.all_codes()}
+    return {"languages": Choices(_installed_languages(), install_commands, language_codes.CODE_OF_NAME)}
 
 
-def engine_for(wanted: WayToRead) -> Engine:
-    return Engine(wanted, _data_for(wanted))
+def engine_for(settings: OcrSettings) -> Engine:
+    return Engine(settings, _data_for(settings))
 
 
-def identity(wanted: WayToRead) -> str:
-    """`none` without an engine."""
+def identity(settings: OcrSettings) -> str:
+    """Return the engine and the checksums of the data; `none` if one is missing."""
     try:
-        data = _data_for(wanted)
+        data = _data_for(settings)
     except HandlerError:
         return "none"
-    return " ".join([_engine_name(), *(_checksum_of(data / f"{one}.traineddata") for one in wanted.languages)])
+    return " ".join([_engine_name(), *(_checksum_of(data / f"{code}.traineddata") for code in settings.languages)])
 
 
 def identities() -> list[str]:
-    data = [
-        file
-        for quality in DATA
-        for place in _data_directories(quality)
-        for file in sorted(place.rglob("*.traineddata"))
-    ]
+    directories = [directory for quality in DATA for directory in _data_directories(quality)]
+    data = [file for directory in directories for file in sorted(directory.rglob("*.traineddata"))]
     return [_engine_name(), *(f"{file.stem} {file.stat().st_size}" for file in data)]
 
 
 def _checksum_of(path: Path) -> str:
-    """Allocating memory for all of it takes longer than the sum."""
-    found = 0
+    checksum = 0
+    # Allocating memory for the whole file takes longer than the sum.
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
-            found = zlib.crc32(block, found)
-    return f"{found:08x}"
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
 
 
 @cache
@@ -119,29 +126,39 @@ def _engine_name() -> str:
 
 
 def _data_directories(quality: str) -> list[Path]:
-    return [Path(one) for one in DATA[quality] if any(Path(one).glob("*.traineddata"))]
+    return [Path(name) for name in DATA[quality] if any(Path(name).glob("*.traineddata"))]
 
 
-def _data_for(wanted: WayToRead) -> Path:
-    if (lacks := missing()) is not None:
-        raise MissingDependency(lacks.detail, lacks.remedy)
-    found = _data_directories(wanted.quality)
-    if not found:
+def _data_for(settings: OcrSettings) -> Path:
+    if (problem := missing()) is not None:
+        raise MissingDependency(problem.detail, problem.remedy)
+    directories = _data_directories(settings.quality)
+    if not directories:
         raise MissingDependency(
-            f"there is no trained data of quality {wanted.quality}", _how_to_install(wanted.quality)
+            f"there is no trained data of quality {settings.quality}", _how_to_install(settings.quality)
         )
-    for directory in found:
-        if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
+    for directory in directories:
+        # The engine reads the data of all its languages from one directory.
+        if not _missing_languages(settings, directory):
             return directory
-    lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
-    there = f"only for {', '.join(_installed_languages())}"
-    for one in lacking:
-        if not language_codes.is_known(one):
-            near = choices()["languages"].closest(one)
-            hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
-            raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}", hint)
-    how = language_codes.install_command(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
-    raise MissingDependency(f"there is no trained data for {', '.join(lacking)}, {there}", how)
+    raise _missing_data(settings, directories[0])
+
+
+def _missing_languages(settings: OcrSettings, directory: Path) -> list[str]:
+    return [code for code in settings.languages if not (directory / f"{code}.traineddata").is_file()]
+
+
+def _missing_data(settings: OcrSettings, directory: Path) -> HandlerError:
+    codes = _missing_languages(settings, directory)
+    installed = f"only for {', '.join(_installed_languages())}"
+    for code in codes:
+        if not language_codes.is_known(code):
+            closest = choices()["languages"].closest(code)
+            hint = f"did you mean {closest}?" if closest else f"data of your own goes into {directory}"
+            return Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {code!r}, {installed}", hint)
+    is_packaged = settings.quality == "fast"
+    remedy = language_codes.install_command(codes) if is_packaged else _how_to_install(settings.quality)
+    return MissingDependency(f"there is no trained data for {', '.join(codes)}, {installed}", remedy)
 
 
 def _installed_languages() -> list[str]:
@@ -156,118 +173,119 @@ def _how_to_install(quality: str) -> str:
 
 
 class Engine:
-    def __init__(self, wanted: WayToRead, data: Path) -> None:
+    def __init__(self, settings: OcrSettings, data: Path) -> None:
         self.name = _engine_name()
         self._data = f"{data}/"
         self._reader = tesserocr.PyTessBaseAPI(
-            path=self._data, lang="+".join(wanted.languages), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
+            path=self._data, lang="+".join(settings.languages), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
         )
-        self._turner: Any = None
+        self._orientation_reader: Any = None
 
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
         """Return lines, with an empty one between paragraphs.
 
-        `is_large`: legible at half the size. `is_sparse` returns separate pieces in no order.
+        `is_large`: the letters are legible at half the size. `is_sparse` returns separate pieces in no order.
         """
-        self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
-        if is_sparse:
-            self._reader.SetPageSegMode(tesserocr.PSM.SPARSE_TEXT)
-        try:
-            _set_image(self._reader, gray, dpi)
+        mode = tesserocr.PSM.SPARSE_TEXT if is_sparse else tesserocr.PSM.AUTO
+        with self._prepared(gray, dpi, mode, is_uneven=is_uneven):
+            # Blocks are found at full size, and read at half the size.
             if is_large and (blocks := _blocks(self._reader)):
-                return self._words_in(blocks, halve(gray), dpi / 2)
-            if not self._reader.Recognize():
-                return []
-            return _recognised_words(self._reader)
-        finally:
-            self._reader.Clear()
-            self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
+                return self._words_in_blocks(blocks, halve(gray), dpi / 2)
+            return self._recognised()
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        # The image contains one line, or part of one.
+        """Read an image of one line, or of a part of one."""
+        with self._prepared(gray, dpi, tesserocr.PSM.SINGLE_LINE, is_uneven=is_uneven):
+            return [word for line in self._recognised() for word in line]
+
+    @contextmanager
+    def _prepared(self, gray: Gray, dpi: float, mode: Any, *, is_uneven: bool) -> Iterator[None]:
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
-        self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_LINE)
+        self._reader.SetPageSegMode(mode)
         try:
             _set_image(self._reader, gray, dpi)
-            return (
-                [word for line in _recognised_words(self._reader) for word in line] if self._reader.Recognize() else []
-            )
+            yield
         finally:
             self._reader.Clear()
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
-    def _words_in(self, blocks: Sequence[Box], half: Gray, dpi: float) -> list[list[Word]]:
+    def _recognised(self) -> list[list[Word]]:
+        return _recognised_words(self._reader) if self._reader.Recognize() else []
+
+    def _words_in_blocks(self, blocks: Sequence[PixelBox], half: Gray, dpi: float) -> list[list[Word]]:
+        """Read the image of half the size. The blocks and the words have the coordinates of the full size."""
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
-        try:
-            _set_image(self._reader, half, dpi)
-            lines: list[list[Word]] = []
-            for block in blocks:
-                x0, y0, x1, y1 = (side // 2 for side in block)
-                self._reader.SetRectangle(x0, y0, min(x1, half.width) - x0, min(y1, half.height) - y0)
-                if self._reader.Recognize() and (words := _recognised_words(self._reader)):
-                    lines += [[], *words] if lines else words
-        finally:
-            self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
+        _set_image(self._reader, half, dpi)
+        lines: list[list[Word]] = []
+        for block in blocks:
+            x0, y0, x1, y1 = (side // 2 for side in block)
+            self._reader.SetRectangle(x0, y0, min(x1, half.width) - x0, min(y1, half.height) - y0)
+            if block_lines := self._recognised():
+                lines += [[], *block_lines] if lines else block_lines
         return [
-            [Word(2 * one.x0, 2 * one.y0, 2 * one.x1, 2 * one.y1, one.confidence, one.text) for one in line]
+            [Word(2 * word.x0, 2 * word.y0, 2 * word.x1, 2 * word.y1, word.confidence, word.text) for word in line]
             for line in lines
         ]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
-        """Return degrees clockwise."""
+        """Return the degrees clockwise by which the image must be turned; None if unknown."""
         found = self._orientation(gray, dpi)
         return None if found is None else -int(found["orient_deg"]) % 360
 
     def script(self, gray: Gray, dpi: float) -> str | None:
         found = self._orientation(gray, dpi)
-        return found["script_name"] if found is not None and found["script_conf"] >= _SCRIPT_SURE else None
+        is_certain = found is not None and found["script_conf"] >= _SCRIPT_CONFIDENCE_LEAST
+        return found["script_name"] if is_certain else None
 
     def _orientation(self, gray: Gray, dpi: float) -> Any:
         if not Path(self._data, "osd.traineddata").is_file():
             return None
-        if self._turner is None:
-            self._turner = tesserocr.PyTessBaseAPI(path=self._data, lang="osd", psm=tesserocr.PSM.OSD_ONLY)
-        _set_image(self._turner, gray, dpi)
-        found = self._turner.DetectOrientationScript()
-        self._turner.Clear()
+        if self._orientation_reader is None:
+            self._orientation_reader = tesserocr.PyTessBaseAPI(path=self._data, lang="osd", psm=tesserocr.PSM.OSD_ONLY)
+        _set_image(self._orientation_reader, gray, dpi)
+        found = self._orientation_reader.DetectOrientationScript()
+        self._orientation_reader.Clear()
         return found
 
 
-def _blocks(reader: Any) -> list[Box]:
-    """Return none unless they are plain boxes beside or below each other."""
-    found: list[Box] = []
-    at = reader.AnalyseLayout()
-    is_more = at is not None
-    while is_more:
-        kind = at.BlockType()
-        if kind == _VERTICAL:
+def _blocks(reader: Any) -> list[PixelBox]:
+    """Return the blocks of text; none if some overlap or are vertical, which cannot be read one by one."""
+    boxes: list[PixelBox] = []
+    block = reader.AnalyseLayout()
+    has_block = block is not None
+    while has_block:
+        block_type = block.BlockType()
+        if block_type == _VERTICAL_TEXT:
             return []
-        if kind in _WRITING:
-            x0, y0, x1, y1 = at.BoundingBox(tesserocr.RIL.BLOCK)
-            found.append((max(x0 - _MARGIN, 0), max(y0 - _MARGIN, 0), x1 + _MARGIN, y1 + _MARGIN))
-        is_more = at.Next(tesserocr.RIL.BLOCK)
-    return [] if any(_overlap(one, other) for one, other in combinations(found, 2)) else found
+        if block_type in _TEXT_TYPES:
+            x0, y0, x1, y1 = block.BoundingBox(tesserocr.RIL.BLOCK)
+            left, top = max(x0 - _BLOCK_MARGIN, 0), max(y0 - _BLOCK_MARGIN, 0)
+            boxes.append((left, top, x1 + _BLOCK_MARGIN, y1 + _BLOCK_MARGIN))
+        has_block = block.Next(tesserocr.RIL.BLOCK)
+    return [] if any(_overlap(one, other) for one, other in combinations(boxes, 2)) else boxes
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
-    return min(across, down) > 2 * _MARGIN
+def _overlap(one: PixelBox, other: PixelBox) -> bool:
+    """Return whether the boxes overlap by more than their margins."""
+    width, height = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
+    return min(width, height) > 2 * _BLOCK_MARGIN
 
 
 def _recognised_words(reader: Any) -> list[list[Word]]:
-    """Tesseract's own table takes three times as long to write."""
+    # Tesseract's own table takes three times as long to write.
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
+    # Both stay set while words without text are skipped.
     begins_line = begins_paragraph = False
-    for at in tesserocr.iterate_level(reader.GetIterator(), word_level):
-        if at.Empty(word_level):
+    for position in tesserocr.iterate_level(reader.GetIterator(), word_level):
+        if position.Empty(word_level):
             continue
-        if at.IsAtBeginningOf(line_level):
+        if position.IsAtBeginningOf(line_level):
             begins_line = True
-            begins_paragraph = begins_paragraph or at.IsAtBeginningOf(tesserocr.RIL.PARA)
-        text = at.GetUTF8Text(word_level).lstrip(_DIRECTIONS).strip()
+            begins_paragraph = begins_paragraph or position.IsAtBeginningOf(tesserocr.RIL.PARA)
+        text = position.GetUTF8Text(word_level).lstrip(_DIRECTION_MARKS).strip()
         if not text:
             continue
         if begins_line:
@@ -275,15 +293,11 @@ def _recognised_words(reader: Any) -> list[list[Word]]:
                 lines.append([])
             lines.append([])
             begins_line = begins_paragraph = False
-        left, top, right, bottom = at.BoundingBox(word_level)
-        lines[-1].append(Word(left, top, right, bottom, max(at.Confidence(word_level), 0.0), text))
+        left, top, right, bottom = position.BoundingBox(word_level)
+        lines[-1].append(Word(left, top, right, bottom, max(position.Confidence(word_level), 0.0), text))
     return lines
 
 
 def _set_image(reader: Any, gray: Gray, dpi: float) -> None:
     reader.SetImageBytes(gray.samples, gray.width, gray.height, 1, gray.width)
-    reader.SetSourceResolution(_plausible_dpi(dpi))
-
-
-def _plausible_dpi(dpi: float) -> int:
-    return round(min(max(dpi, _PLAUSIBLE_DPI[0]), _PLAUSIBLE_DPI[1]))
+    reader.SetSourceResolution(round(min(max(dpi, _DPI_LEAST), _DPI_MOST)))

@@ -17,7 +17,7 @@ from benchmarks.markdown_truth import reports
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import flow_pictures, ingest, page_recognition, pdf
 from job_handlers.reading.blocks import TextLine, divide_lines, facts_of
-from job_handlers.reading.ocr import WayToRead, reader_for
+from job_handlers.reading.ocr import OcrSettings, reader_for
 from tests.job_handlers.reading.documents import prose, scan
 from tests.job_handlers.reading.test_formats import RELATIONS, WIDE, W, packed, paragraph, word, word_cell
 from worker_service.handlers import PageResult
@@ -27,7 +27,7 @@ from worker_service.jobs.page_structure import StructuredPage, structure_of
 
 pymupdf: Any = partly_typed
 
-ENGLISH = WayToRead(("eng",), "fast")
+ENGLISH = OcrSettings(("eng",), "fast")
 
 
 def read(path: Path) -> Sequence[StructuredPage]:

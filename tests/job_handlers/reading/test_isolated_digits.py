@@ -44,7 +44,7 @@ def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
 @needs_engine
 @pytest.mark.parametrize("dpi", [200, 300])
 def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
-    read = read_page(ocr.reader_for(ocr.WayToRead(("eng",), "fast")), page_of(dpi))
+    read = read_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
 
     assert read.text.strip().split("\n") == ["\t".join(row) for row in ROWS]
     [table] = layout.decode(read.layout or "").tables
@@ -53,7 +53,7 @@ def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
 
 @needs_engine
 def test_specks_become_no_figures() -> None:
-    read = read_page(ocr.reader_for(ocr.WayToRead(("eng",), "fast")), page_of(300, specks=60))
+    read = read_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
 
     figures = [cell for line in read.text.split("\n") for cell in line.split("\t") if any(map(str.isdigit, cell))]
     assert len(figures) <= sum(any(map(str.isdigit, cell)) for row in ROWS for cell in row)

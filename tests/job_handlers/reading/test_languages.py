@@ -30,13 +30,15 @@ pymupdf: Any = partly_typed
     ],
 )  # fmt: skip
 def test_what_people_call_a_language_is_understood(word: str, code: str | None) -> None:
-    choices = Choices(["eng"], dict.fromkeys(language_codes.all_codes(), ""), language_codes.CALLED)
+    choices = Choices(["eng"], dict.fromkeys(language_codes.all_codes(), ""), language_codes.CODE_OF_NAME)
 
     assert choices.closest(word) == code
 
 
 def test_each_name_is_that_of_a_language_there_is() -> None:
-    assert all(language_codes.is_known(code) for code in (*language_codes.CALLED.values(), *language_codes.all_codes()))
+    assert all(
+        language_codes.is_known(code) for code in (*language_codes.CODE_OF_NAME.values(), *language_codes.all_codes())
+    )
     assert language_codes.install_command(["chi_sim", "script/Latin"]) == (
         "apt-get install tesseract-ocr-chi-sim tesseract-ocr-script-latn"
     )
@@ -86,10 +88,10 @@ def test_a_page_recognised_with_little_confidence_is_named_in_the_note(library: 
 
 
 def test_what_reads_a_script_is_named_with_its_package() -> None:
-    assert ocr.unread("Latin", ["eng"]) is None
-    assert ocr.unread(None, ["eng"]) is None
-    assert ocr.unread("Cyrillic", ["eng", "rus"]) is None
-    arabic = ocr.unread("Arabic", ["eng"])
+    assert ocr.unread_script("Latin", ["eng"]) is None
+    assert ocr.unread_script(None, ["eng"]) is None
+    assert ocr.unread_script("Cyrillic", ["eng", "rus"]) is None
+    arabic = ocr.unread_script("Arabic", ["eng"])
     assert arabic is not None
     assert arabic.language.startswith(("script/Arabic", "ara"))
-    assert all(language_codes.is_known(code) for codes in language_codes._READ_BY.values() for code in codes)
+    assert all(language_codes.is_known(code) for codes in language_codes._CODES_OF_SCRIPT.values() for code in codes)

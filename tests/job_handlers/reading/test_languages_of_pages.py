@@ -10,7 +10,7 @@ import pytest
 
 from job_handlers.reading import layout, ocr
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.recognition import Reader
+from job_handlers.reading.ocr.recognition import PageReader
 from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 from worker_service.base import language_id
@@ -50,8 +50,8 @@ def test_a_language_that_is_not_among_those_asked_for_is_not_told() -> None:
 
 def test_each_page_is_read_in_its_language_where_nobody_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr.neural, "missing", lambda: "no second opinion")
-    wanted = ocr.way_to_read(None, "auto")
-    assert (wanted.languages[0], "deu" in wanted.languages, wanted.is_one_of_them) == ("eng", True, True)
+    wanted = ocr.ocr_settings(None, "auto")
+    assert (wanted.languages[0], "deu" in wanted.languages, wanted.chooses_language) == ("eng", True, True)
     reader = ocr.reader_for(wanted)
 
     read = [reader.read(gray_of(text), 150) for text in (ENGLISH, GERMAN, "2026", ENGLISH)]
@@ -59,8 +59,8 @@ def test_each_page_is_read_in_its_language_where_nobody_has_said(monkeypatch: py
     # A page that does not tell is as the one before.
     assert [one.languages for one in read] == [["eng"], ["deu"], ["deu"], ["eng"]]
     assert documents.plain(layout.text_of(read[1].lines)) == documents.plain(GERMAN)
-    assert ocr.identity_of(wanted) != ocr.identity_of(ocr.way_to_read(("eng",), "auto"))
-    assert ocr.way_to_read(("deu",), "auto").is_one_of_them is False
+    assert ocr.identity_of(wanted) != ocr.identity_of(ocr.ocr_settings(("eng",), "auto"))
+    assert ocr.ocr_settings(("deu",), "auto").chooses_language is False
 
 
 class Speaker:
@@ -108,7 +108,7 @@ def test_a_page_costs_a_second_reading_only_where_the_first_was_in_another_langu
     def speaker(languages: Sequence[str]) -> Any:
         return Speaker(languages[0], (language, text), counted)
 
-    reader = Reader([[one] for one in among], speaker, lambda _: None)
+    reader = PageReader([[one] for one in among], speaker, lambda _: None)
 
     found = reader.read(gray_of(ENGLISH), 150)
 

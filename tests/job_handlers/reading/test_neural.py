@@ -49,7 +49,7 @@ def real(name: str) -> tuple[Gray, float, str]:
 def read(name: str, quality: str) -> str:
     gray, dpi, _ = real(name)
     size = 72 * gray.width / dpi, 72 * gray.height / dpi
-    return read_page(ocr.reader_for(ocr.WayToRead(("eng",), quality)), PagePicture(1, size, gray, dpi)).text
+    return read_page(ocr.reader_for(ocr.OcrSettings(("eng",), quality)), PagePicture(1, size, gray, dpi)).text
 
 
 @needs_it
@@ -86,7 +86,7 @@ def test_real_scans_are_read_as_well_as_they_were(
 def test_what_the_first_has_missed_is_found_and_put_where_it_stands() -> None:
     said = [f"Paragraph {at} of the annual report was approved." for at in "ABCDEF"]
     page = gray_of(documents.picture("\n\n".join(said), dpi=150))
-    whole = [line for line in ocr.reader_for(ocr.WayToRead(("eng",), "fast")).read(page, 150).lines if line]
+    whole = [line for line in ocr.reader_for(ocr.OcrSettings(("eng",), "fast")).read(page, 150).lines if line]
     assert [layout.text_of([line]) for line in whole] == said
 
     gaps = [*whole[:2], [*whole[3][:2], *whole[3][4:]], whole[4][:3]]
@@ -131,7 +131,7 @@ def test_a_page_tells_who_read_it_and_what_of_it_the_second_read(library: Librar
 
     [page] = library.by_number.values()
     told = layout.decode(page.layout or "")
-    first = ocr.tesseract.identity(ocr.WayToRead(("eng",), "fast")).rpartition(" ")[0]
+    first = ocr.tesseract.identity(ocr.OcrSettings(("eng",), "fast")).rpartition(" ")[0]
     assert told.readers == [first, neural.name()]
     lines = [" ".join(word.text for word in one) for one in told.lines]
     assert "In accordance with custom, im-" in [lines[at] for at in told.second]
@@ -148,7 +148,7 @@ def test_it_is_loaded_only_where_there_is_something_to_ask() -> None:
         "from job_handlers.reading import ocr\n"
         "from tests.job_handlers.reading.test_neural import gray_of, real\n"
         "from tests.job_handlers.reading import documents\n"
-        "reader = ocr.reader_for(ocr.WayToRead(('eng',), 'auto'))\n"
+        "reader = ocr.reader_for(ocr.OcrSettings(('eng',), 'auto'))\n"
         "reader.read(gray_of(documents.picture('The annual report of the board.', dpi=200)), 200)\n"
         "assert 'onnxruntime' not in sys.modules\n"
         "reader.read(*real('title.png')[:2])\n"
@@ -168,7 +168,7 @@ def test_without_the_extra_auto_is_fast_and_best_waits(monkeypatch: pytest.Monke
     monkeypatch.setattr(neural, "_PACKAGES", ("rapidocr", "no_such_package"))
 
     assert str(neural.missing()) == "no_such_package is not installed: pip install 'pagemill[neural]'"
-    assert ocr.way_to_read(english, "auto") == ocr.way_to_read(english, "fast")
+    assert ocr.ocr_settings(english, "auto") == ocr.ocr_settings(english, "fast")
     assert "no second opinion: no_such_package is not installed" in (ocr.offers() or "")
     quality = ocr.choices()["quality"]
     assert (list(quality.there), quality.to_get) == (["fast", "auto"], {"best": "pip install 'pagemill[neural]'"})
@@ -176,8 +176,8 @@ def test_without_the_extra_auto_is_fast_and_best_waits(monkeypatch: pytest.Monke
 
 @needs_it
 def test_a_language_that_the_second_cannot_read_is_left_to_the_first() -> None:
-    assert ocr.way_to_read(("eng", "rus"), "auto").quality == "fast"
-    assert ocr.way_to_read(("eng", "deu"), "auto").quality == "auto"
+    assert ocr.ocr_settings(("eng", "rus"), "auto").quality == "fast"
+    assert ocr.ocr_settings(("eng", "deu"), "auto").quality == "auto"
     assert neural.name() in (ocr.offers() or "")
-    assert neural.name() in ocr.identity_of(ocr.way_to_read(("eng",), "auto"))
-    assert neural.name() not in ocr.identity_of(ocr.way_to_read(("eng",), "fast"))
+    assert neural.name() in ocr.identity_of(ocr.ocr_settings(("eng",), "auto"))
+    assert neural.name() not in ocr.identity_of(ocr.ocr_settings(("eng",), "fast"))

@@ -13,7 +13,7 @@ from benchmarks.tables_accuracy import blocks_in_order, cell_counts, f1
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import WayToRead
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.page_recognition import PagePicture, ReadPage, read_page
 from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.reading_order import block_order
@@ -279,7 +279,7 @@ def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
 @pytest.fixture(scope="module")
 def scanned() -> list[tuple[tables_corpus.Page, ReadPage]]:
     """A table, and columns above and below a rule, recognised; each once for all tests."""
-    reader = ocr.reader_for(WayToRead(("eng",), "fast"))
+    reader = ocr.reader_for(OcrSettings(("eng",), "fast"))
     found = []
     for page in (tables_corpus.tables("scans", 1)[0], tables_corpus.storeys("tuned", 1)[0]):
         with pymupdf.open() as document:

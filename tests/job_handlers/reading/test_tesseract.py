@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import WayToRead, tesseract
+from job_handlers.reading.ocr import OcrSettings, tesseract
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from job_handlers.reading.preprocess import Gray
@@ -21,7 +21,7 @@ from tests.job_handlers.reading.documents import character_errors, picture, plai
 from worker_service.handlers import MissingDependency, Permanent
 
 TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
-ENGLISH = WayToRead(("eng",), "fast")
+ENGLISH = OcrSettings(("eng",), "fast")
 
 
 def gray_of(image: Image.Image) -> Gray:
@@ -63,13 +63,13 @@ def test_a_turned_page_is_read(turn: int) -> None:
 
 def test_missing_data_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert missing() is None
-    assert identity(ENGLISH) != identity(WayToRead(("deu",), "fast"))
+    assert identity(ENGLISH) != identity(OcrSettings(("deu",), "fast"))
     with pytest.raises(MissingDependency, match="tesseract-ocr-chi-tra-vert"):
-        engine_for(WayToRead(("eng", "chi_tra_vert"), "fast"))
+        engine_for(OcrSettings(("eng", "chi_tra_vert"), "fast"))
     with pytest.raises(Permanent, match=r"'tlh', only for .*: data of your own goes into /"):
-        engine_for(WayToRead(("eng", "tlh"), "fast"))
+        engine_for(OcrSettings(("eng", "tlh"), "fast"))
     with pytest.raises(MissingDependency, match="quality best"):
-        engine_for(WayToRead(("eng",), "best"))
+        engine_for(OcrSettings(("eng",), "best"))
 
     with monkeypatch.context() as patch:
         patch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
