@@ -32,7 +32,6 @@ DrawnPiece = tuple[formats.Piece, Gray | str | None]
 
 
 def flow_reader(original: Path, kind: FileKind, settings: OcrSettings) -> Callable[[int], DrawnPage | ReadPage]:
-    """Return the function that answers requests, as `page_reader` does."""
     document, reader = formats.open_document(original, kind), ocr.reader_for(settings)
     pages: list[formats.FlowPage] = []
 

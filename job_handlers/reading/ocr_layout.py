@@ -23,8 +23,7 @@ from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 _GAP_MOST = 0.9
 _WIDE_GAP_MOST = 1.75
 """In justified lines and after a sentence."""
-_GAPS_LEAST = 3
-"""A line with fewer gaps is not known to be justified."""
+_GAPS_IN_JUSTIFIED_LEAST = 3
 _PAPER_EDGE = 0.005
 """Share of the page's width."""
 _OVERLAP_OF_LINE = 0.2
@@ -38,14 +37,14 @@ _OPENING_OF = {"|": "|", "]": "[", "}": "{"}
 _CLOSING_OF = {"|": "|", "[": "]", "{": "}"}
 _LEADER = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
+# The words of each cell.
 Row = list[list[Word]]
-"""The words of each cell."""
 
 
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """For each line, the numbers of the input lines that its words are from."""
+    """For each line, the numbers of input lines."""
     text: str
     tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
     """Begin and end in the text, and rows."""
@@ -72,7 +71,7 @@ def _is_paper_edge(word: Word, width: int) -> bool:
 
 
 def _join_shared_row(above: list[Word], below: list[Word]) -> list[list[Word]]:
-    """Return one to three lines. The engine may put the words of one row into both lines if a cell has two rows."""
+    # A cell of two lines can make the engine put parts of one row into both of its lines.
     upper_parts, lower_parts = _split_by_height(above), _split_by_height(below)
     if len(upper_parts) + len(lower_parts) > 2:
         for upper, lower in product(upper_parts, lower_parts):
@@ -95,7 +94,6 @@ def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
 
 
 def _are_in_one_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
-    """Return whether the words are at the same height, and none is above another."""
     top, bottom = median([word.y0 for word in some]), median([word.y1 for word in some])
     other_top, other_bottom = median([word.y0 for word in others]), median([word.y1 for word in others])
     overlap = min(bottom, other_bottom) - max(top, other_top)
@@ -131,7 +129,6 @@ def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLin
 
 
 def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
-    """Return each word with the number of its line."""
     return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
@@ -167,7 +164,6 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
 
 
 def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
-    """Part the lines at wide gaps."""
     groups: list[list[int]] = []
     lines = [[*numbers] for _, numbers in groupby(range(len(words)), lambda at: words[at][1])]
     is_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
@@ -181,7 +177,7 @@ def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiec
         for at in line[1:]:
             one, other = words[at - 1][0], words[at][0]
             gap = other.x0 - one.x1
-            is_in_prose = len(line) > _GAPS_LEAST and tables.ends_sentence(one.text, other.text)
+            is_in_prose = len(line) > _GAPS_IN_JUSTIFIED_LEAST and tables.ends_sentence(one.text, other.text)
             gap_most = (_WIDE_GAP_MOST if is_justified or is_in_prose else _GAP_MOST) * em
             # A box may be too long and contain the start of the next word, but not its whole.
             begins_further_left = gap <= -em and other.x0 <= one.x0
@@ -196,7 +192,6 @@ def _piece_of(words: Sequence[Word], number: int) -> TextPiece:
 
 
 def _leads_to_one_column(line: Sequence[Word], em: float) -> bool:
-    """Return whether dots lead to one page number, not to several columns of figures."""
     last_leader = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
     figures = [word for word in line[last_leader + 1 :] if any(map(str.isdigit, word.text))]
     return last_leader > 0 and all(other.x0 - one.x1 <= _GAP_MOST * em for one, other in pairwise(figures))
@@ -210,7 +205,7 @@ def _is_justified(line: Sequence[Word], em: float) -> bool:
     """Return whether the line is prose with wide but even gaps."""
     gaps = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
     return (
-        len(gaps) >= _GAPS_LEAST
+        len(gaps) >= _GAPS_IN_JUSTIFIED_LEAST
         and max(gaps) <= min(_WIDE_GAP_MOST * em, 2 * min(gaps))
         and sum(word.text[0].isalpha() for word in line) > 0.8 * len(line)
     )
@@ -235,7 +230,6 @@ class _PageBuilder:
         self.page = ArrangedPage([], [], "")
 
     def add(self, lines: Sequence[list[Word]], texts: Sequence[str]) -> tuple[int, int]:
-        """Return where the text begins and ends."""
         if self._texts:
             self._add_line([], "")
         begin = self._length
@@ -291,9 +285,9 @@ def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[tuple[Word
 def _without_tables(
     lines: Sequence[list[Word]], found_tables: Sequence[FoundTable]
 ) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
-    """Return entries, their numbers by paragraph, and the tables by the number of their entry.
+    """Return entries, their numbers by paragraph, and entry number → table.
 
-    An entry is a line without the words of tables, or the first line of a table, which holds the table's place.
+    An entry is a line without the words of tables, or the first line of a table.
     """
     table_of_word = {
         at: number

@@ -156,10 +156,9 @@ class PageRange:
     source: PageSource
     engine: OcrSettings
     identity: str
-    """Of the engines and their data."""
     recognised: int = 0
     _pixels_digests: dict[int, str] = field(default_factory=dict)
-    """By page number, of the pages drawn so far."""
+    """By page number."""
 
     def read_with(self, process: PageServer) -> None:
         key = self.context.idempotency_key

@@ -23,10 +23,8 @@ digest([])
 
 
 class PageSource(NamedTuple):
-    content: str
-    """SHA-256 of the file."""
-    library: str
-    """Name and version of the library that reads it."""
+    content: str  # SHA-256 of the file
+    library: str  # name and version of the library that reads it
 
 
 def layer_digest(source: PageSource, number: int) -> str:
@@ -35,12 +33,11 @@ def layer_digest(source: PageSource, number: int) -> str:
 
 
 def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest by which a recognised page of this file is looked up without opening the file."""
+    # Can be computed without opening the file.
     return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
 def pixels_digest(picture_digest: str, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest by which a page with equal pixels is found in any file."""
     return digest([picture_digest, "shown", OCR_RULES, list(languages), quality, engine])
 
 
@@ -49,5 +46,5 @@ def rows_digest(content: str, number: int, library: str) -> str:
 
 
 def job_digest(page_digest: str, idempotency_key: str) -> str:
-    """Return the digest of a page that could not be read. Only the same job finds it; a later job tries again."""
+    # For a page that could not be read: only the same job finds it, a later job tries again.
     return digest([page_digest, "too large", idempotency_key])

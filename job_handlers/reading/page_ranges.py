@@ -13,7 +13,6 @@ from worker_service.handlers import Permanent
 RANGE_PAGES_MAX = 12
 _COST_LEAST, _COST_MOST = 0.1, 2.0
 _WORTH_BALANCING = 0.99
-"""The longest range must become shorter than this share of its cost."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -43,16 +42,15 @@ def read_ranges(text: str, most: int) -> list[int]:
 
 
 class Scan(Struct, frozen=True):
-    """The picture of a page. One with more text is larger, and takes longer to recognise."""
+    """A page with more text is larger, and takes longer to recognise."""
 
     packing: str
-    """Compression of the picture. Sizes are only comparable between pictures of the same compression."""
+    """Compression. Sizes are only comparable within it."""
     packed_bytes: int
-    """0 if unknown."""
 
 
 def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
-    """Return page number → cost relative to the median page, without the pages of unknown cost."""
+    """Return page number → cost relative to the median page."""
     sizes: dict[str, list[int]] = {}
     for scan in scans.values():
         sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
@@ -65,25 +63,19 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 
 
 def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
-    """Divide the pages into ranges of nearly equal length; their number is a multiple of `slots` if possible.
-
-    Each group of `slots` ranges, which run at the same time, is balanced by cost, so that no slot is idle at the end.
-    """
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)
     count = min(-(-count // slots) * slots, len(numbers))
     size, longer_ranges = divmod(len(numbers), count)
     ends = [at * size + min(at, longer_ranges) for at in range(count + 1)]
+    # Ranges that run at the same time cost the same, so that no slot is idle at the end.
     ranges = [list(numbers[begin:end]) for begin, end in pairwise(ends)]
     return [pages for at in range(0, count, slots) for pages in _balance(ranges[at : at + slots], costs)]
 
 
 def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
-    """Give each page, the costliest first, to the range with the lowest cost so far.
-
-    The ranges stay as they are if that gains less than 1 %, because users see pages by their ranges.
-    """
+    """Give each page, the costliest first, to the range with the lowest cost so far."""
 
     def cost_of(number: int) -> float:
         return costs.get(number, 1.0)
@@ -94,5 +86,6 @@ def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[i
         at = min((at for at, pages in enumerate(balanced) if len(pages) < RANGE_PAGES_MAX), key=sums.__getitem__)
         balanced[at].append(number)
         sums[at] += cost_of(number)
+    # If that gains less than 1 %, the ranges stay as they are, because users see pages by their ranges.
     longest = max(sum(map(cost_of, pages)) for pages in ranges)
     return sorted(map(sorted, balanced)) if max(sums) < longest * _WORTH_BALANCING else ranges

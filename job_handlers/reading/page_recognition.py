@@ -23,7 +23,7 @@ from worker_service.handlers import Block, digest
 IN_PARTS = 1 << 24
 """Greater than any page number."""
 PAGES_DRAWN_MOST = 2
-"""Pages that are drawn in a row, looked up with one question, and then recognised."""
+"""Pages drawn in a row, and looked up with one question."""
 
 
 class DrawnPage(msgspec.Struct, tag=True, frozen=True):
@@ -36,7 +36,6 @@ class ReadPage(msgspec.Struct, tag=True, frozen=True):
     confidence: float | None = None
     layout: str | None = None
     why: str = ""
-    """Why the page could not be read."""
 
 
 def page_of_request(request: int) -> int:
@@ -50,7 +49,7 @@ def is_recognition_in_parts(request: int) -> bool:
 def page_reader(
     original: Path, password: str, settings: OcrSettings, places: Mapping[int, int], *, is_forced: bool
 ) -> Callable[[int], DrawnPage | ReadPage]:
-    """Return the function that answers requests. `places` maps page numbers to positions in a slice."""
+    """`places` maps page numbers to positions in a slice."""
     try:
         book, reader = pdf.PagedFile(original, password), ocr.reader_for(settings)
     except pdf.PdfLocked:
@@ -82,18 +81,15 @@ def page_reader(
 class PagePicture(NamedTuple):
     number: int
     size: tuple[float, float]
-    """Width and height of the page in points."""
     gray: Gray
     dpi: float
     is_damaged: bool = False
     is_in_parts: bool = False
-    """Recognise it in parts, because the engine crashed on the whole page."""
     own_text: pdf.PageText | None = None
-    """The page's text layer, if it may contain more than the engine reads."""
+    """Text layer that may contain more than the engine reads."""
 
 
 def draw_page(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
-    """Draw page `number`, which is at `place` in a slice."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
@@ -140,7 +136,7 @@ def _recognise(reader: PageReader, picture: PagePicture) -> ReadPage:
         return layout.to_page_points(lines, size, dpi, page.turn, page.skew)
 
     tables = [layout.build_table(begin, end, [to_page(row) for row in rows]) for begin, end, rows in arranged.tables]
-    reread = set(page.reread)
+    reread = set(page.reread_lines)
     second = [at for at, came_from in enumerate(arranged.came_from) if not reread.isdisjoint(came_from)]
     width, height = size
     straight_height = (height if page.turn in (0, 180) else width) * dpi / 72
@@ -169,7 +165,7 @@ def _blocks(
     dpi: float,
     to_page: Callable[[list[list[layout.Word]]], list[list[layout.Word]]],
 ) -> list[Block]:
-    """Return the blocks in points. `height` is that of the straight image, in pixels."""
+    """`height` is that of the straight image."""
     tables = [(begin, end) for begin, end, _ in arranged.tables]
     blocks = text_blocks.blocks_of_words(arranged.lines, arranged.text, tables, height)
     # Boxes are converted as if they were the words of a line.

@@ -34,10 +34,9 @@ _INK_DEPTH = 40
 _INK_DEPTH_FULL_SIZE = 70
 """Large enough to ignore grain."""
 _INK_CONTRAST = 0.45
-"""Ink is darker than paper by this share of the difference between paper and the darkest pixels."""
+"""Share of the difference between paper and the darkest pixels."""
 _INK_SHARE_LEAST = 0.00015
-_RULE_INK_LEAST = 216
-"""Mean ink of a step of a ruled line."""
+_MEAN_INK_OF_RULE_LEAST = 216
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
 _RULES_MOST = 10_000
@@ -69,14 +68,13 @@ _SQUARES = [value * value for value in range(256)]
 
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom."""
 
 
 class Gray(Struct, frozen=True):
     width: int
     height: int
     samples: bytes
-    """One byte per pixel, row by row: 0 is black, 255 is white."""
+    """A byte per pixel; 0 is black."""
 
 
 class Damaged(Exception):
@@ -134,7 +132,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Return the top of each band, and the band. It is cut at the brightest row of the last third of `height`."""
+    """Return each band with its top. Cuts are at the brightest row in reach."""
     row_shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     bands: list[tuple[int, Gray]] = []
     top = 0
@@ -169,9 +167,9 @@ def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
 
 
 def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
-    """Return the boxes of connected ink outside `boxes`; none if there are more than `most`, which means dirt.
+    """Return the boxes of ink outside `boxes`; none if there are more than `most`, which means dirt.
 
-    Marks whose boxes touch count as connected.
+    Marks whose boxes touch are one.
     """
     ink, _, scale = _ink_outside(gray, boxes, _MARKS_WIDTH)
     marks: list[list[int]] = []
@@ -199,7 +197,7 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """Return a copy of about `width` pixels with the ink outside the boxes, the page's ink in all, and the scale."""
+    """Return the ink outside the boxes in a reduced copy, the page's ink in all, and the scale."""
     scale = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
@@ -259,10 +257,7 @@ def is_grainy(gray: Gray) -> bool:
 
 
 def skew_of(gray: Gray) -> float:
-    """Return the degrees by which the text leans clockwise; 0 if too few to matter.
-
-    Lines of text are straight at the angle at which the rows of the page differ most.
-    """
+    """Return the degrees by which the text leans clockwise; 0 if too few to matter."""
     small = _reduce_to_width(gray, _SKEW_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
@@ -299,7 +294,6 @@ def soften(gray: Gray) -> Gray:
 
 
 def crop(gray: Gray, box: Box) -> tuple[Gray, int, int]:
-    """Return the pixels in the box, and their left and top."""
     image, left, top = _crop_image(gray, box)
     return _gray_of(image), left, top
 
@@ -333,7 +327,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
     steps = thick.reduce((step, 1))
     width = steps.width
     runs_of_row: dict[int, list[tuple[int, int]]] = {}
-    for run in _INK_RUN.finditer(steps.point(_at_least(_RULE_INK_LEAST)).tobytes()):
+    for run in _INK_RUN.finditer(steps.point(_at_least(_MEAN_INK_OF_RULE_LEAST)).tobytes()):
         row = run.start() // width
         begin, end = run.start() - row * width, min(run.end() - row * width, width)
         if end - begin >= _RULE_STEPS_LEAST:
@@ -342,7 +336,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
         return []
 
     def is_area(row: int, begin: int, end: int) -> bool:
-        """Return whether all of the next rows have ink below the middle of the line."""
+        # All of the next rows have ink below the middle of the line.
         middle = (begin + end) // 2
         return all(
             any(left <= middle < right for left, right in runs_of_row.get(below, ()))
@@ -363,7 +357,7 @@ def _ink(gray: Gray) -> Image.Image:
 
 
 def _at_least(shade: float) -> list[int]:
-    """Return the table for `Image.point` that makes these shades 255 and all others 0."""
+    # A table for `Image.point`.
     return [255 if value >= shade else 0 for value in range(256)]
 
 
@@ -377,7 +371,7 @@ def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
 
 
 def _shades_at(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
-    """Return, for each share such as (3, 4), the shade below which this part of the pixels lies."""
+    """Return the shade below which each share of the pixels lies, such as (3, 4) for three quarters."""
     counts = list(accumulate(image.histogram()))
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
@@ -389,7 +383,6 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    """Return the greatest sharpness and its angle, which is `best` unless another angle is better."""
     return max([best, *((_sharpness(strips, angle, strip_width), angle) for angle in angles)], key=itemgetter(0))
 
 

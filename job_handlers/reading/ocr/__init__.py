@@ -16,10 +16,7 @@ from worker_service.handlers import Choices
 
 
 def ocr_settings(languages: Sequence[str] | None, quality: str) -> OcrSettings:
-    """Choose the languages if they are None.
-
-    Without a second engine, `auto` becomes `fast`, so that equal readings share one digest.
-    """
+    # Without a second engine, `auto` becomes `fast`, so that equal readings share one digest.
     if languages is None:
         likely = _likely_languages()
         settings = OcrSettings(likely, quality, chooses_language=len(likely) > 1)
@@ -69,7 +66,7 @@ def identity() -> Sequence[str]:
 
 
 def unread_script(script: str | None, languages: Sequence[str]) -> UnreadScript | None:
-    """Return None if one of the languages is written in the script, or if no data can read the script."""
+    """Return None if one of the languages is written in the script."""
     codes = language_codes.codes_for_script(script or "")
     if script is None or not codes or not set(codes).isdisjoint(languages):
         return None

@@ -25,18 +25,15 @@ Mark = tuple[int, int, int, int]
 DOTS_LEAST = 5
 # Lengths are in line heights unless stated otherwise.
 _DOT_SIZE_MOST, _STEP_BETWEEN_DOTS_MOST = 0.3, 2.2
-_SPECK = 0.07
-"""A narrower mark is no dot."""
+_DOT_WIDTH_LEAST = 0.07
 _STEP_TOLERANCE = 0.25
-"""Share of the usual step between dots."""
 _INK_MOST = 3.0
-"""Ink of a dot relative to the usual dot; more is a letter."""
+"""In usual dots. More is a letter."""
 _GAP_TO_TEXT_MOST = 3.5
 _WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8
 """The second is for pieces without words, perhaps dots."""
 _OVERLAP_IN_ROW = 0.5
 _STEP_IN_PARAGRAPH_MOST = 1.5
-"""Distance of two rows, relative to the median distance."""
 _ROWS_LEAST, _CONTENTS_SHARE = 3, 0.5
 _CONFIDENCE_OF_DOTS = 99.0
 _CONFIDENCE_OF_WORD, _READ_WELL = 80.0, 90.0
@@ -63,10 +60,7 @@ def is_leader(word: Word) -> bool:
 
 
 def separate_leaders(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """Insert the dot leaders as words, and join each line with the line that its dots lead to.
-
-    `read` recognises an image of one line.
-    """
+    """Join each line with the line that its dots lead to. `read` recognises an image of one line."""
     boxes = {at: _box_of_words(line) for at, line in enumerate(lines) if line}
     if not boxes:
         return lines
@@ -118,12 +112,10 @@ def _count_with_dots(lines: Sequence[Sequence[Word]]) -> int:
 
 
 def score_beside(lines: Sequence[Sequence[Word]]) -> float:
-    """Return how much text was read with confidence, without the dots."""
     return sum(score_words([word for word in line if not is_leader(word)]) for line in lines)
 
 
 def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
-    """Join pieces that came in no order to rows, with an empty one between paragraphs."""
     # The best pieces define where the rows are.
     ranked = sorted(filter(None, pieces), key=score_words, reverse=True)
     # The better pieces are words; the others may be only dots.
@@ -153,7 +145,7 @@ def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
 
 
 def _box_of_words(line: Sequence[Word]) -> Box:
-    """Return the box of the line, as high as its certain words: dots read as letters have wrong boxes."""
+    # Dots read as letters have wrong boxes: only certain words tell the height.
     x0, y0, x1, y1 = layout.bounds_of(line)
     certain = [word for word in line if word.confidence >= _CONFIDENCE_OF_WORD]
     if certain:
@@ -188,7 +180,7 @@ def _insert_leaders(
 
 
 def _words_beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gray], list[Word]]) -> list[Word]:
-    """Return the words of the line in the box. Those that were uncertain or cut by the dots are read again."""
+    """Read words again that were uncertain, or cut by the dots."""
     begin, top, end, bottom = box
     height = bottom - top
     dot = _DOT_SIZE_MOST * height
@@ -208,7 +200,7 @@ def _words_beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gr
 
 
 def score_words(words: Sequence[Word]) -> float:
-    """Return how much text was read with confidence. Words of confidence 30 and less are noise."""
+    # Words of confidence 30 and less are noise.
     return sum(len(word.text) * max(word.confidence - 30, 0) for word in words)
 
 
@@ -221,7 +213,7 @@ def find_leaders(gray: Gray, box: Box, line_height: float) -> list[Leader]:
     # Each column of pixels becomes one pixel: its ink. Dots are short runs of such columns.
     columns = ink.reduce((1, ink.height))
     runs = [run.span() for run in _INK_RUN.finditer(columns.point(_ANY_INK).tobytes())]
-    runs = [(begin, end) for begin, end in runs if end - begin >= _SPECK * line_height]
+    runs = [(begin, end) for begin, end in runs if end - begin >= _DOT_WIDTH_LEAST * line_height]
     by_width = groupby(end - begin <= dot_width for begin, end in runs)
     if not any(is_narrow and len(list(group)) >= DOTS_LEAST for is_narrow, group in by_width):
         return []
@@ -239,7 +231,6 @@ def find_leaders(gray: Gray, box: Box, line_height: float) -> list[Leader]:
 
 
 def _dot(ink: Image.Image, begin: int, end: int, dot_width: float) -> Mark | None:
-    """Return the box of the ink in these columns if it is small, and not in the upper third of the line."""
     mark = ink.crop((begin, 0, end, ink.height)).getbbox() if end - begin <= dot_width else None
     if mark is None:
         return None
@@ -248,7 +239,7 @@ def _dot(ink: Image.Image, begin: int, end: int, dot_width: float) -> Mark | Non
 
 
 def _even_rows(marks: Sequence[Mark | None], step_most: float, dot_width: float) -> list[list[Mark]]:
-    """Return the rows of at least `DOTS_LEAST` marks in even steps. None, which is other ink, ends a row."""
+    """Return rows of marks in even steps. None, which is other ink, ends a row."""
     rows: list[list[Mark]] = []
     row: list[Mark] = []
     for mark in [*marks, None]:
@@ -286,10 +277,7 @@ def _usual_step(row: Sequence[Mark]) -> float:
 def _extend_row(
     dots: list[Mark], ink: Image.Image, ink_before: Sequence[int], dot_width: float, row_begin: int
 ) -> list[Mark]:
-    """Add the dots before and after the row that are faint, or touch other ink.
-
-    `ink_before` lists the sum of the ink left of each column. The row cannot begin before `row_begin`.
-    """
+    """Add faint dots at both ends. `ink_before` is the sum of the ink left of each column."""
     step = _usual_step(dots)
     dot_ink = median([ink_before[mark[2]] - ink_before[mark[0]] for mark in dots])
 

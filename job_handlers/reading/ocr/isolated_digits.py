@@ -15,22 +15,19 @@ from job_handlers.reading.layout import Word
 from job_handlers.reading.preprocess import Box, Gray, crop, unread_marks
 
 _MARKS_MOST = 400
-"""More marks than this are dirt."""
 _REREAD_MOST = 60
 _MARGIN_ABOVE = 0.3
 _MARGIN_BESIDE = 0.5
 _MARK_HEIGHT_MOST = 1.6
 _GAP_IN_FIGURE_MOST = 0.8
 _COLUMN_GAP_MOST = 16.0
-"""Vertical distance to the next figure of the same column."""
+"""Vertical distance of figures in one column."""
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
 _CONFIDENCE_OF_NEW, _CONFIDENCE_OF_REPLACEMENT = 60.0, 95.0
 _GUESSED_LETTERS_MOST = 3
-"""A longer word is not a misread figure."""
 
 
 def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """Return the lines with the figures that `read` finds in the ink left over, and in uncertain short words."""
     words = [word for line in lines for word in line]
     figures = [word for word in words if _has_digit(word)]
     if len(figures) < 2:
@@ -72,7 +69,7 @@ def _distance(line: Sequence[Word], box: Box) -> float:
 
 
 def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:
-    """Join the marks of one figure, such as `-`, `1` and `2`. Marks too high for a figure are left out."""
+    # The marks of one figure, such as "-", "1" and "2". Higher marks are not figures.
     joined: list[Box] = []
     low = [mark for mark in marks if mark[3] - mark[1] < _MARK_HEIGHT_MOST * em]
     for x0, y0, x1, y1 in sorted(low, key=lambda mark: mark[0]):
@@ -103,7 +100,6 @@ def _is_level(word: Word, box: Box) -> bool:
 def _read_figure(
     box: Box, row: Sequence[Word], gray: Gray, read: Callable[[Gray], list[Word]], em: float
 ) -> Word | None:
-    """Read the box, as high as the words of its row. Return None if it contains no figure."""
     _, y0, _, y1 = layout.bounds_of(row)
     above, beside = _MARGIN_ABOVE * em, _MARGIN_BESIDE * em
     piece, left, top = crop(gray, (box[0] - beside, y0 - above, box[2] + beside, y1 + above))

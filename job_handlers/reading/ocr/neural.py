@@ -42,8 +42,7 @@ _STEP = 8
 WIDTH_MOST = 40
 """Line heights: memory grows with the width."""
 _MARGIN_ABOVE, _MARGIN_BESIDE = 0.12, 0.3
-_WORD_GAP = 0.9
-"""Share of the line height between the middles of two characters."""
+_WORD_GAP_LINE_HEIGHTS = 0.9
 # The network writes the punctuation of Chinese texts, whose characters are as wide as high.
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
@@ -52,7 +51,6 @@ _SHORT_SIDE = 672
 _PIXELS_MOST = 680_000
 """450 bytes of memory each."""
 _GRID = 32
-"""The network takes multiples of this many pixels."""
 _PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6
 _GROWTH = 0.8
 """The network marks the middle of a line; half of this share of its height is added to each side."""
@@ -98,10 +96,7 @@ class LineReader:
         self._characters: list[str] = []
 
     def read(self, gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf)) -> list[Word]:
-        """Read the line in the box, whose margins must not leave `free_space`, a range of x.
-
-        The positions of words along the line are approximate.
-        """
+        """Grow the box only within `free_space`, a range of x. Positions along the line are approximate."""
         session, numpy = self._session_and_numpy()
         x0, y0, x1, y1 = _with_margin(box, gray)
         x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
@@ -121,7 +116,7 @@ class LineReader:
         characters = [self._characters[number].translate(_FULL_WIDTH) for number in best[positions].tolist()]
         step = padded_width / len(probabilities) * (x1 - x0) / width
         middles = [x0 + (position + 0.5) * step for position in positions]
-        return _words(characters, confidences, middles, box, _WORD_GAP * (y1 - y0))
+        return _words(characters, confidences, middles, box, _WORD_GAP_LINE_HEIGHTS * (y1 - y0))
 
     def _session_and_numpy(self) -> tuple[Any, Any]:
         numpy = _numpy()
@@ -204,7 +199,7 @@ def _with_margin(box: Box, gray: Gray) -> Box:
 def _words(
     characters: Sequence[str], confidences: Sequence[float], middles: Sequence[float], box: Box, word_gap: float
 ) -> list[Word]:
-    """Part the line at spaces and wide gaps. `middles` are the places of the characters."""
+    """`middles` are the positions of the characters."""
     x0, y0, x1, y1 = box
     steps = [after - before for before, after in pairwise(middles)]
     half_width = median(steps) / 2 if steps else (y1 - y0) / 4
@@ -236,8 +231,6 @@ def _size_for_finding(gray: Gray) -> tuple[int, int]:
 
 
 class _Island(Struct):
-    """Connected pixels that are probably text."""
-
     box: tuple[int, int, int, int]
     probabilities: float = 0.0
     pixels: int = 0

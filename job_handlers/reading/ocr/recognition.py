@@ -32,7 +32,6 @@ from worker_service.base import language_id
 _WEAK_CONFIDENCE = 65.0
 """Text lying the wrong way reaches 10 to 50."""
 _DOUBTFUL_CONFIDENCE = 70.0
-"""Below it, the languages of other scripts are tried, too."""
 _FOREIGN_CONFIDENCE = 80.0
 """Arabic and Han letters read as Latin reach 24 to 79."""
 _CHARACTERS_LEAST = 20
@@ -40,10 +39,10 @@ _UNEVEN_BELOW_DPI = 250.0
 """One threshold loses lines of coarser scans."""
 _COARSE_DPI, _FINE_DPI = 180.0, 280.0
 _LARGE_LETTERS = 17
-"""Height in pixels. Larger letters are legible at half the size, which is read faster."""
+"""Pixels. Larger letters are legible at half the size, which is read faster."""
 _VERTICAL_WORDS_SHARE = 0.5
 _SPARSE_GAIN = 1.02
-"""A reading in separate pieces must be better by this factor, because the order of the pieces is uncertain."""
+"""Separate pieces must be better by this factor, because their order is uncertain."""
 _SIDE_MAX = 32_000
 """Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
@@ -54,14 +53,12 @@ _PAGE_INCHES_LEAST = 5.0
 class RecognisedPage(Struct, frozen=True):
     lines: list[list[Word]]
     turn: int = 0
-    """Degrees clockwise by which the image was turned."""
     skew: float = 0.0
     is_blank: bool = False
     straight: Gray | None = None
-    """The image, deskewed and turned; the words' coordinates refer to it. None if the page is blank."""
+    """Deskewed and turned; the words' coordinates refer to it."""
     engines: list[str] = field(default_factory=list)
-    reread: list[int] = field(default_factory=list)
-    """Numbers of the lines that the second engine changed."""
+    reread_lines: list[int] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
     script: str | None = None
     """Script of a page that was read with little confidence."""
@@ -79,12 +76,11 @@ class PageReader:
         engine_for: Callable[[Sequence[str]], Engine],
         second_reader_for: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """Read each page in the one of `language_choices` that suits it best."""
         self._language_choices = language_choices
         self._engine = cache(lambda choice: engine_for(language_choices[choice]))
         self._second_reader_for = second_reader_for
+        # The languages of the previous page are the likeliest for the next.
         self._choice = 0
-        """Position in `language_choices` of the languages of the previous page, the likeliest for the next."""
         # A missing engine is reported before the first page.
         self._engine(self._choice)
 
@@ -113,7 +109,7 @@ class PageReader:
             if page.lines:
                 # An empty line begins a paragraph.
                 lines += [[]] if lines else []
-                reread += [len(lines) + at for at in page.reread]
+                reread += [len(lines) + at for at in page.reread_lines]
                 lines += _lines_of_band(page, band, top)
         if not pages:
             raise last_error
@@ -122,7 +118,7 @@ class PageReader:
             is_blank=not lines and len(pages) == len(bands),
             straight=gray,
             engines=distinct(page.engines for page in pages),
-            reread=reread,
+            reread_lines=reread,
             languages=distinct(page.languages for page in pages),
             script=next((page.script for page in pages if page.script), None),
             is_partial=len(pages) < len(bands),
@@ -141,13 +137,12 @@ class PageReader:
             is_weak = _is_weak(page) or _is_nearly_empty(page)
             lines, reread = second_reader.improve(lines, page.straight, is_weak=is_weak)
             engines += [second_reader.name] if reread else []
-        page = replace(page, lines=lines, reread=reread, engines=engines, languages=list(languages))
+        page = replace(page, lines=lines, reread_lines=reread, engines=engines, languages=list(languages))
         if (page.confidence or 0.0) < _FOREIGN_CONFIDENCE and page.straight is not None:
             page = replace(page, script=engine.script(page.straight, dpi))
         return page
 
     def _read_in_best_language(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
-        """Return the position in `_language_choices`, and the page."""
         choice = self._choice
         page = recognise(self._engine(choice), gray, dpi)
         if page.is_blank or len(self._language_choices) == 1:
@@ -169,7 +164,6 @@ class PageReader:
 
 
 def _lines_of_band(page: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
-    """Return the lines in pixels of the whole image, which is neither deskewed nor turned."""
     # At 72 dpi a point is a pixel.
     lines = layout.to_page_points(page.lines, (band.width, band.height), 72.0, page.turn, page.skew)
     return [[replace(word, y0=word.y0 + top, y1=word.y1 + top) for word in line] for line in lines]
@@ -240,7 +234,7 @@ def _is_nearly_empty(page: RecognisedPage) -> bool:
 
 
 def _is_weak(page: RecognisedPage) -> bool:
-    """Return whether the page has text that makes no sense. A nearly empty page is not weak."""
+    """Return whether the page has text that makes no sense."""
     if _is_nearly_empty(page):
         return False
     return (page.confidence or 0.0) < _WEAK_CONFIDENCE or _runs_vertically(page.lines)

@@ -18,19 +18,17 @@ from job_handlers.reading.preprocess import Box, Gray, unread_ink
 
 _REREAD_BELOW = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
 """On a page with at least the first confidence, reread words below the second."""
-_UNSURE_SHARE_OF_LINE = 0.6
-"""If more of a line's words are unsure, reread the whole line."""
+_UNSURE_SHARE_TO_REREAD_LINE = 0.6
 
 # Minimum confidences, measured on 37,000 words that both engines read, 900 of them differently.
 _READ_WELL = 85.0
-"""Of the second engine's line: it sees every word of it."""
 _SEEN_BY_FIRST_ONLY = 80.0
-"""A less certain word that the second engine does not see is dirt."""
+"""Other words that only the first engine sees are dirt."""
 _SEEN_BY_SECOND_ONLY = 90.0
 _CERTAIN, _LIKELY = 95.0, 80.0
-"""Of the second engine: it is right against a confident first engine, against a less confident one."""
+"""Of the second engine, to be right against a confident or an uncertain first engine."""
 _GUESSED, _GUESSED_FIGURES = 80.0, 50.0
-"""Below it, the first engine has guessed the spaces, the figures."""
+"""Below it, the first engine has guessed: spaces, or figures."""
 
 _CHARACTERS_LEAST = 2
 _UNREAD_INK_SHARE = 0.003
@@ -59,7 +57,7 @@ class SecondReader:
         self._finder = neural.LineFinder()
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """Return the lines, and the numbers of the changed ones. Look for missed lines if the first pass is weak."""
+        """Return the lines, and the numbers of the changed ones."""
         below = 101.0 if self._is_thorough else _reread_below(layout.confidence_of(lines) or 0.0)
         words = [*chain.from_iterable(lines)]
         improved = [self._reread(line, words, gray, below) for line in lines]
@@ -88,7 +86,7 @@ def _reread_below(page_confidence: float) -> float:
 
 
 def unsure_spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
-    """Return ranges of words with confidence below `below`. They do not cross dot leaders."""
+    # Ranges do not cross dot leaders.
     dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
     return [
         (after_dots + begin, after_dots + end)
@@ -98,9 +96,9 @@ def unsure_spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
 
 
 def _unsure_spans_of_part(words: Sequence[Word], below: float) -> list[tuple[int, int]]:
-    """Return each unsure word with its neighbours; overlapping ranges are joined."""
+    """Return unsure words with their neighbours, as joined ranges."""
     unsure = [at for at, word in enumerate(words) if word.confidence < below]
-    if len(unsure) > _UNSURE_SHARE_OF_LINE * len(words):
+    if len(unsure) > _UNSURE_SHARE_TO_REREAD_LINE * len(words):
         return [(0, len(words))]
     spans: list[tuple[int, int]] = []
     for at in unsure:
@@ -112,7 +110,6 @@ def _unsure_spans_of_part(words: Sequence[Word], below: float) -> list[tuple[int
 
 
 def _readable_spans(line: Sequence[Word], spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Part the ranges that are too wide for the second engine."""
     for span_begin, span_end in spans:
         begin = span_begin
         while begin < span_end:
@@ -130,14 +127,12 @@ def _is_readable(box: Box) -> bool:
 
 
 def _box_of(line: Sequence[Word], begin: int, end: int) -> Box:
-    """Return the box of the words from `begin` to `end`, as high as the whole line."""
     _, y0, _, y1 = layout.bounds_of(line)
     x0, _, x1, _ = layout.bounds_of(line[begin:end])
     return x0, y0, x1, y1
 
 
 def _free_space(box: Box, words: Sequence[Word]) -> tuple[float, float]:
-    """Return the end of the previous word and the beginning of the next word in the row of the box."""
     x0, y0, x1, y1 = box
     middle = (x0 + x1) / 2
     row = [word for word in words if _in_row(word, y0, y1)]
@@ -147,7 +142,6 @@ def _free_space(box: Box, words: Sequence[Word]) -> tuple[float, float]:
 
 
 def merge_line(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
-    """Merge the first engine's reading of a line with the second's."""
     if not second:
         return list(first)
     is_read_well = _mean_confidence(second) >= _READ_WELL
@@ -203,7 +197,6 @@ def _with_confidence(word: Word, confidence: float) -> Word:
 
 
 def _spread_over(words: Sequence[Word], text: str, confidence: float) -> list[Word]:
-    """Write the characters of `text` into the places of the words, which have as many characters in all."""
     ends = [0, *accumulate(len(_joined_text([word])) for word in words)]
     return [
         Word(word.x0, word.y0, word.x1, word.y1, confidence, text[begin:end])
@@ -212,7 +205,6 @@ def _spread_over(words: Sequence[Word], text: str, confidence: float) -> list[Wo
 
 
 def _join_neighbours(groups: Iterator[Group]) -> Iterator[Group]:
-    """Join two adjacent groups if one has words of the first engine only, and the other of the second only."""
     waiting: Group | None = None
     for group in groups:
         if waiting is not None and _belong_together(waiting, group):
@@ -237,7 +229,7 @@ def _belong_together(left: Group, right: Group) -> bool:
 
 
 def _align(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
-    """Group the words that overlap: a word that one engine has joined is grouped with the parts of the other."""
+    """Group the words that overlap, such as a joined word and its parts."""
     ordered = sorted(
         [*((word, True) for word in first), *((word, False) for word in second)],
         key=lambda pair: pair[0].x0,
@@ -259,7 +251,7 @@ def _overlap(one: Word, other: Word) -> bool:
 
 
 def _joined_text(words: Sequence[Word]) -> str:
-    """Return the text without spaces, with plain quotation marks and hyphens, by which two readings are compared."""
+    """Return a text for comparing, without spaces."""
     return "".join(word.text for word in words).translate(_PLAIN_CHARACTERS).replace("''", '"')
 
 
@@ -275,7 +267,6 @@ def _mean_confidence(words: Sequence[Word]) -> float:
 
 
 def _unread_boxes(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
-    """Return the boxes of lines that are partly bare of words, from top to bottom."""
     words = [word for line in lines for word in line]
     unread = [box for box in boxes if _bare_width(box, words) > _BARE_WIDTH_LEAST * (box[3] - box[1])]
     return sorted(unread, key=lambda box: (box[1], box[0]))
@@ -293,7 +284,7 @@ def _bare_width(box: Box, words: Sequence[Word]) -> float:
 
 
 def _insert_words(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
-    """Merge the words into the line beside them, or insert them as a line. Update the numbers of changed lines."""
+    """Merge the words into the line beside them, or insert a line. Update `changed`."""
     x0, y0, x1, y1 = layout.bounds_of(words)
     new_at = 0
     for at, line in enumerate(lines):

@@ -42,8 +42,7 @@ _OTSU, _SAUVOLA = "0", "2"
 # Tesseract's numbers of block types.
 _VERTICAL_TEXT = 7
 _TEXT_TYPES = range(1, 9)
-_BLOCK_MARGIN = 6
-"""Pixels."""
+_BLOCK_MARGIN_PIXELS = 6
 _SCRIPT_CONFIDENCE_LEAST = 1.0
 """Wrong scripts reach 0.7 on noisy pages, right ones 1.4 to 273."""
 _DIRECTION_MARKS = "\u200e\u200f"
@@ -53,7 +52,7 @@ class OcrSettings(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
     chooses_language: bool = False
-    """Each page is in one of the languages, which is chosen by its text."""
+    """Whether each page is in one of the languages, chosen by its text."""
 
 
 def missing() -> Problem | None:
@@ -186,7 +185,7 @@ class Engine:
     ) -> list[list[Word]]:
         """Return lines, with an empty one between paragraphs.
 
-        `is_large`: the letters are legible at half the size. `is_sparse` returns separate pieces in no order.
+        `is_large` letters are legible at half the size. `is_sparse` returns separate pieces in no order.
         """
         mode = tesserocr.PSM.SPARSE_TEXT if is_sparse else tesserocr.PSM.AUTO
         with self._prepared(gray, dpi, mode, is_uneven=is_uneven):
@@ -196,7 +195,7 @@ class Engine:
             return self._recognised()
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        """Read an image of one line, or of a part of one."""
+        # The image contains one line, or part of one.
         with self._prepared(gray, dpi, tesserocr.PSM.SINGLE_LINE, is_uneven=is_uneven):
             return [word for line in self._recognised() for word in line]
 
@@ -215,7 +214,7 @@ class Engine:
         return _recognised_words(self._reader) if self._reader.Recognize() else []
 
     def _words_in_blocks(self, blocks: Sequence[PixelBox], half: Gray, dpi: float) -> list[list[Word]]:
-        """Read the image of half the size. The blocks and the words have the coordinates of the full size."""
+        # Blocks and words have the coordinates of the full size.
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
         _set_image(self._reader, half, dpi)
         lines: list[list[Word]] = []
@@ -251,7 +250,7 @@ class Engine:
 
 
 def _blocks(reader: Any) -> list[PixelBox]:
-    """Return the blocks of text; none if some overlap or are vertical, which cannot be read one by one."""
+    """Return none if some overlap or are vertical, and so cannot be read one by one."""
     boxes: list[PixelBox] = []
     block = reader.AnalyseLayout()
     has_block = block is not None
@@ -261,16 +260,15 @@ def _blocks(reader: Any) -> list[PixelBox]:
             return []
         if block_type in _TEXT_TYPES:
             x0, y0, x1, y1 = block.BoundingBox(tesserocr.RIL.BLOCK)
-            left, top = max(x0 - _BLOCK_MARGIN, 0), max(y0 - _BLOCK_MARGIN, 0)
-            boxes.append((left, top, x1 + _BLOCK_MARGIN, y1 + _BLOCK_MARGIN))
+            left, top = max(x0 - _BLOCK_MARGIN_PIXELS, 0), max(y0 - _BLOCK_MARGIN_PIXELS, 0)
+            boxes.append((left, top, x1 + _BLOCK_MARGIN_PIXELS, y1 + _BLOCK_MARGIN_PIXELS))
         has_block = block.Next(tesserocr.RIL.BLOCK)
     return [] if any(_overlap(one, other) for one, other in combinations(boxes, 2)) else boxes
 
 
 def _overlap(one: PixelBox, other: PixelBox) -> bool:
-    """Return whether the boxes overlap by more than their margins."""
     width, height = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
-    return min(width, height) > 2 * _BLOCK_MARGIN
+    return min(width, height) > 2 * _BLOCK_MARGIN_PIXELS
 
 
 def _recognised_words(reader: Any) -> list[list[Word]]:
