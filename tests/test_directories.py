@@ -16,7 +16,7 @@ from worker_service.base import directories
 def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     if request.param == "by steps":
         # A number that no kernel has: ENOSYS, as before Linux 5.6.
-        monkeypatch.setattr(directories, "_OPENAT2", 100_000)
+        monkeypatch.setattr(directories, "_OPENAT2_CALL", 100_000)
     (tmp_path / "root" / "folder").mkdir(parents=True)
     (tmp_path / "root" / "folder" / "file").write_text("inside")
     (tmp_path / "outside").mkdir()

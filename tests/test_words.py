@@ -127,7 +127,7 @@ def uncounted(tree: ast.Module) -> Iterator[str]:
                     yield f"{said}{NOUNS.match(str(after.value))[0]}"  # type: ignore[index]
 
 
-KNOWN_TO_BE_SEVERAL = {"most", "'+' if count >= AHEAD_MOST else ''"}
+KNOWN_TO_BE_SEVERAL = {"most", "'+' if count >= JOBS_AHEAD_COUNTED_MAX else ''"}
 
 
 def test_one_of_a_thing_is_said_as_one() -> None:

@@ -179,15 +179,15 @@ MUTANTS = (
     Mutant("progress may fall", "P10", "simulation", (
         ("progress_percent = max(progress_percent, :percent)", "progress_percent = :percent"),)),
     Mutant("completion in two transactions", "P5", "simulation", (
-        ("            if with_effects or self._db",
-         "        with self._db.transaction():\n            if with_effects or self._db"),)),
+        ("            has_no_effects = not with_effects",
+         "        with self._db.transaction():\n            has_no_effects = not with_effects"),)),
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
-        ("            if with_effects or self._db",
-         "            for lost in (d for d in completions if d.lease not in completed):\n"
+        ("            has_no_effects = not with_effects",
+         "            for lost in (d for d in completions if d.lease not in has_document):\n"
          "                from worker_service.store.completions import Work\n"
          "                work = Work(None, None, '', '', None, None, 5)\n"
          "                self._store.completions.insert_follow_ups(1, work, lost.follow_ups)\n"
-         "            if with_effects or self._db"),)),
+         "            has_no_effects = not with_effects"),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("                # Retract last: if the write above fails, the outcome is retried and needs the files.\n"
          "                self.publisher.retract(ended)\n", ""),)),

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 
-_OPENAT2 = 437
+_OPENAT2_CALL = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
-_HOW = struct.Struct("=QQQ")
+_OPEN_HOW = struct.Struct("=QQQ")
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Raise `NotADirectoryError` if the last part of the path is a link."""
+"""Flags that make opening a link raise `NotADirectoryError`."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
 def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool = False) -> Iterator[int]:
-    """`root` may be a link; no folder may."""
+    """Open a folder below `root`. Only `root` itself may be a link."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(top, folders, creates=creates)
@@ -34,7 +34,7 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool
 
 
 def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False) -> int:
-    # The error names the part that is not a folder in `filename`.
+    # If a part is not a folder, the error has its name in `filename`.
     folder = os.dup(directory)
     try:
         for name in folders:
@@ -66,9 +66,9 @@ def open_beneath(directory: int, path: PurePath, flags: int) -> int:
 
 
 def _openat2(directory: int, path: PurePath, flags: int) -> int:
-    how = _HOW.pack(flags, 0, _BENEATH | _NO_SYMLINKS)
+    how = _OPEN_HOW.pack(flags, 0, _BENEATH | _NO_SYMLINKS)
     descriptor: int = _libc.syscall(
-        ctypes.c_long(_OPENAT2), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how))
+        ctypes.c_long(_OPENAT2_CALL), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how))
     )
     if descriptor < 0:
         number = ctypes.get_errno()

@@ -27,9 +27,9 @@ _VERSION = 2
 """Part of the model's name. Raise it when windows change, so that all pages are embedded again."""
 
 WINDOW_WORDS, WINDOW_STEP = 60, 45
-"""Chosen on half of the Cranfield questions."""
+"""Length and distance of the windows, chosen on half of the Cranfield questions."""
 _WORD = re.compile(r"\S+")
-_AT_ONCE = 64
+_TEXTS_AT_ONCE = 64
 _TIMEOUT_SECONDS = 30.0
 
 
@@ -38,7 +38,7 @@ class EmbeddingUnavailable(PagemillError, code="embedding_unavailable"):
 
 
 def windows(text: str) -> list[tuple[int, int]]:
-    """Return start and end of overlapping passages."""
+    """Return start and end of the overlapping windows of a text."""
     words = [found.span() for found in _WORD.finditer(text)]
     starts = range(0, max(1, len(words) - (WINDOW_WORDS - WINDOW_STEP)), WINDOW_STEP)
     return [(words[at][0], words[min(at + WINDOW_WORDS, len(words)) - 1][1]) for at in starts] if words else []
@@ -46,7 +46,8 @@ def windows(text: str) -> list[tuple[int, int]]:
 
 def middle_word(window: int, count: int) -> int:
     """Return the number of words before the middle of a window. The last window may be shorter than the others."""
-    return window * WINDOW_STEP + (WINDOW_WORDS // 2 if window < count - 1 else WINDOW_WORDS - WINDOW_STEP)
+    is_last = window == count - 1
+    return window * WINDOW_STEP + (WINDOW_WORDS - WINDOW_STEP if is_last else WINDOW_WORDS // 2)
 
 
 def count_words(text: str) -> int:
@@ -63,7 +64,7 @@ class Embedder:
     """Turns texts into vectors of length 1. `setting` is `bundled` or the URL of an endpoint."""
 
     def __init__(self, setting: str, model: str = "", key: str = "", passages: str = "") -> None:
-        # The products are small: further threads only spin. Read when numpy is imported.
+        # The products are small, so further threads would only spin. numpy reads this when it is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._url = "" if setting == BUNDLED else setting
         self._key = key
@@ -74,7 +75,7 @@ class Embedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
-        parts = [texts[at : at + _AT_ONCE] for at in range(0, len(texts), _AT_ONCE)]
+        parts = [texts[at : at + _TEXTS_AT_ONCE] for at in range(0, len(texts), _TEXTS_AT_ONCE)]
         found = np.concatenate([self._ask(part) if self._url else self._mean_of_words(part) for part in parts])
         return normalised(found)
 
@@ -83,8 +84,8 @@ class Embedder:
         import numpy as np
 
         parts = [[text[begin:end] for begin, end in windows(text)] for text in texts]
-        flat = [one for part in parts for one in part]
-        vectors = self.embed(flat) if flat else np.zeros((0, 1), np.float32)
+        all_parts = [window for part in parts for window in part]
+        vectors = self.embed(all_parts) if all_parts else np.zeros((0, 1), np.float32)
         ends = np.cumsum([len(part) for part in parts])
         return [packed(vectors[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)]
 
@@ -94,13 +95,12 @@ class Embedder:
         if self._loaded is None:
             self._loaded = _load()
         tokenizer, weights = self._loaded
-        ids = [one.ids for one in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
-        return np.array(
-            [
-                weights[each].mean(0, dtype=np.float32) if each else np.zeros(weights.shape[1], np.float32)
-                for each in ids
-            ]
-        )
+        means = []
+        for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False):
+            has_tokens = bool(encoding.ids)
+            mean = weights[encoding.ids].mean(0, dtype=np.float32) if has_tokens else np.zeros(weights.shape[1])
+            means.append(mean.astype(np.float32))
+        return np.array(means)
 
     def _ask(self, texts: Sequence[str]) -> Vectors:
         import urllib.request  # slow to import
@@ -140,12 +140,12 @@ def normalised(vectors: Vectors) -> Vectors:
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def packed(windows_of_page: Vectors) -> bytes:
+def packed(window_vectors: Vectors) -> bytes:
     """Return the mean of the vectors and the vectors, each scaled to 8-bit numbers."""
     import numpy as np
 
-    if not len(windows_of_page):
+    if not len(window_vectors):
         return b""
-    rows = np.vstack([windows_of_page.mean(0, keepdims=True), windows_of_page])
+    rows = np.vstack([window_vectors.mean(0, keepdims=True), window_vectors])
     largest = np.abs(rows).max(axis=1, keepdims=True)
     return np.round(rows * (127 / np.where(largest > 0, largest, 1))).astype(np.int8).tobytes()

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-_ABOUT = (".dist-info", ".egg-info")
+_INFO_SUFFIXES = (".dist-info", ".egg-info")
 _NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
 
 
@@ -33,28 +33,28 @@ def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoi
     found: set[EntryPoint] = set()
     seen: set[str] = set()
     for directory in sys.path if path is None else path:
-        for about in _abouts(directory or "."):
-            known_as = re.sub(r"[-_.]+", "-", about.stem.partition("-")[0]).lower()
-            # The first one on the path is the one that is imported.
-            if known_as in seen:
+        for info_path in _info_directories(directory or "."):
+            normalised_name = re.sub(r"[-_.]+", "-", info_path.stem.partition("-")[0]).lower()
+            # Python imports the first distribution of this name on the path.
+            if normalised_name in seen:
                 continue
-            seen.add(known_as)
-            if points := list(_listed(about, group)):
-                found |= {EntryPoint(*point, _name(about)) for point in points}
-    return sorted(found, key=lambda one: (one.name, one.distribution))
+            seen.add(normalised_name)
+            if points := list(_points_of(info_path, group)):
+                found |= {EntryPoint(*point, _distribution_name(info_path)) for point in points}
+    return sorted(found, key=lambda point: (point.name, point.distribution))
 
 
-def _abouts(directory: str) -> list[Path]:
+def _info_directories(directory: str) -> list[Path]:
     with contextlib.suppress(OSError):
-        found = [Path(one.path) for one in os.scandir(directory) if one.name.endswith(_ABOUT)]
+        found = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(_INFO_SUFFIXES)]
         # pip renames a distribution that it is removing, so that it starts with a tilde.
-        return [one for one in found if not one.name.startswith("~")]
+        return [path for path in found if not path.name.startswith("~")]
     return []
 
 
-def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
+def _points_of(info_path: Path, group: str) -> Iterator[tuple[str, str]]:
     try:
-        text = (about / "entry_points.txt").read_text(encoding="utf-8")
+        text = (info_path / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return
     section = ""
@@ -67,11 +67,11 @@ def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
                 yield name.strip(), spec.strip()
 
 
-def _name(about: Path) -> str:
-    # The name of the directory has no hyphens.
+def _distribution_name(info_path: Path) -> str:
+    # Read the metadata, because the name of the directory has no hyphens.
     for file in ("METADATA", "PKG-INFO"):
         with contextlib.suppress(OSError):
-            named = _NAME.search((about / file).read_text(encoding="utf-8", errors="replace"))
+            named = _NAME.search((info_path / file).read_text(encoding="utf-8", errors="replace"))
             if named:
                 return named[1]
-    return about.stem.partition("-")[0]
+    return info_path.stem.partition("-")[0]

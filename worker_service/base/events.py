@@ -92,28 +92,28 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
         import structlog
 
     stream = stream or sys.stderr
-    chosen = _chosen(log_format, os.environ if environ is None else environ, stream)
+    format_name = _format_for(log_format, os.environ if environ is None else environ, stream)
     shared: list[Processor] = [structlog.processors.add_log_level]
-    if chosen == "journal":
-        own: list[Processor] = [_as_journal_entry]
-    elif chosen == "console":
-        own = [
+    if format_name == "journal":
+        of_format: list[Processor] = [_as_journal_entry]
+    elif format_name == "console":
+        of_format = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             structlog.processors.format_exc_info,
-            _without_power,
+            _sanitised_event,
             structlog.dev.ConsoleRenderer(colors=stream.isatty() and not os.environ.get("NO_COLOR")),
         ]
     else:
-        own = [
+        of_format = [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             lambda _, __, event: as_json(event),
         ]
-    out: _Lines | _Journal = _Journal() if chosen == "journal" else _Lines(stream)
+    logger: _LineLogger | _JournalLogger = _JournalLogger() if format_name == "journal" else _LineLogger(stream)
     structlog.configure(
-        processors=[*shared, *own],
+        processors=[*shared, *of_format],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
-        logger_factory=lambda *_: out,
+        logger_factory=lambda *_: logger,
         cache_logger_on_first_use=True,
     )
     log: Log = structlog.get_logger()
@@ -133,7 +133,7 @@ def _without_rich() -> Iterator[None]:
         del sys.modules["rich"]
 
 
-def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
+def _format_for(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
     if log_format != "auto":
         return log_format
     if _is_journal(environ.get("JOURNAL_STREAM", ""), stream):
@@ -141,16 +141,16 @@ def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
     return "console" if stream.isatty() else "json"
 
 
-def _is_journal(given: str, stream: TextIO) -> bool:
-    """`given` is what systemd passes: device and inode of the journal's stream."""
+def _is_journal(journal_stream: str, stream: TextIO) -> bool:
+    """`journal_stream` is $JOURNAL_STREAM: device and inode of the stream that systemd reads."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return given == f"{status.st_dev}:{status.st_ino}"
+    return journal_stream == f"{status.st_dev}:{status.st_ino}"
 
 
-class _Lines:
+class _LineLogger:
     """A stream that ignores errors: a closed terminal must not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -168,11 +168,12 @@ class _Lines:
     debug = info = warning = warn = error = critical = exception = log = msg
 
 
-def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
-    return {
-        name: (harmless_text if name == "exception" else harmless)(value) if isinstance(value, str) else value
-        for name, value in event.items()
-    }
+def _sanitised_event(_: Any, __: str, event: Any) -> dict[str, Any]:
+    sanitised = dict(event)
+    for name, value in event.items():
+        if isinstance(value, str):
+            sanitised[name] = harmless_text(value) if name == "exception" else harmless(value)
+    return sanitised
 
 
 def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
@@ -182,26 +183,27 @@ def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
     name, level = event.pop("event"), event.pop("level", "info")
     error = event.pop("exc_info", None)
     fields = {"PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "pagemill", "PAGEMILL_EVENT": name}
-    fields |= {f"PAGEMILL_{key.upper()}": _plain(value) for key, value in event.items()}
-    fields["MESSAGE"] = " ".join([name, *(f"{key}={_plain(value)}" for key, value in event.items())])
+    fields |= {f"PAGEMILL_{key.upper()}": _value_as_text(value) for key, value in event.items()}
+    fields["MESSAGE"] = " ".join([name, *(f"{key}={_value_as_text(value)}" for key, value in event.items())])
     if error:
-        found = sys.exc_info()[1] if error is True else error
-        if isinstance(found, BaseException):
-            fields["PAGEMILL_TRACEBACK"] = "".join(traceback.format_exception(found))
+        _, current_exception, _ = sys.exc_info()
+        exception = current_exception if error is True else error
+        if isinstance(exception, BaseException):
+            fields["PAGEMILL_TRACEBACK"] = "".join(traceback.format_exception(exception))
     return {"fields": fields}
 
 
-def _plain(value: object) -> str:
+def _value_as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-class _Journal:
+class _JournalLogger:
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def msg(self, *, fields: Mapping[str, str]) -> None:
         try:
-            self._socket.sendto(b"".join(_field(*field) for field in fields.items()), _JOURNAL)
+            self._socket.sendto(b"".join(_encoded_field(*field) for field in fields.items()), _JOURNAL)
         except OSError:
             # The entry is too long, or there is no journal. Under systemd, stderr also leads to the journal.
             sys.stderr.write(harmless(fields["MESSAGE"][:2000]) + "\n")
@@ -209,7 +211,7 @@ class _Journal:
     debug = info = warning = warn = error = critical = exception = log = msg
 
 
-def _field(name: str, value: str) -> bytes:
+def _encoded_field(name: str, value: str) -> bytes:
     data = value.encode("utf-8", "replace")
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"

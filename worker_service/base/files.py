@@ -1,3 +1,5 @@
+"""Files that are written, moved and read whole."""
+
 from __future__ import annotations
 
 import errno
@@ -10,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-_COPIED_BYTES = 1 << 20
+_BYTES_PER_COPY = 1 << 20
 
 
 @contextmanager
@@ -30,6 +32,7 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
         else:
             unfinished.replace(to)
     except OSError as error:
+        # Name the file that the caller asked for, not the unfinished one.
         error.filename = str(to)
         raise
     finally:
@@ -49,13 +52,15 @@ def move_file(
         return
     unfinished = Path(target).with_name(f".{os.urandom(8).hex()}.unfinished")
     # O_NONBLOCK: opening a FIFO would wait for its writer.
-    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source_directory)
-    with os.fdopen(reading, "rb") as original:
-        mode = stat.S_IMODE(os.fstat(reading).st_mode)
+    descriptor_to_read = os.open(
+        source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source_directory
+    )
+    with os.fdopen(descriptor_to_read, "rb") as original:
+        mode = stat.S_IMODE(os.fstat(descriptor_to_read).st_mode)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(unfinished, flags, mode, dir_fd=target_directory), "wb") as copy:
-                shutil.copyfileobj(original, copy, _COPIED_BYTES)
+                shutil.copyfileobj(original, copy, _BYTES_PER_COPY)
                 copy.flush()
                 os.fsync(copy.fileno())
             os.rename(unfinished, target, src_dir_fd=target_directory, dst_dir_fd=target_directory)

@@ -1,3 +1,5 @@
+"""Forks of this process, and what a fork keeps open."""
+
 from __future__ import annotations
 
 import contextlib
@@ -69,16 +71,19 @@ def close_all_but(kept: Collection[int]) -> None:
         if begin < descriptor:
             os.closerange(begin, descriptor)
         begin = descriptor + 1
-    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max(begin, *map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
+    end = _DESCRIPTOR_MAX
+    if not _HAS_CLOSE_RANGE:
+        end = max(begin, *map(int, os.listdir("/proc/self/fd"))) + 1  # noqa: PTH208
+    os.closerange(begin, end)
 
 
 def _has_close_range() -> bool:
     # The kernel closes a range in one call from 5.9, so that open descriptors need not be listed.
     try:
-        return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
+        return bool(libc.close_range(ctypes.c_uint(_DESCRIPTOR_MAX - 1), ctypes.c_uint(_DESCRIPTOR_MAX - 1), 0) == 0)
     except AttributeError:
         return False
 
 
-_HIGHEST = (1 << 31) - 1
+_DESCRIPTOR_MAX = (1 << 31) - 1
 _HAS_CLOSE_RANGE = _has_close_range()

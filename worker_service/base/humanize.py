@@ -1,3 +1,5 @@
+"""Numbers, lengths of time and sizes in words."""
+
 from __future__ import annotations
 
 from datetime import timedelta
@@ -16,7 +18,7 @@ def length(time: timedelta) -> str:
 
 
 def size(number: int) -> str:
-    for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= of:
-            return f"{number / of:.1f} {unit}"
+    for unit, bytes_each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= bytes_each:
+            return f"{number / bytes_each:.1f} {unit}"
     return f"{number} B"

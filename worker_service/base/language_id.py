@@ -44,8 +44,8 @@ _SMALL_WORDS = {
 }
 _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("ell",)}
 _WORD = re.compile(r"[^\W\d_]+")
-_HITS_LEAST = 5
-_CLEARLY = 1.5
+_SMALL_WORDS_LEAST = 5
+_LEAD_LEAST = 1.5
 """Minimum factor over the second-best language; related languages share half of their small words."""
 
 KNOWN = frozenset(_SMALL_WORDS)
@@ -54,11 +54,13 @@ KNOWN = frozenset(_SMALL_WORDS)
 def language_of(text: str, among: Sequence[str]) -> str | None:
     """Return None if the text has too few known words."""
     words = Counter(_WORD.findall(text.lower()))
-    hits = {code: sum(words[one] for one in _SMALL_WORDS[code]) for code in among if code in KNOWN}
-    best, *others = sorted(hits, key=lambda one: -hits[one]) or [""]
-    if not best or hits[best] < _HITS_LEAST or (others and hits[best] < _CLEARLY * hits[others[0]]):
+    hits = {code: sum(words[word] for word in _SMALL_WORDS[code]) for code in among if code in KNOWN}
+    best_first = sorted(hits, key=lambda code: -hits[code])
+    if not best_first or hits[best_first[0]] < _SMALL_WORDS_LEAST:
         return None
-    return best
+    best, *others = best_first
+    is_clear = not others or hits[best] >= _LEAD_LEAST * hits[others[0]]
+    return best if is_clear else None
 
 
 def small_words(language: str) -> frozenset[str]:
@@ -66,9 +68,10 @@ def small_words(language: str) -> frozenset[str]:
 
 
 def one_of_each_script(among: Sequence[str], *, but: str) -> list[str]:
-    found = {letters_of(code): code for code in reversed(among)}
-    return [code for script, code in found.items() if script != letters_of(but)]
+    """Return the first language of each script, except the script of the language `but`."""
+    found = {script_of(code): code for code in reversed(among)}
+    return [code for script, code in found.items() if script != script_of(but)]
 
 
-def letters_of(code: str) -> str:
+def script_of(code: str) -> str:
     return next((script for script, codes in _SCRIPTS.items() if code in codes), "Latin")

@@ -12,6 +12,7 @@ _USUAL_BEFORE_UTF_8 = "cp1252"
 
 
 def written(path: Path) -> str:
+    """Return the path as text that `path_of` reads."""
     # A path with surrounding space becomes a URL, because users paste these texts.
     text = str(path)
     return text if _is_text(text) and text.strip() == text else path.as_uri()

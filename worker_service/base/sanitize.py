@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 
 # C0 except tab and line feed, DEL, C1; direction marks; Unicode line separators and tags; surrogates.
-_POWERFUL = (
+_CONTROLS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
     "\u2028\u2029\ufeff\U000e0000-\U000e007f\ud800-\udfff"
 )
-_IN_JSON = re.compile(f"[{_POWERFUL}]")
-_IN_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS_IN_JSON = re.compile(f"[{_CONTROLS}]")
+_CONTROLS_IN_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_ENDS = re.compile(r"[\r\n\t][\r\n\t ]*")
 # Zero-width joiners are needed in many scripts and in emoji.
 _JOINERS = "\u200c\u200d"
-_BYTES = range(0xDC80, 0xDD00)
+_BYTE_SURROGATES = range(0xDC80, 0xDD00)
+_SIGNED_NUMBER = re.compile(r"[+-](?:[ .,]?\d+)*%?")
 # A spreadsheet takes these as the start of a formula, also in full width.
-_SIGNED = re.compile(r"[+-](?:[ .,]?\d+)*%?")
 _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -27,12 +27,12 @@ def harmless(text: str) -> str:
         return text
     if any(letter in text for letter in "\n\r\t"):
         text = _LINE_ENDS.sub(" ", text).rstrip()
-    return "".join(letter if _is_plain(letter) else _spelled(letter) for letter in text)
+    return "".join(letter if _is_shown(letter) else _as_escape(letter) for letter in text)
 
 
 def harmless_text(text: str) -> str:
     """Sanitise text, and keep line and page breaks."""
-    return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROLS_IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def safe_text(value: str, length: int) -> str:
@@ -53,7 +53,7 @@ def harmless_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = harmless(value)
-    if _SIGNED.fullmatch(value):
+    if _SIGNED_NUMBER.fullmatch(value):
         return text
     return f"'{text}" if value.startswith(_BEGINS_FORMULA) or text.startswith(_BEGINS_FORMULA) else text
 
@@ -65,21 +65,23 @@ def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False)
 
 
 def escaped_json(text: str) -> str:
-    return _IN_JSON.sub(_escaped, text)
+    return _CONTROLS_IN_JSON.sub(_escaped, text)
 
 
-def _is_plain(letter: str) -> bool:
+def _is_shown(letter: str) -> bool:
     import unicodedata
 
     return letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs"
 
 
-def _spelled(letter: str) -> str:
+def _as_escape(letter: str) -> str:
     number = ord(letter)
-    if number in _BYTES:
+    if number in _BYTE_SURROGATES:
         # Python represents a byte that is not UTF-8 by a surrogate.
         number -= 0xDC00
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _escaped(found: re.Match[str]) -> str:

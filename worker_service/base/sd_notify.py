@@ -17,28 +17,28 @@ class Notifier:
         self._status = ""
 
     def ready(self) -> None:
-        self._say("READY=1")
+        self._send("READY=1")
 
     def stopping(self) -> None:
-        self._say("STOPPING=1")
+        self._send("STOPPING=1")
 
     def alive(self) -> None:
-        self._say("WATCHDOG=1")
+        self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
         if text != self._status:
             self._status = text
-            self._say(f"STATUS={one_line(text)}")
+            self._send(f"STATUS={one_line(text)}")
 
-    def _say(self, message: str) -> None:
+    def _send(self, message: str) -> None:
         if not self._address:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-                speaker.setblocking(False)
-                speaker.sendto(message.encode("utf-8", "replace"), self._address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError:
-            # Continue working if systemd does not receive.
+            # The service works on if systemd does not receive the message.
             return
 
 
@@ -48,8 +48,8 @@ def one_line(text: str) -> str:
 
 
 def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    meant_for = environ.get("WATCHDOG_PID", "")
-    given = environ.get("WATCHDOG_USEC", "")
-    if not given.isdigit() or (meant_for and meant_for != str(os.getpid())):
+    watchdog_pid = environ.get("WATCHDOG_PID", "")
+    microseconds = environ.get("WATCHDOG_USEC", "")
+    if not microseconds.isdigit() or (watchdog_pid and watchdog_pid != str(os.getpid())):
         return None
-    return int(given) / 1e6 or None
+    return int(microseconds) / 1e6 or None

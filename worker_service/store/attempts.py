@@ -1,4 +1,4 @@
-"""What running attempts save and ask: checkpoints, pages, crawls."""
+"""Checkpoints, pages, crawls and questions of running attempts."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.job import Lease
 from worker_service.store.completions import Work, work_from
-from worker_service.store.database import StorePart
+from worker_service.store.database import Row, StorePart
 from worker_service.store.leases import lease_error
 from worker_service.store.library import page_from
 from worker_service.store.removal import mark_unused_results
 from worker_service.store.settling import settle
 
 _SMALL_LAYOUT_BYTES = 1 << 12
+# A window as large as a small layout, and the tables of zlib that fit it.
+_SMALL_WINDOW_BITS, _SMALL_MEMORY_LEVEL = 12, 5
 
 _CRAWL_ITEMS_MAX = 1000
 
@@ -56,6 +58,7 @@ class PageTarget(Struct, frozen=True):
     is_current: bool = False
     """False: pages are stored only under their digest, for later attempts to reuse."""
     is_wanted: bool = False
+    """False: the attempt must stop."""
 
     @property
     def is_kept(self) -> bool:
@@ -93,50 +96,57 @@ class Attempts(StorePart):
         Pages of a cancelled job are stored too, for the next attempt.
         """
         # Compress before the transaction, so that no other writer waits for it.
-        ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
+        compressed = [
+            (lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages
+        ]
         with self._db.transaction():
             now = self._db.now()
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
-            kept = [(lease, page, result) for lease, page, result in ready if targets[lease].is_kept]
-            results = [(*result, now) for _, _, result in kept if result]
-            added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
-            self._db.write("index_results", result_ids=json.dumps(added))
+            kept = [(lease, page, result) for lease, page, result in compressed if targets[lease].is_kept]
+            self._add_results([(*result, now) for _, _, result in kept if result])
+            # `also` is a second digest under which the result can be found.
             if aliases := [(page.also, page.digest) for _, page, _ in kept if page.also]:
-                self._db.write("add_page_aliases", aliases=msgspec.json.encode(aliases).decode())
+                self._db.write("add_page_aliases", aliases=_as_json(aliases))
             for lease, target in targets.items():
-                own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
+                own_pages = [(page.number, page.digest) for page_lease, page, _ in kept if page_lease == lease]
                 if target.is_current:
-                    pages_read = {**target.generation_key, "pages": msgspec.json.encode(own).decode()}
-                    replaced = self._db.write("pages_to_replace", **pages_read)
-                    self._db.write("save_pages", **pages_read)
-                    self._db.write("unmark_results", **pages_read)
-                    mark_unused_results(self._db, replaced)
-                    self._db.write("touch_document", **target.generation_key, now=now)
-                elif own:
-                    self._db.write(
-                        "mark_results_without_page", digests=msgspec.json.encode([digest for _, digest in own]).decode()
-                    )
+                    self._save_pages_of(target, own_pages, now)
+                elif own_pages:
+                    self._db.write("mark_results_without_page", digests=_as_json([digest for _, digest in own_pages]))
         return [lease for lease, target in targets.items() if not target.is_wanted]
 
-    def _save_crawl(self, crawl: CrawlPage, work: Work, now: str) -> None:
-        self._db.write("save_crawl", crawl=crawl.crawl, owner=work.owner, state=crawl.state, now=now)
-        gone = [{"crawl": crawl.crawl, "id": item.id, "now": now} for item in crawl.items if item.is_gone]
-        seen = [(crawl.crawl, *_facts_of(item), crawl.walk, now) for item in crawl.items if not item.is_gone]
-        places = json.dumps([(item.id, item.name, item.parent_id) for item in crawl.items if not item.is_gone])
-        self._db.write("mark_links_due_after_moves", crawl=crawl.crawl, places=places)
-        self._db.write_each("mark_crawl_item_gone", gone)
-        self._db.write_each("save_crawl_item", seen)
-        for item in crawl.items:
+    def _add_results(self, results: Sequence[Row]) -> None:
+        added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
+        self._db.write("index_results", result_ids=json.dumps(added))
+
+    def _save_pages_of(self, target: PageTarget, pages: Sequence[tuple[int, str]], now: str) -> None:
+        values = {**target.generation_key, "pages": _as_json(pages)}
+        replaced = self._db.write("pages_to_replace", **values)
+        self._db.write("save_pages", **values)
+        self._db.write("unmark_used_results", **values)
+        mark_unused_results(self._db, replaced)
+        self._db.write("touch_document", **target.generation_key, now=now)
+
+    def _save_crawl(self, page: CrawlPage, work: Work, now: str) -> None:
+        self._db.write("save_crawl", crawl=page.crawl, owner=work.owner, state=page.state, now=now)
+        gone = [item for item in page.items if item.is_gone]
+        seen = [item for item in page.items if not item.is_gone]
+        places = json.dumps([(item.id, item.name, item.parent_id) for item in seen])
+        self._db.write("mark_links_due_after_moves", crawl=page.crawl, places=places)
+        self._db.write_each("mark_crawl_item_gone", [{"crawl": page.crawl, "id": item.id, "now": now} for item in gone])
+        self._db.write_each("save_crawl_item", [(page.crawl, *_facts_of(item), page.walk, now) for item in seen])
+        for item in page.items:
             named = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
             if not item.is_gone:
                 self._db.write("unmark_document_gone", **named)
                 continue
-            place = {"id": item.id, "owner": work.owner, "crawl": crawl.crawl, "parent_id": item.parent_id}
+            place = {"id": item.id, "owner": work.owner, "crawl": page.crawl, "parent_id": item.parent_id}
             if not self._db.write("item_in_other_crawl", **place):
                 self._db.write("mark_document_gone", **named)
-                if crawl.keys:
-                    key = f"{crawl.keys}{item.id}:"
-                    self._db.write("cancel_jobs_of_gone_item", first=key, beyond=f"{key}\U0010ffff", **named)
+                if page.keys:
+                    prefix = f"{page.keys}{item.id}:"
+                    # No key with this prefix comes after the prefix and the greatest character.
+                    self._db.write("cancel_jobs_of_gone_item", first=prefix, beyond=f"{prefix}\U0010ffff", **named)
 
     # ── Questions ──
 
@@ -184,7 +194,7 @@ class Attempts(StorePart):
         else:
             rows = self._db.read("crawl_items", crawl=crawl, ids=json.dumps(list(question.ids)))
         state = next((state for (state,) in self._db.read("crawl_state", crawl=crawl)), None)
-        return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
+        return CrawlMemory(state, [_crawl_item_from(row) for row in rows])
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._db.read("newest_inputs", document_id=document_id)]
@@ -207,20 +217,31 @@ class Attempts(StorePart):
         return PageTarget()
 
 
+def _as_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
 def _result_of(page: PageResult, raw_text: str) -> tuple[object, ...]:
     # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
     text = raw_text.encode("utf-8", "replace").decode()
     layout = None if page.layout is None else _compress_layout(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
-    divided = "\n".join(whole for _, _, whole in divided_words(text))
-    return page.digest, text, page.method, confidence, divided, layout
+    joined_words = "\n".join(whole for _, _, whole in divided_words(text))
+    return page.digest, text, page.method, confidence, joined_words, layout
 
 
 def _compress_layout(layout: bytes) -> bytes:
     # Most layouts have a few hundred bytes; initialising zlib's default tables takes longer than compressing them.
-    window, memory = (12, 5) if len(layout) <= _SMALL_LAYOUT_BYTES else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
-    packer = zlib.compressobj(6, zlib.DEFLATED, window, memory)
-    return packer.compress(layout) + packer.flush()
+    window_bits, memory_level = zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL
+    if len(layout) <= _SMALL_LAYOUT_BYTES:
+        window_bits, memory_level = _SMALL_WINDOW_BITS, _SMALL_MEMORY_LEVEL
+    compressor = zlib.compressobj(6, zlib.DEFLATED, window_bits, memory_level)
+    return compressor.compress(layout) + compressor.flush()
+
+
+def _crawl_item_from(row: Row) -> CrawlItem:
+    item_id, parent_id, name, kind, revision, size, note, is_gone, detail, walk = row
+    return CrawlItem(item_id, parent_id, name, kind, revision, size, note, bool(is_gone), detail, walk)
 
 
 def _facts_of(item: CrawlItem) -> tuple[object, ...]:

@@ -60,7 +60,7 @@ SELECT p.result_id
  CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.number
  WHERE p.result_id <> w.result_id;
 
--- name: unmark_results
+-- name: unmark_used_results
 UPDATE page_result SET forgotten_at = NULL
  WHERE forgotten_at IS NOT NULL AND id IN (SELECT result_id FROM {results_of_pages})
    AND EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);

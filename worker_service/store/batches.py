@@ -317,4 +317,5 @@ def _single_batch(rows: Sequence[Row], batch_id: int) -> Batch:
 
 
 def _batch_from(row: Row) -> Batch:
-    return Batch(*(*row[:4], BatchState(row[4]), *row[5:]))
+    batch_id, owner, name, priority, state, *rest = row
+    return Batch(batch_id, owner, name, priority, BatchState(state), *rest)

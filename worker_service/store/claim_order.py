@@ -22,10 +22,10 @@ _Head = tuple[int, bytes, int]
 """Priority, created_at and id of a lane's first ready job."""
 
 _CACHED_LANES_MIN = 4
-"""With fewer lanes, reading all of them costs no more than reading the changed ones."""
+"""Reading all of fewer lanes costs no more than reading the changed ones."""
 _CHANGED_MAX = 1000
 
-FREED_MOST = 1000
+JOBS_FREED_MAX = 1000
 
 
 class _Lane(NamedTuple):
@@ -61,7 +61,7 @@ class _LaneCache:
     job_class: object
     data_version: int
     heads: dict[tuple[bytes, bytes, bytes], _Head]
-    """By job type, owner and source."""
+    """First job of each lane, by job type, owner and source."""
     owner_turns: dict[bytes, int]
     changed: set[int] = field(default_factory=set)
 
@@ -304,7 +304,7 @@ def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, obje
 
 
 def make_ready(db: Database, now: object) -> None:
-    if db.write("has_unsettled_or_due", now=now) == [(1,)]:
+    if db.read_flag_in_transaction("has_unsettled_or_due", now=now):
         settle(db)
         db.write("record_due_time", now=now)
-        db.write("free_due_jobs", now=now, most=FREED_MOST)
+        db.write("free_due_jobs", now=now, most=JOBS_FREED_MAX)

@@ -105,7 +105,7 @@ class Database:
         return int(str(counter))
 
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Run a statement on the write connection.
+        """Run a statement on the write connection, where a query sees the transaction's own changes.
 
         Where text is not UTF-8, a SELECT returns replacement characters, and RETURNING raises `UnicodeDecodeError`
         after the write.
@@ -135,6 +135,13 @@ class Database:
 
     def read(self, name: str, /, **values: object) -> list[Row]:
         return self.read_sql(self.statements[name], values)
+
+    def read_flag(self, name: str, /, **values: object) -> bool:
+        """Run a query of one condition. No row means False."""
+        return self.read(name, **values) == [(1,)]
+
+    def read_flag_in_transaction(self, name: str, /, **values: object) -> bool:
+        return self.write(name, **values) == [(1,)]
 
     def read_sql(self, sql: str, values: Values) -> list[Row]:
         try:

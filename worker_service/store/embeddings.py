@@ -120,7 +120,8 @@ class PassageEmbeddings(StorePart):
             best_window = int(scores.argmax())
             found.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
         found.sort(reverse=True)
-        places = [place for score, *place in found[:SIMILAR_MOST] if score >= _SIMILAR_SHARE * found[0][0]]
+        score_least = _SIMILAR_SHARE * max((score for score, *_ in found), default=0.0)
+        places = [place for score, *place in found[:SIMILAR_MOST] if score >= score_least]
         return self._db.read("matches_of", places=json.dumps(places), **filters)
 
     def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:
@@ -155,7 +156,7 @@ class PassageEmbeddings(StorePart):
 
 
 _MATRICES: dict[tuple[str, str], PassageMatrix] = {}
-"""By database and model: 256 bytes per passage with the bundled model."""
+"""Loaded vectors by database and model: 256 bytes per passage with the bundled model."""
 _LOCK = Lock()
 
 

@@ -10,7 +10,7 @@ from worker_service.jobs.job import Gate, Status
 from worker_service.store.claim_order import claim_values, make_ready
 from worker_service.store.database import Row, StorePart
 
-AHEAD_MOST = 1000
+JOBS_AHEAD_COUNTED_MAX = 1000
 
 _LASTING_GATES = (
     "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
@@ -34,52 +34,66 @@ class Gates(StorePart):
             if job.status != Status.PENDING:
                 return []
             gates = self._gates(job_id, dead, self._db.read)
-            if gates or self._db.read("has_unsettled_or_due", now=self._db.now()) != [(1,)]:
-                return gates or self._gate_ahead(job_id, dead, self._db.read)
+            if gates:
+                return gates
+            has_jobs_to_free = self._db.read_flag("has_unsettled_or_due", now=self._db.now())
+            if not has_jobs_to_free:
+                return self._gate_ahead(job_id, dead, self._db.read)
+            # A held job is in no lane, so no job can be ahead of it.
             without_rehearsal = [] if job.held else self._gate_ahead(job_id, dead, self._db.read)
         with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
             make_ready(self._db, self._db.now())
-            is_pending = [row[:1] for row in self._db.write("job_to_change", job_id=job_id)] == [(Status.PENDING,)]
-            if not is_pending:
+            job_now = self._store.steering.read_job(job_id)
+            if job_now is None or job_now.status is not Status.PENDING:
                 return []
             return self._gates(job_id, dead, self._db.write) or self._gate_ahead(job_id, dead, self._db.write)
         return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return the gates that keep all ready jobs from starting, or nothing if a lane is open."""
+        """Return the gates that keep all ready jobs from starting, or nothing if a lane is open.
+
+        A lane is the ready jobs of one type, owner and source.
+        """
         with self._db.snapshot():
             workers = [worker_id for worker_id, *_ in self._db.read("workers")]
             now = self._db.now()
+            # Each lane has at least one row; its code is empty.
             rows = self._db.read("gates_of_ready_lanes", now=now, stale_before=self._db.stale_before(), behind=0)
             resting = self._db.read("rests_of_snoozed_jobs", now=now)
         gates_by_lane: dict[Row, dict[str | None, list[Row]]] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
             gates = gates_by_lane.setdefault(tuple(lane), _gates_by_worker(workers, dead))
-            if code == _UNKNOWN_TYPE or (code in _LASTING_GATES and worker_id not in dead):
+            if code in _LASTING_GATES and _is_relevant(code, worker_id, dead):
                 gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
         found = [_gates_of_nearest(gates, dead) for gates in gates_by_lane.values()]
         if not all(found):
             return []
-        ready = [Gate(*gate) for rows in found for _, *gate in rows]
-        return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in resting)]))
+        blocking = [Gate(*gate) for rows in found for _, *gate in rows]
+        return list(dict.fromkeys([*blocking, *(Gate(code, detail) for code, detail in resting)]))
 
     def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
         gates = _gates_by_worker([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
         rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, remedy, worker_id in rows:
-            if worker_id not in dead or code == _UNKNOWN_TYPE:
+            if _is_relevant(code, worker_id, dead):
                 gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
         return [Gate(*gate) for _, *gate in _gates_of_nearest(gates, dead)]
 
     def _gate_ahead(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
-        workers = [row for row in run("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
-        if any((job_id,) in run("next_turn", **claim_values(self._db, *worker)) for worker in workers):
-            return []
-        [(before,)] = run("count_ahead", job_id=job_id, most=AHEAD_MOST)
+        for worker_id, job_class in run("workers_for", job_id=job_id):
+            can_run = job_class is not None and worker_id not in dead
+            if can_run and (job_id,) in run("next_turn", **claim_values(self._db, worker_id, job_class)):
+                return []
+        [(jobs_ahead,)] = run("count_ahead", job_id=job_id, most=JOBS_AHEAD_COUNTED_MAX)
         # No job is ahead by priority and age if only another owner's turn comes first.
-        count = max(1, before)
-        words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
+        count = max(1, jobs_ahead)
+        words = "1 job is" if count == 1 else f"{count}{'+' if count >= JOBS_AHEAD_COUNTED_MAX else ''} jobs are"
         return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count=count)]
+
+
+def _is_relevant(code: str, worker_id: str | None, dead: Collection[str]) -> bool:
+    # The other gates of a dead worker would open with its restart; this gate would not.
+    return worker_id not in dead or code == _UNKNOWN_TYPE
 
 
 def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
@@ -91,6 +105,7 @@ def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str 
 
 
 def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
+    """Return the gates of the job and its lane, and of the worker that is nearest to starting it, by rank."""
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
     nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
@@ -101,7 +116,10 @@ def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str])
 
 
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
-    """Prefer a worker without a gate, then the one whose first gate comes latest."""
+    """Prefer a worker without a gate, then the worker whose first gate has the highest rank.
+
+    The rows of a worker are in the order of their ranks.
+    """
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     if not gates:
         return False, -_RANK_ABOVE_ALL, 0

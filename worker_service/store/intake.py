@@ -156,12 +156,14 @@ class Intake(StorePart):
         self._db.write("set_revision", document_id=document_id, revision=request.revision)
         if self._db.write("rename_document", document_id=document_id, name=request.name):
             self._db.write("mark_link_due", document_id=document_id)
-        live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
+        live_id = 0
+        if decision is Decision.UNDER_WAY:
+            live_id = next((job_id for (job_id,) in self._db.write("live_work", document_id=document_id)), 0)
         self._ask_for_actions(document_id, request)
         new_tags = [] if request.is_standing else tag_documents(self._db, [document_id], request.tags)
         if (request.actions or new_tags) and decision is Decision.UNCHANGED:
             fire_actions(self._db, [document_id], new_tags, ParentFacts(parent_id, job.batch_id, job.priority))
-        return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
+        return Enqueued(live_id, bool(live_id), document_id, decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
@@ -173,7 +175,9 @@ class Intake(StorePart):
                 still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
                 same_settings=new_settings == canonical(json.loads(settings or "{}")),
-                is_held_up=self._db.write("is_held_up", document_id=document_id, batch_id=job.batch_id) == [(1,)],
+                is_held_up=self._db.read_flag_in_transaction(
+                    "is_held_up", document_id=document_id, batch_id=job.batch_id
+                ),
                 is_forced=request.is_forced,
                 patience=self._store.patience or TakeoverTimeouts(),
             )

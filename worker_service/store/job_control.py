@@ -167,11 +167,11 @@ class Steering(StorePart):
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
         """Reverse an action for each job that has not changed since."""
-        found = self._db.read("undoable_verb", action_id=action_id)
-        if not found:
+        done_verb = next((verb for (verb,) in self._db.read("undoable_verb", action_id=action_id)), None)
+        if done_verb is None:
             raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")
-        verb = OPPOSITE[found[0][0]]
-        items = {row[0]: row[1:] for row in self._db.read("action_items", action_id=action_id)}
+        verb = OPPOSITE[done_verb]
+        items = {job_id: item for job_id, *item in self._db.read("action_items", action_id=action_id)}
 
         def undo_one(job: JobToChange) -> None:
             left_as, priority = items[job.id]

@@ -84,7 +84,7 @@ class JobQueries(StorePart):
             return []
         condition, values = _where_between(replace(selector, statuses=matching), before_id, from_id)
         sql = f"SELECT id FROM worker_job_queue WHERE {condition} AND generation IS NOT NULL"
-        job_ids = [row[0] for row in self._db.read_sql(sql, values)]
+        job_ids = [job_id for (job_id,) in self._db.read_sql(sql, values)]
         return [document_id for (document_id,) in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def failures(
@@ -114,9 +114,9 @@ class JobQueries(StorePart):
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         if column not in _COMPLETION_QUERIES:
             raise BadInput(f"{column!r} cannot be completed", f"it is one of {', '.join(_COMPLETION_QUERIES)}")
-        values = _COMPLETION_QUERIES[column]
-        sql = f"SELECT DISTINCT name FROM ({values}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
-        return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
+        names = _COMPLETION_QUERIES[column]
+        sql = f"SELECT DISTINCT name FROM ({names}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
+        return [str(name) for (name,) in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
     def database_id(self) -> str:
         """Return the creation time of the tables, which copies of a database share."""

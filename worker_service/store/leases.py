@@ -85,10 +85,10 @@ class Leases(StorePart):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
             held = json.dumps([[lease.job_id, lease.fence] for lease in leases])
             rows = self._db.write("beat_leases", worker_id=worker_id, leases=held, now=self._db.now())
-        alive = {(job_id, fence): bool(is_cancelled) for job_id, fence, is_cancelled in rows}
+        is_to_cancel = {(job_id, fence): bool(is_requested) for job_id, fence, is_requested in rows}
         return Beat(
-            lost=[lease for lease in leases if (lease.job_id, lease.fence) not in alive],
-            to_cancel=[lease for lease in leases if alive.get((lease.job_id, lease.fence))],
+            lost=[lease for lease in leases if (lease.job_id, lease.fence) not in is_to_cancel],
+            to_cancel=[lease for lease in leases if is_to_cancel.get((lease.job_id, lease.fence))],
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
@@ -101,8 +101,8 @@ class Leases(StorePart):
                 if not self._db.write("report", **lease._asdict(), now=now, **_progress_columns(report)):
                     lost.append(lease)
                     continue
-                place = asdict(child) if child else _NO_CHILD
-                self._db.write("record_child", **lease._asdict(), **place, node=report.node, now=now)
+                process = asdict(child) if child else _NO_CHILD
+                self._db.write("record_child", **lease._asdict(), **process, node=report.node, now=now)
                 if report.lines:
                     self._db.write_each(
                         "add_log_lines", [(lease.job_id, lease.fence, now, line) for line in report.lines]
@@ -133,8 +133,8 @@ class Leases(StorePart):
                 if done.lease in has_document
                 and (has_document[done.lease] or done.files or done.follow_ups or done.publishes)
             ]
-            # Without checkpoints and waiting jobs there is nothing to delete or to settle.
-            if with_effects or self._db.write("has_no_effects") != [(1,)]:
+            has_no_effects = not with_effects and self._db.read_flag_in_transaction("has_no_effects")
+            if not has_no_effects:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([lease.job_id for lease in has_document]))
                 self._store.completions.write(with_effects)
                 settle(self._db)
@@ -145,7 +145,7 @@ class Leases(StorePart):
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         """Put the job back until `retry_at` and count a retry; without one, fail it."""
         with self._db.transaction():
-            has_retry_left = self._db.write("has_retry_left", **lease._asdict()) == [(1,)]
+            has_retry_left = self._db.read_flag_in_transaction("has_retry_left", **lease._asdict())
             if retry_at is not None and has_retry_left:
                 self._end(lease, "retry", "fail_with_retry", failure, run_at=as_text(retry_at))
             else:
@@ -239,7 +239,7 @@ class Leases(StorePart):
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
         """Return True if a job for this worker waits only for a time before `until`."""
-        return self._db.read("has_job_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
+        return self._db.read_flag("has_job_due", worker_id=worker_id, until=as_text(until))
 
 
 def lease_error(db: Database, lease: Lease) -> LeaseLost:
@@ -279,5 +279,5 @@ def _whole_percent(percent: float | None) -> int:
 
 def _closing_row(done: Completion) -> Row:
     usage, child = done.usage, done.child
-    place = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
-    return (*done.lease, usage.signal, usage.cpu_seconds, usage.memory_peak_bytes, *place, done.node)
+    process = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
+    return (*done.lease, usage.signal, usage.cpu_seconds, usage.memory_peak_bytes, *process, done.node)

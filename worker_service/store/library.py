@@ -76,9 +76,9 @@ class Library(StorePart):
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
 
     def provenance(self, documents: Sequence[Document]) -> Mapping[int, Provenance]:
-        by_id = {one.id: one for one in documents}
+        by_id = {document.id: document for document in documents}
         rows = self._db.read("provenance", ids=json.dumps(list(by_id)))
-        return {row[0]: Provenance(self._folder(by_id[row[0]]), *row[1:]) for row in rows}
+        return {document_id: Provenance(self._folder(by_id[document_id]), *rest) for document_id, *rest in rows}
 
     def _folder(self, document: Document) -> str:
         values = {"owner": document.owner, "source_key": document.source_key}
@@ -116,7 +116,7 @@ class Library(StorePart):
     def pages_read(self, ids: Sequence[int], *, since: str, now: str) -> Mapping[int, tuple[int, int, float]]:
         """Return by document: pages of the newest generation, pages read since `since`, and their seconds."""
         rows = self._db.read("pages_read", ids=json.dumps(list(ids)), since=since, now=now)
-        return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
+        return {document_id: (read, since_then, seconds) for document_id, read, since_then, seconds in rows}
 
     def document_changes(self, after: int, *, owner: str | None, most: int) -> Sequence[DocumentChange]:
         """Return each document's last change after the number `after`, in the order of commits."""

@@ -11,7 +11,10 @@ from worker_service.store.database import Row, StorePart
 
 class OverviewQueries(StorePart):
     def nodes(self) -> Sequence[NodeRow]:
-        return [NodeRow(*(*row[:6], bool(row[6]))) for row in self._db.read("nodes")]
+        return [
+            NodeRow(name, worker_id, state, slots, version, reason, bool(is_draining))
+            for name, worker_id, state, slots, version, reason, is_draining in self._db.read("nodes")
+        ]
 
     def work_on_nodes(self) -> Sequence[NodeWork]:
         return [NodeWork(*row) for row in self._db.read("work_on_nodes")]
@@ -88,9 +91,10 @@ class OverviewQueries(StorePart):
         return [SourceRest(*row) for row in self._db.read("rests", now=self._db.now())]
 
     def hours_of_work(self, since: str) -> Sequence[HourOfWork]:
-        """Count the jobs that ended in each hour, by type, oldest first."""
         return [HourOfWork(*row) for row in self._db.read("hours_of_work", since=since[:13])]
 
 
 def _worker_from(row: Row) -> WorkerState:
-    return WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:]))
+    worker_id, host, boot_id, pid, version, cpu_slots, io_slots, is_draining, is_disk_low, *rest = row
+    slots = (cpu_slots, io_slots)
+    return WorkerState(worker_id, host, boot_id, pid, version, *slots, bool(is_draining), bool(is_disk_low), *rest)

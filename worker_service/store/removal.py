@@ -21,8 +21,7 @@ class Removal(StorePart):
         return Weight(*row)
 
     def is_awaited(self, platform: str, owner: str, source_key: str) -> bool:
-        [(is_awaited,)] = self._db.read("is_awaited", platform=platform, owner=owner, source_key=source_key)
-        return bool(is_awaited)
+        return self._db.read_flag("is_awaited", platform=platform, owner=owner, source_key=source_key)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
         """Remove documents, except files and page results that others share."""
@@ -75,7 +74,7 @@ class Removal(StorePart):
 
     def forget_gone(self, most: int = 1000) -> int:
         """Delete some rows. Call until it returns 0."""
-        if self._db.read("is_forgettable") == [(0,)]:
+        if not self._db.read_flag("is_forgettable"):
             return 0
         gone = self._db.read("gone_documents", most=most)
         with self._db.transaction():

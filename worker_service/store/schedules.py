@@ -37,29 +37,30 @@ class Schedules(StorePart):
         with self._db.transaction():
             self._change(before, after)
             [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
-            left_as = msgspec.json.encode(_Change(before, after)).decode()
-            self._db.write("add_action_item", action_id=action_id, item_id=0, left_as=left_as, priority_before=None)
+            change = msgspec.json.encode(_Change(before, after)).decode()
+            self._db.write("add_action_item", action_id=action_id, item_id=0, left_as=change, priority_before=None)
         return int(action_id)
 
     def undo(self, action_id: int, *, actor: str) -> None:
         with self._db.transaction():
-            for (left_as,) in self._db.write("schedule_change", action_id=action_id):
-                done = msgspec.json.decode(left_as, type=_Change)
+            for (change,) in self._db.write("schedule_change", action_id=action_id):
+                done = msgspec.json.decode(change, type=_Change)
                 self._change(done.after, done.before)
                 self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
 
     def _change(self, before: StoredSchedule | None, after: StoredSchedule | None) -> None:
-        one = before or after
-        assert one is not None
-        now = [StoredSchedule(*row) for row in self._db.write("stored_schedules", name=one.name)]
-        if now != ([] if before is None else [before]):
-            raise Refused(f"schedule {one.name!r} has been changed meanwhile", "look at it again")
+        schedule = before or after
+        assert schedule is not None
+        stored = [StoredSchedule(*row) for row in self._db.write("stored_schedules", name=schedule.name)]
+        expected = [] if before is None else [before]
+        if stored != expected:
+            raise Refused(f"schedule {schedule.name!r} has been changed meanwhile", "look at it again")
         if after is not None:
             self._db.write("store_schedule", **msgspec.structs.asdict(after))
             return
-        # A later schedule of this name is another one.
+        # A later schedule of this name must not continue the plan and the runs of this one.
         for statement in ("remove_schedule", "forget_plan", "forget_runs_of"):
-            self._db.write(statement, name=one.name)
+            self._db.write(statement, name=schedule.name)
 
     def last_handled_slot(self, schedule: str, plan: str) -> datetime | None:
         """Return None if the schedule or its plan is new."""
@@ -68,6 +69,7 @@ class Schedules(StorePart):
         return None
 
     def begin(self, schedule: str, plan: str) -> None:
+        """Take slots from now on. A plan identifies the sequence of a schedule's slots."""
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 

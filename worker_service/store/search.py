@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -88,7 +88,7 @@ class Match(NamedTuple):
 
 
 _NAME_AND_TAGS = 0
-"""In place of `result_id` and `number`: the match is in the document's name and tags."""
+"""Stands for `result_id` and `number` if the match is in the document's name and tags."""
 
 
 class MatchGroup(Struct):
@@ -155,7 +155,6 @@ class PageSearch(StorePart):
         return groups, is_partial
 
     def page_numbers(self, document_id: int, text: str) -> Sequence[int]:
-        """Return the pages of a document that match a query."""
         found = self.find(SearchRequest(text, document_id=document_id, pages_each=0))
         return [number for document in found.items for number in document.page_numbers]
 
@@ -165,7 +164,7 @@ class PageSearch(StorePart):
         values = {**_filters(request), "document_id": request.document_id}
         rows = self._db.read(statement, **values, query=query, ranked=ranked, most=most)
         # Each row ends with the number of ranked pages.
-        is_partial = bool(rows) and rows[0][-1] >= ranked
+        is_partial = any(total >= ranked for *_, total in rows)
         return [Match(*row) for *row, _ in rows], is_partial
 
     def _match_names_and_tags(self, query: str, operands: Sequence[str], request: SearchRequest) -> list[Match]:
@@ -193,8 +192,7 @@ class PageSearch(StorePart):
 
     def _is_on_a_page(self, word: str, request: SearchRequest) -> bool:
         query = with_spellings(fts_phrase(word))
-        [(is_there,)] = self._db.read("is_anywhere", query=query, most=RANKED_MOST, **_filters(request))
-        return bool(is_there)
+        return self._db.read_flag("is_anywhere", query=query, most=RANKED_MOST, **_filters(request))
 
     def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
         """Return the rarer words of a query, in all their forms. If all words are common, return all."""
@@ -242,7 +240,8 @@ class PageSearch(StorePart):
 
     def _found_documents(self, groups: Sequence[MatchGroup], request: SearchRequest) -> list[FoundDocument]:
         ids = [document_id for group in groups for document_id in (group.document_id, *group.copies)]
-        facts = {row[0]: row[1:] for row in self._db.read("found_documents", document_ids=json.dumps(ids))}
+        rows = self._db.read("found_documents", document_ids=json.dumps(ids))
+        facts = {document_id: columns for document_id, *columns in rows}
         snippets: dict[int, str] = {}
         for query in {group.query for group in groups}:
             best = [group.matches[: request.pages_each] for group in groups if group.query == query]
@@ -273,7 +272,6 @@ class PageSearch(StorePart):
         return next((ranges for _, ranges in self._matches_in(document_id, query, number, number)), ())
 
     def match_counts(self, document_id: int, query: str) -> Mapping[int, int]:
-        """Return the number of matches on each page that has some."""
         return {number: len(ranges) for number, ranges in self._matches_in(document_id, query, 1, _NUMBER_MOST)}
 
     def _matches_in(
@@ -378,7 +376,6 @@ def _divided_matches(text: str, marked_words: str, mark: str) -> list[tuple[int,
 
 
 def _snippet(text: str, ranges: Sequence[tuple[int, int]], marks: tuple[str, str]) -> str:
-    """Return the text around the first range."""
     begin, end = next(iter(ranges), (0, 0))
     before = text[max(0, begin - _CHARACTERS_BEFORE) : begin]
     after = text[end : end + _CHARACTERS_AFTER]
@@ -386,7 +383,7 @@ def _snippet(text: str, ranges: Sequence[tuple[int, int]], marks: tuple[str, str
 
 
 def _found_document(
-    group: MatchGroup, facts: Mapping[int, Row], snippets: Mapping[int, str], pages_each: int
+    group: MatchGroup, facts: Mapping[int, Sequence[Any]], snippets: Mapping[int, str], pages_each: int
 ) -> FoundDocument:
     name, owner, kind, pages, created_at, tags = facts[group.document_id]
     copies = []

@@ -26,7 +26,7 @@ _SETTLED_MAX = 1000
 
 def settle(db: Database) -> None:
     """Handle about `_SETTLED_MAX` rows of each kind; the next claim continues."""
-    if db.write("nothing_to_settle") == [(1,)]:
+    if db.read_flag_in_transaction("nothing_to_settle"):
         return
     _settle_jobs(db)
     _settle_documents(db)

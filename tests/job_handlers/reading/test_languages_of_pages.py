@@ -76,7 +76,7 @@ class Speaker:
     ) -> list[list[Word]]:
         self._calls[self._language] += 1
         language, text = self._page
-        is_mine = language_id.letters_of(language) == language_id.letters_of(self._language)
+        is_mine = language_id.script_of(language) == language_id.script_of(self._language)
         confidence = 95.0 if language == self._language else 85.0 if is_mine else 68.0
         return [[Word(0, 0, 9, 9, confidence, word if is_mine else "TO") for word in text.split()]]
 
