@@ -13,12 +13,12 @@ from msgspec import Struct
 from job_handlers.settings import value_of
 from worker_service.handlers import Permanent, Setting
 
+# Address family, and address with port as `socket.connect` takes them.
 Endpoint = tuple[socket.AddressFamily, Any]
-"""With the port, as a socket takes it."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Services of clouds that have public addresses: metadata (Oracle), the wire server (Azure).
 _CLOUD_SERVICES = frozenset(map(ipaddress.IPv4Address, ("192.0.0.192", "168.63.129.16")))
-"""Cloud services at public addresses: metadata (Oracle), the wire server (Azure)."""
 
 
 class Target(Struct, frozen=True):
@@ -35,7 +35,7 @@ def parse_url(url: str) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        # Without the reason, which may quote the URL.
+        # Leave out the reason, which may quote the URL.
         raise Permanent("URL_INVALID", "the URL cannot be understood") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Permanent("URL_INVALID", "a URL begins with https:// or http:// and a host")
@@ -54,8 +54,8 @@ class AddressPolicy:
 
     def check(self, target: Target, endpoints: Sequence[Endpoint]) -> None:
         # A host name may have several addresses; all must be allowed.
-        for _, (written, *_) in endpoints:
-            address = ipaddress.ip_address(str(written))
+        for _, (host, *_) in endpoints:
+            address = ipaddress.ip_address(str(host))
             if any(address in network for network in self._networks):
                 continue
             if not is_public(address):
@@ -74,12 +74,13 @@ class AddressPolicy:
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
-        # An embedded IPv4 address decides.
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
+        # An IPv6 address that contains an IPv4 address leads to that.
+        _, teredo_client = address.teredo or (None, None)
+        embedded = address.ipv4_mapped or address.sixtofour or teredo_client
         if address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner:
-            return is_public(inner)
+            embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if embedded:
+            return is_public(embedded)
         if address.is_site_local:
             return False
     return (

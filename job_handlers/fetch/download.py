@@ -111,7 +111,7 @@ def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Do
                 fetched = transfer.fetch(lookup, context.keep, request, context, RetryPolicy(timeouts))
             except _AlreadyPublished as known:
                 return _publish_again(known.facts, known.file, reference, context)
-            # If the source gave no digest, only now can we ask for the same content.
+            # If the source gave no digest, the database can be asked for the same content only now.
             same = None if lookup.has_asked else _find_same_content(fetched, context)
             return _publish(fetched, same, reference, context)
     except FetchError as error:
@@ -169,6 +169,8 @@ class _AlreadyPublished(Exception):
 
 
 class _KnownContentLookup:
+    """A `SourceFile` that raises `_AlreadyPublished` if the database has the content."""
+
     has_asked = False
 
     def __init__(self, source: SourceFile, context: Context[DownloadPayload], request: FileRequest) -> None:
@@ -219,9 +221,9 @@ def _publish(
         target = context.staging / name
         fetched.move_to(target)
         file = File(target, role="original", name=name, sha256=sha256, md5=md5, note=fetched.note)
-    # Bytes of an earlier attempt may be older than the moment when the file settled.
-    is_of_revision = fetched.facts.is_settled and fetched.bytes_fetched == fetched.size
-    revision = fetched.facts.key if is_of_revision else ""
+    # Bytes of an earlier attempt may be those of an earlier revision, fetched before the file settled.
+    is_revision_certain = fetched.facts.is_settled and fetched.bytes_fetched == fetched.size
+    revision = fetched.facts.key if is_revision_certain else ""
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, sha256, context, revision))
 
 
@@ -253,8 +255,8 @@ def _follow_ups(
         is_forced=payload.force,
         is_standing=payload.standing,
         actions=[
-            DeferredAction(one.job_type, canonical(one.payload) if one.payload else "", one.on_end, one.standing)
-            for one in payload.then
+            DeferredAction(job.job_type, canonical(job.payload) if job.payload else "", job.on_end, job.standing)
+            for job in payload.then
         ],
         tags=read_tags(payload.tags),
         revision=revision,

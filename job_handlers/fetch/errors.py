@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, in_a_sentence
 
+# RETRY: wait, and try again in this attempt. DEFER: run the job again hours later. REST: pause all jobs of the source.
+# RESTART: discard the bytes, and fetch the file from the start.
 ErrorKind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "RESTART"]
-"""RETRY: in this attempt. DEFER: hours later. REST: pause the source's jobs. RESTART: discard the bytes."""
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -25,10 +26,11 @@ class ErrorRule(Struct, frozen=True):
     detail: str
     remedy: str = ""
     grace: int = 0
-    """Retries before `kind` applies."""
+    """Number of retries before `kind` applies."""
     restarts: int = 1
-    """Fresh starts per attempt (RESTART)."""
+    """Restarts per attempt, for the kind RESTART."""
     then: Literal["PERMANENT", "RETRYABLE"] = "PERMANENT"
+    """The end of the attempt after these restarts."""
 
 
 RULES: Mapping[str, ErrorRule] = {
@@ -48,7 +50,7 @@ RULES: Mapping[str, ErrorRule] = {
         "DEFER", "the download quota of the file or the account is used up", "it is reset within a day"
     ),
     "DISK_FULL": ErrorRule("DEFER", "the disk is full", "free some space, or move the workspace"),
-    # Everything that uses this credential or host.
+    # Errors of a credential or host, which all its jobs would meet.
     "CREDENTIAL_REFUSED": ErrorRule(
         "REST",
         "Google refuses the credential {credential} ({reason})",
@@ -60,7 +62,7 @@ RULES: Mapping[str, ErrorRule] = {
     ),
     "DOMAIN_POLICY": ErrorRule("REST", "the administrator of the domain does not allow the credential {credential}"),
     "CERTIFICATE_INVALID": ErrorRule("REST", "the certificate of {host} is not valid ({reason})"),
-    # What a person has to change.
+    # Errors that a user has to correct.
     "NOT_FOUND": ErrorRule(
         "PERMANENT", "the file does not exist, or {who} may not see it", "share it with {who}, then retry", grace=1
     ),
@@ -103,7 +105,7 @@ RULES: Mapping[str, ErrorRule] = {
 
 
 class FetchError(Exception):
-    """`values` fill in the rule's sentences."""
+    """`values` are those of the placeholders in the rule's texts."""
 
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
         self.code = code
@@ -122,7 +124,7 @@ class _MessageValues(dict[str, object]):
 
 
 def limit_wait(after: float | None) -> tuple[float | None, str]:
-    """Return at most an hour, and a note if that is less."""
+    """Return at most an hour, and a note for the message if `after` is longer."""
     if after is None or after <= HOUR:
         return after, ""
     asked = f"{after / HOUR:.1f} h" if after < 2 * DAY else f"{after / DAY:,.0f} days"
@@ -133,18 +135,18 @@ class Timeouts(Struct, frozen=True):
     retries: int = 5
     first_wait_seconds: float = 2.0
     longest_wait_seconds: float = 120.0
-    """A longer wait returns the job to the queue."""
+    """Instead of a longer wait, the job goes back to the queue."""
     chunk_bytes: int = 8 << 20
     chunk_seconds: float = 120.0
     idle_seconds: float = 30.0
     connect_seconds: float = 20.0
     bytes_per_second_min: int = 64 << 10
-    """A slower attempt ends after `slack_seconds`."""
+    """An attempt may take the time that the file needs at this speed, and `slack_seconds`."""
     slack_seconds: float = 900.0
     stable_seconds: float = 3.0
-    """A local file that changed later may still be written."""
+    """A local file that was changed more recently may still be written."""
     settled_seconds: float = 60.0
-    """The kernel updates the timestamps of a mapped file within half a minute."""
+    """After this time the timestamps of a local file are final. The kernel updates those of a mapped file late."""
     requeue_seconds: float = 300.0
 
 
@@ -154,7 +156,7 @@ class Restart(Struct, frozen=True):
 
 class RetryPolicy:
     def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
-        """Each deferral of the file doubles the wait."""
+        """`deferrals`: number of times that the file was deferred. Each doubles the next wait."""
         self.timeouts = timeouts
         self.deferrals = deferrals
         self._chance = chance or random.Random()
@@ -169,20 +171,21 @@ class RetryPolicy:
         """Return the seconds to wait, or `Restart`. Raise the `HandlerError` that ends the attempt."""
         rule = error.rule
         self._counts[error.code] += 1
-        beyond = self._counts[error.code] - rule.grace
-        if rule.kind == "RETRY" or beyond <= 0:
+        count_after_grace = self._counts[error.code] - rule.grace
+        if rule.kind == "RETRY" or count_after_grace <= 0:
             return self._seconds_to_wait(error)
-        if rule.kind == "RESTART" and beyond <= rule.restarts:
-            return Restart(is_last=beyond == rule.restarts)
+        if rule.kind == "RESTART" and count_after_grace <= rule.restarts:
+            return Restart(is_last=count_after_grace == rule.restarts)
         raise self._final_error(error) from error
 
     def _seconds_to_wait(self, error: FetchError) -> float:
         self._retries_in_a_row += 1
-        asked = error.after or 0.0
-        if self._retries_in_a_row > self.timeouts.retries or asked > self.timeouts.longest_wait_seconds:
+        requested_seconds = error.after or 0.0
+        if self._retries_in_a_row > self.timeouts.retries or requested_seconds > self.timeouts.longest_wait_seconds:
             raise self._requeue_error(error) from error
-        step = self.timeouts.first_wait_seconds * 2.0 ** (self._retries_in_a_row - 1)
-        return max(step, asked) + self._chance.random() * step / 4
+        backoff_seconds = self.timeouts.first_wait_seconds * 2.0 ** (self._retries_in_a_row - 1)
+        jitter_seconds = self._chance.random() * backoff_seconds / 4
+        return max(backoff_seconds, requested_seconds) + jitter_seconds
 
     def _requeue_error(self, error: FetchError) -> HandlerError:
         after = max(error.after or 0.0, self.timeouts.requeue_seconds)

@@ -1,6 +1,7 @@
 """HTTP requests to checked addresses, within a time limit.
 
-Each host name is looked up once. A thread watches the clock, because a socket's time-out starts again with every byte.
+Each host name is looked up once, so the checked address is the one that is used. A thread enforces the time limit: a
+socket's own time-out starts again with every byte.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class HttpClient:
     def __init__(
         self, name: str, timeouts: Timeouts, is_stopping: Callable[[], bool], policy: AddressPolicy | None = None
     ) -> None:
-        """`name` stands for the host in messages. Only the administrator's hosts need no `policy`."""
+        """`name` stands for the host in messages. `policy` may be None only for hosts that no user chooses."""
         self.name = name
         self._timeouts, self._policy = timeouts, policy
         self._connections: dict[tuple[bool, str, int], _Connection] = {}
@@ -57,15 +58,15 @@ class HttpClient:
         try:
             yield HttpAnswer(self, answer, url)
         finally:
-            is_complete = not answer.will_close and (answer.isclosed() or answer.length == 0)
-            # Otherwise the connection would wait for the rest.
+            can_keep = not answer.will_close and (answer.isclosed() or answer.length == 0)
             answer.close()
-            if not is_complete:
+            if not can_keep:
+                # The next answer on this connection would begin with the rest of this one.
                 self._disconnect(parse_url(url))
 
     def blocks(self, answer: http.client.HTTPResponse, most: int | None) -> Iterator[bytes]:
         with self._within_time():
-            left, until_next = most, self._timeouts.chunk_bytes
+            left, left_in_chunk = most, self._timeouts.chunk_bytes
             while left is None or left > 0:
                 block = answer.read1(_READ_BYTES if left is None else min(_READ_BYTES, left))
                 if not block:
@@ -75,9 +76,9 @@ class HttpClient:
                     return
                 yield block
                 left = None if left is None else left - len(block)
-                until_next -= len(block)
-                if until_next <= 0:
-                    until_next = self._timeouts.chunk_bytes
+                left_in_chunk -= len(block)
+                if left_in_chunk <= 0:
+                    left_in_chunk = self._timeouts.chunk_bytes
                     self._watchdog.start_clock(self._timeouts.chunk_seconds)
                 elif self._watchdog.is_over():
                     raise FetchError("CHUNK_TOO_SLOW", host=self.name)
@@ -148,24 +149,23 @@ class HttpClient:
             found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except UnicodeError as error:
             raise Permanent("URL_INVALID", "the URL's host is not a name") from error
-        endpoints: list[Endpoint] = [(family, place) for family, _, _, _, place in found]
+        endpoints: list[Endpoint] = [(family, address) for family, _, _, _, address in found]
         if self._policy is not None:
             self._policy.check(target, endpoints)
         with ExitStack() as unless_connected:
-            one = unless_connected.enter_context(_connect_first(endpoints, self._timeouts.connect_seconds))
-            one.settimeout(self._timeouts.idle_seconds)
+            connected = unless_connected.enter_context(_connect_first(endpoints, self._timeouts.connect_seconds))
+            connected.settimeout(self._timeouts.idle_seconds)
             if target.is_secure:
                 # The handshake comes later, so that the watchdog can end it.
-                one = unless_connected.enter_context(
-                    ssl.create_default_context().wrap_socket(
-                        one, server_hostname=target.host, do_handshake_on_connect=False
-                    )
+                secure = ssl.create_default_context().wrap_socket(
+                    connected, server_hostname=target.host, do_handshake_on_connect=False
                 )
-            self._watchdog.watch(one)
-            if isinstance(one, ssl.SSLSocket):
-                one.do_handshake()
+                connected = unless_connected.enter_context(secure)
+            self._watchdog.watch(connected)
+            if isinstance(connected, ssl.SSLSocket):
+                connected.do_handshake()
             unless_connected.pop_all()
-        return _Connection(target, one)
+        return _Connection(target, connected)
 
     def _disconnect(self, target: Target) -> None:
         connection = self._connections.pop((target.is_secure, target.host, target.port), None)
@@ -244,13 +244,13 @@ def status_error(host: str, status: int, wait: str) -> FetchError:
 
 
 def retry_after(value: str) -> float | None:
-    """Parse a number or a date."""
+    """Return the seconds that a Retry-After header asks for, as a number or a date."""
     text = value.strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])
     try:
         until = email.utils.parsedate_to_datetime(text)
-        # HTTP means UTC if there is no zone.
+        # In HTTP, a date without a zone is in UTC.
         until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
         return max(until.timestamp() - time.time(), 0.0)
     except (TypeError, ValueError, OverflowError):
@@ -285,6 +285,8 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watchdog:
+    """A thread that shuts all sockets down when the time is over, or when the attempt must stop."""
+
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
         self._sockets: list[socket.socket] = []
@@ -296,10 +298,10 @@ class _Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
-    def watch(self, one: socket.socket) -> None:
+    def watch(self, connected: socket.socket) -> None:
         with self._lock:
             self._sockets = [other for other in self._sockets if other.fileno() >= 0]
-            self._sockets.append(one)
+            self._sockets.append(connected)
 
     def start_clock(self, seconds: float) -> None:
         self.is_late = False
@@ -324,22 +326,22 @@ class _Watchdog:
             else:
                 continue
             with self._lock:
-                for one in self._sockets:
-                    # Not SSLSocket.shutdown, which would forget the TLS layer and hand out encrypted bytes.
+                for connected in self._sockets:
+                    # SSLSocket.shutdown would drop the TLS layer, and the other thread would read encrypted bytes.
                     with suppress(OSError):
-                        socket.socket.shutdown(one, socket.SHUT_RDWR)
+                        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 def _connect_first(endpoints: Sequence[Endpoint], seconds: float) -> socket.socket:
     failure: OSError = ConnectionError("it has no address")
-    for family, place in endpoints:
+    for family, address in endpoints:
         try:
             with ExitStack() as unless_connected:
-                one = unless_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                one.settimeout(seconds)
-                one.connect(place)
+                connected = unless_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                connected.settimeout(seconds)
+                connected.connect(address)
                 unless_connected.pop_all()
-                return one
+                return connected
         except OSError as error:
             failure = error
     raise failure

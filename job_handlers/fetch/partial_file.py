@@ -1,4 +1,4 @@
-"""The bytes of a file so far, which outlive attempts, and a sidecar that names their revision."""
+"""The bytes of a file so far, which later attempts continue, and a sidecar file that names their revision."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from job_handlers.fetch.errors import FetchError
 from worker_service.base.files import atomic_write
 from worker_service.handlers import Retryable
 
+# A block fits into a core's cache, so that the second digest of it reads no memory.
 _BLOCK_BYTES = 256 << 10
-"""Fits a core's cache, so that a second digest reads no memory."""
 _STRIDE_BYTES = 1 << 20
 _POLL_SECONDS = 0.2
 
@@ -35,13 +35,13 @@ class FileFacts(Struct, frozen=True):
     mime: str
     size: int | None
     key: str
-    """The revision. Without one, or without `can_resume`, another attempt starts again."""
+    """The revision. If it is empty, or without `can_resume`, each attempt fetches the file from its start."""
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
     is_of_this_machine: bool = False
     is_settled: bool = False
-    """`key` will never name other bytes."""
+    """True if other bytes of the file will always have another `key`."""
 
     def has_same_content(self, other: FileFacts) -> bool:
         return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
@@ -71,7 +71,7 @@ class PartialFile:
         return count if isinstance(count, int) else 0
 
     def adopt(self, facts: FileFacts, *, has_md5: bool = False) -> None:
-        """Keep the bytes if they belong to this revision."""
+        """Discard the bytes unless they belong to this revision."""
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._saved.get(name) == value for name, value in revision.items())
         is_possible = facts.size is None or self.length <= facts.size
@@ -100,7 +100,6 @@ class PartialFile:
         return len(block)
 
     def digests(self, on_progress: Callable[[int], None]) -> Digests:
-        """`on_progress` may raise."""
         if self._digests is None:
             raise ValueError("call adopt() first")
         return self._digests.finish(on_progress)
@@ -131,7 +130,7 @@ class PartialFile:
         self._saved = facts
 
     def _replace_sidecar(self, content: bytes) -> None:
-        # Synced, so that bytes that survive a power cut are not taken for those of another revision.
+        # Sync it: after a power cut, bytes must not be found beside the sidecar of another revision.
         with atomic_write(self._sidecar, is_synced=True) as file:
             file.write(content)
 
@@ -146,13 +145,13 @@ def _write_to_disk(call: Callable[..., Any], *values: object) -> Any:
 
 
 class DigestThread:
-    """Reads the bytes back in a thread that follows the writer: the digests are of the file, not of memory."""
+    """Reads the bytes back from the file in a thread, and computes digests while the file is still fetched."""
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
         self._descriptor, self._has_md5 = descriptor, has_md5
-        # Lengths up to which to read; 0 starts afresh. The event is set when that is done, None ends the thread.
+        # The thread reads up to each length, then sets the event. 0 makes it start again, None ends it.
         self._targets: SimpleQueue[tuple[int, threading.Event] | None] = SimpleQueue()
-        self._written = self._asked = self._done = 0
+        self._written = self._requested = self._done = 0
         self._is_closed = False
         self._failure: OSError | None = None
         self._reset()
@@ -161,15 +160,15 @@ class DigestThread:
 
     def advance(self, length: int) -> None:
         self._written = length
-        if length - self._asked >= _STRIDE_BYTES:
-            self._ask_for(length)
+        if length - self._requested >= _STRIDE_BYTES:
+            self._request(length)
 
     def restart(self) -> None:
         self._written = 0
-        self._ask_for(0)
+        self._request(0)
 
     def finish(self, on_progress: Callable[[int], None]) -> Digests:
-        is_done = self._ask_for(self._written)
+        is_done = self._request(self._written)
         while not is_done.wait(_POLL_SECONDS):
             on_progress(self._done)
         if self._failure is not None:
@@ -183,8 +182,8 @@ class DigestThread:
         self._targets.put(None)
         self._thread.join()
 
-    def _ask_for(self, length: int) -> threading.Event:
-        is_done, self._asked = threading.Event(), length
+    def _request(self, length: int) -> threading.Event:
+        is_done, self._requested = threading.Event(), length
         self._targets.put((length, is_done))
         return is_done
 
@@ -203,7 +202,7 @@ class DigestThread:
         while self._done < target and not self._is_closed:
             count = os.preadv(self._descriptor, [block[: min(target - self._done, _BLOCK_BYTES)]], self._done)
             if count == 0:
-                # Or it was truncated meanwhile; then a target of 0 follows.
+                # If the writer has just truncated the file, a target of 0 follows, and resets this failure.
                 raise OSError(errno.EIO, "the file is shorter than what was written")
             self._sha256.update(block[:count])
             if self._has_md5:

@@ -1,6 +1,6 @@
-"""Fetch one file completely and correctly, however often the connection is cut.
+"""Fetch one file completely and correctly, even if the connection is lost many times.
 
-It leaves its `PartialFile` only if size, signature and digests are right.
+The result is returned only if size, signature and digests are right.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fetch(
         try:
             return _Transfer(source, part, request, context, policy, sleep).run()
         except Snooze:
-            # A full disk may refuse this as well.
+            # If the disk is full, this may fail, too.
             with suppress(FetchError, OSError):
                 part.save_deferral()
             raise
@@ -71,11 +71,11 @@ class _Transfer:
         self._source, self._part, self._request, self._context = source, part, request, context
         self._policy, self._timeouts, self._sleep = policy, policy.timeouts, sleep
         self._progress = _ProgressMeter(context)
+        # None before the source was asked for them, and after a restart.
         self._facts: FileFacts | None = None
-        """None before the source is asked, and after a restart."""
         self._last_wrong_digest = ""
-        self._longest = 0
-        self._fetched = 0
+        self._longest_length = 0
+        self._bytes_fetched = 0
         self._restarts = 0
         self._is_complete = False
         self._has_ranges = True
@@ -106,7 +106,7 @@ class _Transfer:
             kind,
             self._part.length,
             digests,
-            bytes_fetched=self._fetched,
+            bytes_fetched=self._bytes_fetched,
             restarts=self._restarts,
             note="" if has_digest else NO_DIGEST,
         )
@@ -122,17 +122,17 @@ class _Transfer:
         for digest, found, expected in (("MD5", facts.md5, request.md5), ("SHA-256", facts.sha256, request.sha256)):
             if found and expected and found != expected:
                 raise FetchError("NOT_AS_EXPECTED", digest=digest, found=found, expected=expected)
-        # MD5 costs more than the rest together, so compute it only where SHA-256 does not prove the same.
+        # MD5 costs more than all other checks together: compute it only where SHA-256 does not prove the same.
         is_proven = facts.sha256 and (facts.md5 or not request.md5)
         part.adopt(facts, has_md5=bool(facts.md5 or request.md5) and not is_proven)
         if part.free_disk_bytes() < (facts.size or 0) - part.length + _FREE_DISK_BYTES_MIN:
             raise FetchError("DISK_FULL")
         if part.length:
             self._context.log(f"resuming after {_size_text(part.length)}")
-        self._longest = part.length
+        self._longest_length = part.length
         self._is_complete = part.length == facts.size
-        slowest = (facts.size or request.bytes_max) / self._timeouts.bytes_per_second_min
-        self._give_up_at = time.monotonic() + slowest + self._timeouts.slack_seconds
+        seconds_max = (facts.size or request.bytes_max) / self._timeouts.bytes_per_second_min
+        self._give_up_at = time.monotonic() + seconds_max + self._timeouts.slack_seconds
         self._progress.begin(part.length, facts.size)
         return facts
 
@@ -140,13 +140,14 @@ class _Transfer:
         part = self._part
         if part.length and not facts.can_resume:
             part.clear()
-        left = None if facts.size is None else facts.size - part.length
-        length = min(left, self._timeouts.chunk_bytes) if left is not None and facts.can_resume else left
-        before = part.length
+        length = None if facts.size is None else facts.size - part.length
+        if length is not None and facts.can_resume:
+            length = min(length, self._timeouts.chunk_bytes)
+        length_before = part.length
         for count in self._source.download_into(part, facts, length):
-            self._fetched += count
-            if part.length > self._longest:
-                self._longest = part.length
+            self._bytes_fetched += count
+            if part.length > self._longest_length:
+                self._longest_length = part.length
                 self._policy.reset_retries()
             self._check_size(part.length)
             self._progress.report(part.length)
@@ -156,11 +157,11 @@ class _Transfer:
         self._is_complete = facts.size is None or part.length == facts.size
         if facts.size is not None and part.length > facts.size:
             raise FetchError("RANGE_WRONG")
-        if facts.size is not None and (part.length == before or not (facts.can_resume or self._is_complete)):
+        is_rest_lost = not facts.can_resume and not self._is_complete
+        if facts.size is not None and (part.length == length_before or is_rest_lost):
             raise FetchError("CUT_SHORT")
 
     def _check(self, facts: FileFacts) -> tuple[file_kinds.Format, Digests]:
-        """Check everything: damaged bytes may look right."""
         part = self._part
         if facts.size is not None and os.fstat(part.descriptor).st_size != facts.size:
             raise FetchError("RANGE_WRONG")
@@ -169,9 +170,10 @@ class _Transfer:
         digests = part.digests(self._report_check)
         self._check_digests(facts, digests)
         head = part.head()
-        is_sure = facts.md5 or facts.sha256 or facts.is_of_this_machine or file_kinds.HTML.is_named_by(facts.name)
-        # Searching 64 KiB of a PDF for text takes longer than everything else here.
-        if not is_sure and not file_kinds.has_pdf_within(head) and (page := file_kinds.markup_in(head)):
+        # A server may answer with a page, such as an error or sign-in page, instead of the file.
+        is_certain = facts.md5 or facts.sha256 or facts.is_of_this_machine or file_kinds.HTML.is_named_by(facts.name)
+        # Searching 64 KiB of a PDF for markup takes longer than all other checks.
+        if not is_certain and not file_kinds.has_pdf_within(head) and (page := file_kinds.markup_in(head)):
             part.clear()
             raise FetchError("PAGE_INSTEAD", page=page)
         kind = file_kinds.verify_format(head, facts.mime, facts.name)
@@ -179,23 +181,23 @@ class _Transfer:
 
     def _check_digests(self, facts: FileFacts, digests: Digests) -> None:
         request = self._request
-        pairs = (
+        comparisons = (
             ("MD5", digests.md5, facts.md5, request.md5),
             ("SHA-256", digests.sha256, facts.sha256, request.sha256),
         )
-        for name, found, right, _ in pairs:
-            if found and right and found != right:
-                raise self._wrong_digest(name, found, right)
-        # The source vouches for these bytes, so another digest that was expected is that of another file.
-        is_vouched_for = bool(facts.md5 or facts.sha256)
-        for name, found, _, expected in pairs:
+        for name, found, named_by_source, _ in comparisons:
+            if found and named_by_source and found != named_by_source:
+                raise self._wrong_digest(name, found, named_by_source)
+        # If the source has confirmed these bytes, a job that expects another digest expects another file.
+        is_confirmed = bool(facts.md5 or facts.sha256)
+        for name, found, _, expected in comparisons:
             if found and expected and found != expected:
-                if is_vouched_for:
+                if is_confirmed:
                     raise FetchError("NOT_AS_EXPECTED", digest=name, found=found, expected=expected)
                 raise self._wrong_digest(name, found, expected)
 
     def _wrong_digest(self, name: str, found: str, expected: str) -> FetchError:
-        """Return `DIGEST_WRONG` for the same wrong bytes twice, else `SPOILT`."""
+        """Return `SPOILT` if the bytes are wrong in another way than last time, otherwise `DIGEST_WRONG`."""
         is_different = self._last_wrong_digest not in ("", found)
         self._last_wrong_digest = found
         return FetchError("SPOILT" if is_different else "DIGEST_WRONG", digest=name, found=found, expected=expected)
@@ -240,17 +242,17 @@ class _ProgressMeter:
         self._context = context
         self._size: int | None = None
         self._reported_at = 0.0
-        self._begun_at, self._begun_length = 0.0, 0
+        self._began_at, self._length_at_begin = 0.0, 0
 
     def begin(self, length: int, size: int | None) -> None:
         self._size = size
-        self._begun_at, self._begun_length = time.monotonic(), length
+        self._began_at, self._length_at_begin = time.monotonic(), length
 
     def report(self, length: int) -> None:
         size = self._size
         if not self._is_due() and length != size:
             return
-        rate = max(length - self._begun_length, 0) / max(time.monotonic() - self._begun_at, 0.001)
+        rate = max(length - self._length_at_begin, 0) / max(time.monotonic() - self._began_at, 0.001)
         text = _size_text(length) if size is None else f"{_size_text(length)} of {_size_text(size)}"
         percent = _FETCHED_PERCENT * length / size if size else 0.0
         self._context.progress(percent, text, done=length, total=size, unit="bytes", rate=rate)

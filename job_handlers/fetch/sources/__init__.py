@@ -1,4 +1,4 @@
-"""The kinds of sources that documents come from: `worker_service.sources` names a module for each platform."""
+"""Sources of documents. Entry points of the group `worker_service.sources` name a module for each platform."""
 
 from __future__ import annotations
 
@@ -38,39 +38,39 @@ class FileRequest(Struct, frozen=True):
     export: str = ""
     acknowledge_abuse: bool = False
     md5: str = ""
-    """Digests are expected ones, in small hex digits."""
+    """The expected digest in lower case; empty if the job expects none."""
     sha256: str = ""
     bytes_max: int = 4 << 30
 
 
 class SourceFile(Protocol):
-    """Its methods raise `FetchError`."""
+    """Each method may raise `FetchError`."""
 
     def facts(self) -> FileFacts: ...
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
-        """Yield the size of each step."""
+        """Append up to `length` bytes to `part`, and yield the size of each block."""
 
     def close(self) -> None: ...
 
 
 class Source(Protocol):
-    """`credential` names a file in $CREDENTIALS_DIRECTORY; empty: the source's default."""
+    """A module. `credential` names a file in $CREDENTIALS_DIRECTORY; empty uses the source's default."""
 
     PLATFORM: str
     ADDRESSES: str
-    """In words, for messages."""
+    """Description of its addresses, for messages."""
     FOLDERS: str
-    """Empty if the source has no folders."""
+    """Description of its folders; empty if the source has none."""
     IS_FOR_ANY_HOST: bool
     ENVIRONMENT: Sequence[str]
     CREDENTIALS: Sequence[str]
 
     def parse_reference(self, text: str) -> Reference | None:
-        """None: the address belongs to another source."""
+        """Return None if the address belongs to another source."""
 
     def source_of_jobs(self, credential: str) -> str:
-        """Return the name under which its jobs pause together; empty: never."""
+        """Return the name under which jobs pause together, or '' if they never do."""
 
     def files_to_read(self, reference: Reference, credential: str) -> Sequence[Path]:
         """Return files, beside credentials, that the sandbox must allow."""
@@ -131,5 +131,5 @@ def _by_platform() -> list[Source]:
 
 
 def _list_choices(words: Iterable[str]) -> str:
-    *some, last = words
-    return f"{', '.join(some)}, or {last}" if some else str(last)
+    *others, last = words
+    return f"{', '.join(others)}, or {last}" if others else str(last)

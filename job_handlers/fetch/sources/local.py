@@ -83,7 +83,7 @@ def resolve_path(text: str) -> Path:
     roots = value_of(ROOTS)
     is_secret = any(actual.is_relative_to(os.path.realpath(place)) for place in secrets if place)
     is_inside = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
-    # Pseudo-files expose other processes, or never end.
+    # Files of /proc, /sys and /dev expose other processes, or never end.
     if is_secret or not is_inside or (len(actual.parts) > 1 and actual.parts[1] in _PSEUDO_FILE_SYSTEMS):
         raise FetchError("PATH_REFUSED", what=text)
     return actual
@@ -158,7 +158,7 @@ class LocalFile:
 
 
 class LocalTree:
-    """Skips symbolic links and hidden names."""
+    """A directory, without its symbolic links and hidden names."""
 
     platform = PLATFORM
     source = ""

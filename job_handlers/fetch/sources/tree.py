@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from worker_service.handlers import in_a_sentence
 
+# native: an online document, such as one of Google Docs, which has no file.
 EntryKind = Literal["folder", "file", "native", "shortcut"]
-"""native: a document of the source's own, which has no file."""
 
 
 class ItemError(Exception):
@@ -25,7 +25,7 @@ class ItemError(Exception):
 
 
 class ListingExpired(Exception):
-    """Start the listing again."""
+    """The page or change token is no longer valid: start the listing again."""
 
 
 class Entry(Struct, frozen=True):
@@ -40,9 +40,9 @@ class Entry(Struct, frozen=True):
     sha256: str = ""
     modified: str = ""
     key: str = ""
-    """Sent with the id; of a shortcut, with its target."""
+    """Resource key to send with the id. A shortcut has the key of its target."""
     corpus: str = ""
-    """A shared drive, which has its own list of changes."""
+    """Id of the shared drive, which has its own list of changes; empty for other files."""
     target_id: str = ""
     refusal: str = ""
     is_trashed: bool = False
@@ -64,9 +64,9 @@ class TreeChanges(Struct, frozen=True):
 class Tree(Protocol):
     platform: str
     source: str
-    """The name under which its jobs pause together."""
+    """The name under which jobs pause together, as in `Source.source_of_jobs`."""
     root_name: str
-    """Known without asking the source."""
+    """The folder as the job names it."""
 
     def root(self) -> Entry: ...
 

@@ -61,8 +61,8 @@ _REASONS_OF = {
     "REQUEST_INVALID": "invalidParameter invalid badRequest",
 }
 REASONS = {reason: code for code, reasons in _REASONS_OF.items() for reason in reasons.split()}
-"""An unknown reason is judged by its HTTP status."""
-_CODES = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_FOUND", 410: "NOT_FOUND"}
+# For answers whose reason is unknown.
+_CODES_BY_STATUS = {400: "REQUEST_INVALID", 401: "CREDENTIAL_REFUSED", 404: "NOT_FOUND", 410: "NOT_FOUND"}
 
 
 class Drive:
@@ -90,7 +90,7 @@ class Drive:
             cache_discovery=False,
             client_options={"api_endpoint": self._root},
         )
-        # Each of these calls builds a class with its documentation.
+        # Google's client builds a class with its documentation in each of these calls.
         self._files, self._changes = cache(service.files), cache(service.changes)
         self._about = service.about
 
@@ -132,7 +132,7 @@ class Drive:
         for change in answer.get("changes", []):
             if change.get("changeType", "file") != "file" or not change.get("fileId"):
                 continue
-            # Without a file it was removed, or is no longer shared with us.
+            # Without `file`, the file was removed, or is no longer shared with the account.
             entry = None if change.get("removed") or "file" not in change else _entry_of(change["file"])
             if entry is None or entry.is_trashed:
                 gone_ids.append(change["fileId"])
@@ -157,13 +157,13 @@ class Drive:
             **corpus,
         )
         answer = self._execute(call, keys)
-        entries = [entry for one in answer.get("files", []) if not (entry := _entry_of(one)).is_trashed]
+        entries = [entry for file in answer.get("files", []) if not (entry := _entry_of(file)).is_trashed]
         return Listing(entries, answer.get("nextPageToken", ""), bool(answer.get("incompleteSearch")))
 
     def _execute(self, call: Any, keys: Mapping[str, str] = {}) -> dict[str, Any]:
         call.headers.update(key_header(keys))
         try:
-            # We retry ourselves: Google's client ignores Retry-After and half of the reasons.
+            # No retries here: Google's client ignores Retry-After and half of the reasons. `RetryPolicy` decides.
             answer = call.execute(num_retries=0)
         except HttpError as error:
             raise self._error_of(error.resp.status, error.resp.get("retry-after", ""), error.content) from error
@@ -176,7 +176,7 @@ class Drive:
     def request(
         self, uri: str, method: str = "GET", body: str | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Any, bytes]:
-        """Google's client takes this object for its transport."""
+        # Google's client uses this object as its transport (`httplib2.Http`).
         self._pacer.wait_turn()
         wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
         with self._authorized(method, uri, wanted, body.encode() if body is not None else None) as answer:
@@ -194,7 +194,7 @@ class Drive:
         if length is not None and facts.can_resume:
             headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
         if self._next_chunk != (path, part.length):
-            # Drive's limits count downloads, not the chunks of one.
+            # Drive's limits count whole downloads, so later chunks of the same download need no turn.
             self._pacer.wait_turn()
         self._next_chunk = None
         with self._authorized("GET", f"{self._root}{path}?{urlencode(query)}", headers) as answer:
@@ -243,19 +243,19 @@ class Drive:
         self, url: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> _TokenAnswer:  # fmt: skip
-        """google-auth takes this method for its transport."""
+        # google-auth uses this method as its transport.
         with self._client.request(method, url, headers or {}, body) as answer:
             return _TokenAnswer(answer.status, dict(answer.headers.items()), answer.read(_ERROR_BYTES_MAX))
 
     def _refresh_token(self) -> None:
         try:
-            # Not `before_request`, which also looks up a region in a thread of its own.
+            # `before_request` would also look up a region, in another thread.
             self._credentials.refresh(self._request_token)
         except RefreshError as error:
             if error.retryable:
                 raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
             word = _ERROR_WORD.search(str(error.args[0]) if error.args else "")
-            # From None: Google's message may quote the key.
+            # Drop the cause: Google's message may quote the key.
             raise FetchError(
                 "CREDENTIAL_REFUSED", credential=self.credential, reason=word[0] if word else "refused"
             ) from None
@@ -268,7 +268,7 @@ class Drive:
         code = next((REASONS[reason] for reason in reasons if reason in REASONS), "")
         if not code and status == 403:
             code = "CREDENTIAL_REFUSED" if b"unregistered callers" in body else "BLOCKED"
-        code = code or _CODES.get(status) or general.code
+        code = code or _CODES_BY_STATUS.get(status) or general.code
         if code == "RATE_LIMITED":
             self._pacer.hold_back(general.after or 1.0)
         return FetchError(
@@ -293,7 +293,7 @@ class _TokenAnswer(Struct):
 
 
 def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
-    """`key` is the resource key that was sent."""
+    # `key` is the resource key with which the entry was requested.
     mime, shortcut, size = found.get("mimeType", ""), found.get("shortcutDetails", {}), found.get("size")
     may_download = found.get("capabilities", {}).get("canDownload", True)
     kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
@@ -321,9 +321,9 @@ def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
 def _reasons_of(body: bytes) -> Iterator[str]:
     try:
         error = json.loads(body)["error"]
-        for one in [*error.get("errors", []), *error.get("details", [])]:
-            if isinstance(one.get("reason"), str):
-                yield one["reason"]
+        for detail in [*error.get("errors", []), *error.get("details", [])]:
+            if isinstance(detail.get("reason"), str):
+                yield detail["reason"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return
 
@@ -357,7 +357,7 @@ def _credentials(name: str) -> tuple[Any, str, str]:
     try:
         return _from_key_file(info, name)
     except (ValueError, KeyError, TypeError, AttributeError, GoogleAuthError):
-        # From None: the cause may quote the key.
+        # Drop the cause, which may quote the key.
         raise Permanent(
             "CREDENTIAL_INVALID", f"the credential {name} is not a complete key file of Google", "download it again"
         ) from None
@@ -365,7 +365,7 @@ def _credentials(name: str) -> tuple[Any, str, str]:
 
 def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
     if info.get("type") == "service_account":
-        # From the key file, so that a job cannot choose whom to impersonate.
+        # The key file names the user to impersonate, so that a job cannot choose one.
         subject = info.get("subject")
         found = _ServiceAccount(
             _signer(info),
@@ -377,7 +377,7 @@ def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
         )
         return found, "service account" + (f" as {subject}" if subject else ""), subject or info["client_email"]
     if info.get("type") == "authorized_user":
-        # Not Google's own loader, which ignores the token URI that tests need.
+        # Google's own loader would ignore the token URI that tests need.
         tokens = f"{drive_credentials.endpoint()}/token" if drive_credentials.endpoint() else _TOKENS
         user = _User(
             None,
@@ -391,6 +391,6 @@ def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
 
 
 def _signer(info: Mapping[str, Any]) -> Any:
-    """Skip proving the key's numbers prime, which takes longer than a small download."""
+    # Do not check that the key's numbers are prime, which takes longer than a small download.
     key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     return _Signer(key, info.get("private_key_id"))

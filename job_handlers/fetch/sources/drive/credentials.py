@@ -17,7 +17,6 @@ DEFAULT = "drive"
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 ENDPOINT = HandlersSettings.drive_endpoint
-"""Only a server of this machine, because it receives tokens."""
 
 ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 
@@ -44,7 +43,7 @@ def credential_text(name: str) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        # Without a cause, which would quote the file.
+        # Raise outside `except`: the cause would quote the file.
         raise Permanent("CREDENTIAL_INVALID", f"the credential {name} is not a JSON file from Google")
     return found
 
@@ -68,7 +67,7 @@ def _is_open_to_others(path: Path) -> bool:
         access = os.getxattr(path, "system.posix_acl_access")
     except OSError:
         return True
-    # With an access list, such as systemd's for LoadCredential, the group bits are only a mask.
+    # If the file has an access list, as systemd's LoadCredential gives it, the group bits are only a mask.
     for tag, rights, number in struct.iter_unpack("<HHI", access[4:]):
         is_other_user = tag in (_GROUP_OWN, _GROUP) or (tag == _USER and number not in (0, os.geteuid()))
         if is_other_user and rights:

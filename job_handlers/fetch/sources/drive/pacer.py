@@ -1,6 +1,6 @@
-"""Limit the calls per second of all child processes with one credential.
+"""Limit the calls per second that all child processes make with one credential.
 
-The shared memory has no lock, which a killed child would keep, so two calls may rarely take one slot.
+The shared memory has no lock, because a killed child would keep it. So, rarely, two calls are made at the same time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _SLOTS = 1 << 16
 _NANOSECONDS = 1_000_000_000
 _STEP_SECONDS = 0.2
 _HELD_BACK_SECONDS_MAX = 32.0
+# The time of each account's next call, in nanoseconds of the monotonic clock.
 _SHARED = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")
-"""Time of each credential's next call, on the monotonic clock."""
 
 
 class Pacer:
@@ -29,9 +29,9 @@ class Pacer:
         clock: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`shared_by` names the account whose calls are counted together; empty: only this process."""
-        self._step = int(_NANOSECONDS / per_second)
-        self._ahead = int(burst * _NANOSECONDS / per_second)
+        """`shared_by` names the account whose calls are counted together. Empty counts only this process's."""
+        self._nanoseconds_per_call = int(_NANOSECONDS / per_second)
+        self._burst_nanoseconds = int(burst * _NANOSECONDS / per_second)
         self._raise_if_stopped, self._clock, self._sleep = raise_if_stopped, clock, sleep
         self._is_shared = bool(shared_by)
         if shared_by:
@@ -42,15 +42,15 @@ class Pacer:
 
     def wait_turn(self) -> None:
         now = self._clock()
-        mine = max(self._next[0], now - self._ahead) + self._step
-        self._next[0] = mine
-        while now < mine:
+        turn = max(self._next[0], now - self._burst_nanoseconds) + self._nanoseconds_per_call
+        self._next[0] = turn
+        while now < turn:
             self._raise_if_stopped()
-            self._sleep(min((mine - now) / _NANOSECONDS, _STEP_SECONDS))
+            self._sleep(min((turn - now) / _NANOSECONDS, _STEP_SECONDS))
             now = self._clock()
 
     def hold_back(self, seconds: float) -> None:
-        """Delay the account's calls, after Drive asked for fewer."""
+        """Delay all calls of the account, because Drive has asked for fewer."""
         if not self._is_shared:
             return
         until = self._clock() + int(min(seconds, _HELD_BACK_SECONDS_MAX) * _NANOSECONDS)

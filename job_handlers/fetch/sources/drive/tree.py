@@ -65,7 +65,7 @@ class DriveTree:
         return self._call_for_item(ask, page)
 
     def change_token(self, corpus: str) -> str:
-        # Changes to shared items name no parent of ours, so shared-with-me is walked each time.
+        # Changes of shared items name no parent folder that the account sees, so `shared-with-me` is always walked.
         return "" if self._is_shared_with_me else self._call(lambda: self._drive.start_token(corpus))
 
     def changes(self, corpus: str, token: str) -> TreeChanges:
@@ -78,7 +78,7 @@ class DriveTree:
             raise ItemError(error.detail, error.remedy) from error
 
     def _call(self, call: Callable[[], T], cursor: str = "") -> T:
-        """`cursor` is a page or change token, which may have expired."""
+        """Retry as `RetryPolicy` says. `cursor` is a page or change token, which may have expired."""
         policy = RetryPolicy(self._timeouts)
         while True:
             try:

@@ -20,10 +20,10 @@ from job_handlers.fetch.sources import FileRequest
 from job_handlers.fetch.sources.https import ALLOW
 
 _SMALL_BYTES = 1 << 16
+# RFC 9110: a Last-Modified that is so much older than Date is a strong validator.
 _STRONG_DATE_SECONDS = 60.0
-"""RFC 9110: a Last-Modified this much older than Date is a strong validator."""
+# A Last-Modified that is so close to Date is the time of the answer, not of the file.
 _STAMPED_SECONDS = 2.0
-"""A Last-Modified this close to Date is the time of the answer, not of the file."""
 
 
 class HttpsFile:
@@ -31,8 +31,8 @@ class HttpsFile:
         self._url = url
         self._final_url = url
         self._request = request
+        # A strong validator if there is one, otherwise a weak one, which most changes of the file change.
         self._revision = ""
-        """A strong validator, else one that changes with most changes."""
         self._revision_of = _strong_validator
         self._host = parse_url(url).host
         self._client = HttpClient(self._host, timeouts, is_stopping, AddressPolicy(ALLOW))
@@ -42,7 +42,7 @@ class HttpsFile:
             headers = answer.headers
             size = answer.length if answer.status == 200 else answer.total_length
             if answer.status == 206:
-                answer.read(_SMALL_BYTES)  # the one byte, which keeps the connection
+                answer.read(_SMALL_BYTES)  # read the byte, so that the connection can be kept
             digest = self._request.sha256 or self._request.md5
             validator = _strong_validator(headers)
             if size is None and not digest:
@@ -65,7 +65,7 @@ class HttpsFile:
                 headers["If-Range"] = self._revision
         with self._get(headers) as answer:
             revision = self._revision_of(answer.headers)
-            # A partial answer need not repeat all headers (RFC 9110), so a missing one means nothing.
+            # A partial answer need not repeat all headers (RFC 9110), so an absent validator means nothing.
             if revision and self._revision and revision != self._revision:
                 raise FetchError("CHANGED")
             if answer.status == 206:
@@ -98,7 +98,7 @@ class HttpsFile:
         if answer.status not in (200, 206):
             raise answer.status_error()
         is_page = answer.headers.get_content_type() in file_kinds.HTML.mimes and "Content-Type" in answer.headers
-        # A sign-in page, unless both the URL and the end of its redirects name a web page.
+        # This is a sign-in page, unless both the URL and the last redirect name a web page.
         if is_page and not all(file_kinds.HTML.is_named_by(urlsplit(url).path) for url in (self._url, answer.url)):
             raise FetchError("PAGE_INSTEAD", host=self._host, page="a web page")
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
