@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from tests import manual
 from tests.cli.stored_documents import Shelf
+from tests.full_length import short
 from tests.store.kit import work_as
 from tests.web.conftest import bearer, served
 from worker_service.services.database import Session
@@ -56,8 +57,8 @@ def test_every_answer_is_as_the_file_says_whatever_is_asked(
             [
                 Path(sys.executable).with_name("schemathesis"), "run", manual.OPENAPI, "--url", address,
                 "--header", f"Authorization: {bearer(settings)['Authorization']}",
-                "--phases", "fuzzing", "--max-examples", "3", "--generation-deterministic", "--workers", "2",
-                "--no-color", "--request-timeout", "60", "--suppress-health-check", "too_slow",
+                "--phases", "fuzzing", "--max-examples", short("2", full="10"), "--generation-deterministic",
+                "--workers", "2", "--no-color", "--request-timeout", "60", "--suppress-health-check", "too_slow",
                 # A stream has no end, and a form with files no JSON; both have tests of their own.
                 "--exclude-path", "/api/events", "--exclude-path", "/api/uploads",
                 "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
