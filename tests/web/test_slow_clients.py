@@ -206,7 +206,7 @@ def test_while_somebody_keeps_the_write_lock_people_go_on_looking(
             for number, file in zip(numbers, files, strict=True)
         ]
         if "uploads" in path:
-            place = incoming_files.place_of(settings.workspace)
+            place = incoming_files.incoming_directory(settings.workspace)
             wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")
         for _ in range(20):
             assert site.get("/api/jobs", timeout=5).status_code == 200

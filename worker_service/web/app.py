@@ -38,7 +38,7 @@ from worker_service.web.cached_value import CachedValue
 from worker_service.web.database_sessions import DatabaseVersion, SessionPool
 from worker_service.web.error_responses import internal_error, refuse, refuse_http
 from worker_service.web.http_server import create_server, open_socket, run_until_signal
-from worker_service.web.middleware import CHANGES_AT_ONCE, CsrfMiddleware, EdgeMiddleware
+from worker_service.web.middleware import WRITE_SLOTS, CsrfMiddleware, EdgeMiddleware
 from worker_service.web.signing import load_signing_key
 from worker_service.web.views import (
     STATIC,
@@ -97,7 +97,7 @@ MODULES = (
 
 
 def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:
-    made = Starlette(
+    application = Starlette(
         routes=[*converters.routes(settings), *routes()],
         middleware=[
             *_cross_origin(settings),
@@ -108,34 +108,41 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
         exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: internal_error},
         lifespan=_lifespan,
     )
-    state = made.state
-    state.settings, state.sessions = settings, SessionPool(settings)
-    state.database_version, state.key = DatabaseVersion(settings), load_signing_key(settings.database)
-    state.failures, state.token_uses = SignInFailures(), TokenUses()
-    state.renderer, state.turns = PageRenderer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
-    state.parse_turns = asyncio.Semaphore(converters.PARSED_AT_ONCE)
-    state.streams, state.is_stopping = EventStreams(made), lambda: False
-    state.metrics, state.numbers = CachedValue(metrics_text), CachedValue(statistics)
-    state.assistant = _assistant(made, settings)
-    state.log, state.on_ready = log or events.begin_logging(settings.log_format), on_ready
-    return made
+    state = application.state
+    state.settings = settings
+    state.log = log or events.begin_logging(settings.log_format)
+    state.sessions = SessionPool(settings)
+    state.database_version = DatabaseVersion(settings)
+    state.key = load_signing_key(settings.database)
+    state.failures = SignInFailures()
+    state.token_uses = TokenUses()
+    state.renderer = PageRenderer(settings)
+    state.write_slots = asyncio.Semaphore(WRITE_SLOTS)
+    state.parse_slots = asyncio.Semaphore(converters.PARSED_AT_ONCE)
+    state.streams = EventStreams(application)
+    state.metrics = CachedValue(metrics_text)
+    state.statistics = CachedValue(statistics)
+    state.assistant = _add_assistant(application, settings)
+    state.on_ready = on_ready
+    state.is_stopping = lambda: False
+    return application
 
 
-def _assistant(made: Starlette, settings: Settings) -> AbstractAsyncContextManager[None]:
-    """Serve `/mcp` if it is set. Its package is large, and optional."""
+def _add_assistant(application: Starlette, settings: Settings) -> AbstractAsyncContextManager[None]:
+    """Add `/mcp` if `web_endpoints` names it, and return the context in which it runs. Its package is optional."""
     if "mcp" not in settings.web_endpoints:
         return nullcontext()
     try:
         from worker_service.web.api.assistant import AssistantEndpoint
     except ImportError as error:
         raise ProgramAbsent("the package mcp is not installed", "pip install 'pagemill[mcp]'") from error
-    endpoint = AssistantEndpoint(made)
-    made.routes.append(Route(ASSISTANT_PATH, endpoint, methods=["POST"]))
+    endpoint = AssistantEndpoint(application)
+    application.routes.append(Route(ASSISTANT_PATH, endpoint, methods=["POST"]))
     return endpoint.running()
 
 
 def _cross_origin(settings: Settings) -> Sequence[Middleware]:
-    """Allow pages of `web_origins` to read responses to requests with a token; cookies do not work."""
+    """Let pages of `web_origins` read responses. Their requests need a token: browsers send them without cookies."""
     if not settings.web_origins:
         return ()
     return [
@@ -168,44 +175,44 @@ def _readyz(request: Request) -> PlainTextResponse:
 
 
 @asynccontextmanager
-async def _lifespan(made: Starlette) -> AsyncIterator[None]:
+async def _lifespan(application: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
-    made.state.rendering = CapacityLimiter(_RENDERING_THREADS)
+    application.state.rendering = CapacityLimiter(_RENDERING_THREADS)
     chores = [
-        asyncio.create_task(_repeat(_TOKEN_USES_SECONDS, _write_token_uses, made)),
-        asyncio.create_task(_repeat(_SWEEP_SECONDS, _sweep_uploads, made)),
+        asyncio.create_task(_repeat(_TOKEN_USES_SECONDS, _write_token_uses, application)),
+        asyncio.create_task(_repeat(_SWEEP_SECONDS, _sweep_uploads, application)),
     ]
     notifier = Notifier()
     try:
         # The socket listens already, so requests that arrive now are answered in a moment.
-        made.state.on_ready()
+        application.state.on_ready()
         notifier.ready()
-        async with made.state.assistant:
+        async with application.state.assistant:
             yield
     finally:
         notifier.stopping()
         for chore in chores:
             chore.cancel()
-        await run_in_threadpool(_write_token_uses, made)
-        made.state.renderer.close()
-        made.state.database_version.close()
-        made.state.sessions.close()
+        await run_in_threadpool(_write_token_uses, application)
+        application.state.renderer.close()
+        application.state.database_version.close()
+        application.state.sessions.close()
 
 
-async def _repeat(seconds: float, chore: Callable[[Starlette], None], made: Starlette) -> None:
+async def _repeat(seconds: float, chore: Callable[[Starlette], None], application: Starlette) -> None:
     while True:
         await asyncio.sleep(seconds)
-        await run_in_threadpool(chore, made)
+        await run_in_threadpool(chore, application)
 
 
-def _write_token_uses(made: Starlette) -> None:
-    if used := made.state.token_uses.take():
-        with suppress(PagemillError), made.state.sessions.borrow("web") as session:
+def _write_token_uses(application: Starlette) -> None:
+    if used := application.state.token_uses.take():
+        with suppress(PagemillError), application.state.sessions.borrow("web") as session:
             tokens.note_use(session, used)
 
 
-def _sweep_uploads(made: Starlette) -> None:
-    with suppress(PagemillError, OSError), made.state.sessions.borrow("web") as session:
+def _sweep_uploads(application: Starlette) -> None:
+    with suppress(PagemillError, OSError), application.state.sessions.borrow("web") as session:
         incoming_files.sweep(session)
 
 

@@ -11,8 +11,8 @@ from worker_service.services.database import Session
 
 T = TypeVar("T")
 
-_SECONDS_MIN = 1.0
-_COMPUTE_TIMES = 10
+_KEPT_SECONDS_MIN = 1.0
+_KEPT_PER_SECOND_OF_COMPUTATION = 10
 
 
 class CachedValue(Generic[T]):
@@ -31,5 +31,5 @@ class CachedValue(Generic[T]):
             if self._value is None or started >= self._expires_at:
                 self._value = self._compute(session)
                 ended = time.monotonic()
-                self._expires_at = ended + max(_SECONDS_MIN, _COMPUTE_TIMES * (ended - started))
+                self._expires_at = ended + max(_KEPT_SECONDS_MIN, _KEPT_PER_SECOND_OF_COMPUTATION * (ended - started))
             return self._value

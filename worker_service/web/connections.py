@@ -23,6 +23,8 @@ REQUEST_SECONDS = 10.0
 
 
 class Connections:
+    """The anonymous connections by address, each address's oldest first."""
+
     def __init__(self) -> None:
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._count = 0
@@ -37,11 +39,11 @@ class Connections:
             oldest.abort()
 
     def discard(self, connection: Connection) -> None:
-        of_address = self._by_address.get(connection.address, {})
-        if connection in of_address:
-            del of_address[connection]
+        siblings = self._by_address.get(connection.address, {})
+        if connection in siblings:
+            del siblings[connection]
             self._count -= 1
-            if not of_address:
+            if not siblings:
                 del self._by_address[connection.address]
 
 
@@ -54,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
-        self._requests = self._admitted = 0
+        self._open_requests = self._admissions = 0
         self._is_lost = False
         self.address = ""
         self.user_id: int | None = None
@@ -62,9 +64,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        end = transport.get_extra_info("socket")
-        if end.family == socket.AF_UNIX:
-            self.user_id = _peer_user_id(end)
+        client = transport.get_extra_info("socket")
+        if client.family == socket.AF_UNIX:
+            self.user_id = _peer_user_id(client)
         else:
             self.address = transport.get_extra_info("peername")[0]
         self._http.connection_made(self._transport)
@@ -92,25 +94,25 @@ class Connection(asyncio.Protocol):
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Suspend the deadline during an answer. Pipelined requests overlap briefly."""
-        self._requests += 1
+        self._open_requests += 1
         self._stop_deadline()
         try:
             yield
         finally:
-            self._requests -= 1
-            if not self._requests and not self._is_lost:
+            self._open_requests -= 1
+            if not self._open_requests and not self._is_lost:
                 self._start_deadline()
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
         """Exempt the connection from eviction."""
-        self._admitted += 1
+        self._admissions += 1
         self._connections.discard(self)
         try:
             yield
         finally:
-            self._admitted -= 1
-            if not self._admitted and not self._is_lost:
+            self._admissions -= 1
+            if not self._admissions and not self._is_lost:
                 self._connections.add(self)
 
     def abort(self) -> None:
@@ -138,6 +140,7 @@ def connection_of(request: HTTPConnection) -> Connection:
     return cast(Connection, request.scope["state"]["connection"])
 
 
-def _peer_user_id(end: socket.socket) -> int:
-    _, user_id, _ = struct.unpack("iII", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+def _peer_user_id(client: socket.socket) -> int:
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    _process_id, user_id, _group_id = struct.unpack("iII", credentials)
     return int(user_id)

@@ -25,7 +25,7 @@ from worker_service.web.api.events import EventStreams
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem
 from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
-from worker_service.web.middleware import announced_bytes, write_turn_of
+from worker_service.web.middleware import announced_bytes, write_slot_of
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import Words, submit_files
 
@@ -74,8 +74,8 @@ async def new_file(request: Request, size: int = 0) -> AsyncIterator[IncomingFil
 async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
     size_max = settings_of(request).upload_bytes_max
     async with new_file(request, announced_bytes(request)) as incoming:
-        async for piece in request.stream():
-            await run_in_threadpool(incoming.write, piece)
+        async for part in request.stream():
+            await run_in_threadpool(incoming.write, part)
             if incoming.size > size_max:
                 raise BodyTooLarge(f"the file is larger than {size_max} bytes (upload_bytes_max)")
         yield incoming
@@ -87,15 +87,15 @@ async def convert(request: Request, name: str, incoming: IncomingFile, words: Wo
         raise BadInput("the request contains no file")
     streams: EventStreams = request.app.state.streams
     streams.refuse_too_many(visitor_of(request).name)
-    async with write_turn_of(request):
-        waiting = await run_in_threadpool(_submit, request, name, incoming, words or {})
+    async with write_slot_of(request):
+        awaited = await run_in_threadpool(_submit, request, name, incoming, words or {})
     streams.join(visitor_of(request).name)
     try:
         while True:
             version = streams.version
-            found = await run_in_threadpool(_find_conversion, request, waiting)
-            if found is not None:
-                return found
+            conversion = await run_in_threadpool(_find_conversion, request, awaited)
+            if conversion is not None:
+                return conversion
             await streams.has_changed(version)
             if streams.is_stopping:
                 raise ServerStopping("the server is stopping", "send the request again: the document is being read")
@@ -107,28 +107,30 @@ async def convert(request: Request, name: str, incoming: IncomingFile, words: Wo
 
 class _Awaited(Struct, frozen=True):
     source_key: str
-    job_id: int
-    """0: the document needed no job."""
+    job_id: int | None
+    """None: the document has been read before, and needs no job."""
 
 
 def _submit(request: Request, name: str, incoming: IncomingFile, words: Words) -> _Awaited:
     owner = owner_for(visitor_of(request), None)
     path = incoming.keep(Path(name).name or "document", owner)
     with session_of(request) as session:
-        failed = [one for one in _documents_of(session, written(path)) if one.status is IndexStatus.FAILED]
-        [requested], _ = submit_files(session, [path], words, owner=owner, is_forced=bool(failed))
-    return _Awaited(written(path), requested.enqueued.job_id)
+        document = _find_document(session, written(path))
+        has_failed = document is not None and document.status is IndexStatus.FAILED
+        [requested], _ = submit_files(session, [path], words, owner=owner, is_forced=has_failed)
+    return _Awaited(written(path), requested.enqueued.job_id or None)
 
 
 def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
     with session_of(request) as session:
-        job = session.reading.get(awaited.job_id) if awaited.job_id else None
-        if job is not None and job.status in (Status.PENDING, Status.RUNNING):
-            # Until it has ended, the document is what was read before, perhaps with other options.
-            return None
-        if job is not None and job.status is not Status.COMPLETED:
-            raise NotConverted(_problem(job.error_code, job.error_message, job.error_remedy))
-        document = next(iter(_documents_of(session, awaited.source_key)), None)
+        if awaited.job_id is not None:
+            job = session.reading.get(awaited.job_id)
+            if not job.status.is_ended:
+                # Until it has ended, the document is what was read before, perhaps with other options.
+                return None
+            if job.status is not Status.COMPLETED:
+                raise NotConverted(_problem(job.error_code, job.error_message, job.error_remedy))
+        document = _find_document(session, awaited.source_key)
         if document is not None and document.status is IndexStatus.SUCCESS:
             return Conversion(document, structured_pages(session, document.id))
         if document is not None and document.status is IndexStatus.FAILED:
@@ -136,8 +138,8 @@ def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
         return None
 
 
-def _documents_of(session: Session, source_key: str) -> Sequence[Document]:
-    return session.library.documents(DocumentSelector(source_keys=[source_key]), most=1)
+def _find_document(session: Session, source_key: str) -> Document | None:
+    return next(iter(session.library.documents(DocumentSelector(source_keys=[source_key]), most=1)), None)
 
 
 def _problem(code: str | None, message: str | None, remedy: str | None) -> Problem:

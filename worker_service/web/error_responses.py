@@ -87,25 +87,27 @@ async def refuse(request: Request, error: Exception) -> Response:
         headers.setdefault("Retry-After", "1")
     # On a page, the link back replaces the shell command in the remedy.
     remedy = "" if wants_page(request) and status == HTTPStatus.NOT_FOUND else error.remedy
-    return problem(request, status, Problem(error.code, error.detail, remedy), headers)
+    return problem_response(request, status, Problem(error.code, error.detail, remedy), headers)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentences = {
-        404: ("not_found", f"{request.url.path} does not exist"),
-        405: ("method_not_allowed", f"{request.url.path} does not allow {request.method}"),
+    problems = {
+        404: Problem("not_found", f"{request.url.path} does not exist"),
+        405: Problem("method_not_allowed", f"{request.url.path} does not allow {request.method}"),
     }
-    code, sentence = sentences.get(error.status_code, ("bad_request", str(error.detail)))
-    return problem(request, error.status_code, Problem(code, sentence), dict(error.headers or {}))
+    problem = problems.get(error.status_code, Problem("bad_request", str(error.detail)))
+    return problem_response(request, error.status_code, problem, dict(error.headers or {}))
 
 
 async def internal_error(request: Request, error: Exception) -> Response:
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
-    return problem(request, 500, Problem("bug", "an internal error occurred", "see the log of `pagemill serve`"), {})
+    problem = Problem("bug", "an internal error occurred", "see the log of `pagemill serve`")
+    return problem_response(request, 500, problem, {})
 
 
-_BACK = {
+# The way back from an error page, by the first part of its path.
+_BACK_LINKS = {
     "jobs": ("/jobs", "All jobs"),
     "documents": ("/documents", "All documents"),
     "upload": ("/documents", "All documents"),
@@ -116,15 +118,15 @@ _BACK = {
 _TITLES = {403: "Not allowed", 404: "Not found", 503: "Not available now"}
 
 
-def problem(request: Request, status: int, refused: Problem, headers: Mapping[str, str]) -> Response:
+def problem_response(request: Request, status: int, problem: Problem, headers: Mapping[str, str]) -> Response:
     if wants_page(request):
         from worker_service.web.views import render  # imports this module
 
         title = _TITLES.get(status) or ("Something went wrong" if status >= 500 else "That did not work")
-        back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))
+        back = _BACK_LINKS.get(request.url.path.split("/")[1], ("/", "Home"))
         return render(
-            request, "problem.html", status=status, headers=headers, title=title, sentence=str(refused), back=back
+            request, "problem.html", status=status, headers=headers, title=title, sentence=str(problem), back=back
         )
-    document = {"type": f"urn:pagemill:{refused.code}", "title": HTTPStatus(status).phrase, "status": status}
-    document |= refused._asdict()
-    return JSONResponse(document, status, dict(headers), media_type="application/problem+json")
+    body = {"type": f"urn:pagemill:{problem.code}", "title": HTTPStatus(status).phrase, "status": status}
+    body |= problem._asdict()
+    return JSONResponse(body, status, dict(headers), media_type="application/problem+json")

@@ -13,31 +13,37 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE
 
 def is_ours(host: str, request: HTTPConnection) -> bool:
     """Return whether the Host is an IP address, localhost or one of `web_urls`: others may be DNS rebinding."""
-    found = _HOST.fullmatch(host)
-    if found is None:
+    name = _host_name(host)
+    if name is None:
         return False
-    return is_loopback(host) or _address(found[1]) is not None or host.lower() in _urls(request)
+    return is_loopback(host) or _ip_address(name) is not None or host.lower() in _urls_by_host(request)
 
 
 def is_loopback(host: str) -> bool:
-    found = _HOST.fullmatch(host)
-    if found is None:
+    name = _host_name(host)
+    if name is None:
         return False
-    address = _address(found[1])
-    return found[1].lower() == "localhost" if address is None else address.is_loopback
+    address = _ip_address(name)
+    return name.lower() == "localhost" if address is None else address.is_loopback
 
 
 def origin_of(request: HTTPConnection) -> str:
     """Return the origin as the browser sends it."""
     host = request.headers.get("host", "").lower()
-    return _urls(request).get(host, f"http://{host}")
+    return _urls_by_host(request).get(host, f"http://{host}")
 
 
-def _urls(request: HTTPConnection) -> dict[str, str]:
+def _host_name(host: str) -> str | None:
+    """Return the name without the port; None if it is not a valid Host."""
+    match = _HOST.fullmatch(host)
+    return None if match is None else match[1]
+
+
+def _urls_by_host(request: HTTPConnection) -> dict[str, str]:
     return {url.partition("://")[2]: url for url in request.app.state.settings.web_urls}
 
 
-def _address(name: str) -> IPv4Address | IPv6Address | None:
+def _ip_address(name: str) -> IPv4Address | IPv6Address | None:
     with suppress(ValueError):
         return ip_address(name.removeprefix("[").removesuffix("]"))
     return None

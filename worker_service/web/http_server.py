@@ -1,4 +1,4 @@
-"""The server: the listening socket, start-up and shutdown."""
+"""The HTTP server (uvicorn): the listening socket, start-up and shutdown."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def open_socket(listen: Listen) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_SECONDS * 1000))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_SECONDS * 1000)
             listener.bind(name)
             listener.listen(_BACKLOG)
         except BaseException:
@@ -107,8 +107,8 @@ def _remove_left_over(path: Path) -> None:
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(errno.EEXIST, "something else is there")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             try:
-                caller.connect(str(path))
+                client.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink()

@@ -26,53 +26,53 @@ from worker_service.services.database import Session
 from worker_service.services.exports import has_original
 from worker_service.workspace import FREE_BYTES_LEAST
 
-_UNFINISHED = ".unfinished-"
-_UNFINISHED_SECONDS = 86_400
-_KEPT_SECONDS = 3_600
-_WHOLE_SECONDS = 60
+_UNFINISHED_PREFIX = ".unfinished-"
+_UNFINISHED_KEPT_SECONDS = 86_400
+_COMPLETE_KEPT_SECONDS = 3_600
 _FAILED_KEPT_SECONDS = 86_400
+_BACKDATED_SECONDS = 60
 _SWEPT_AT_ONCE = 50
-_FAILED_MAX = 10_000
+_FAILED_JOBS_MAX = 10_000
 
 
 class IncomingFile:
     """An upload in progress; closed without `keep`, it is deleted."""
 
     def __init__(self, workspace: Path) -> None:
-        self._place = place_of(workspace)
-        self._place.mkdir(parents=True, exist_ok=True)
-        self._unfinished = self._place / f"{_UNFINISHED}{secrets.token_hex(8)}"
+        self._directory = incoming_directory(workspace)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._unfinished = self._directory / f"{_UNFINISHED_PREFIX}{secrets.token_hex(8)}"
         self._file: BinaryIO = self._unfinished.open("xb")
-        self._digest = hashlib.sha256()
+        self._sha256 = hashlib.sha256()
         self.size = 0
 
     def write(self, piece: bytes) -> None:
         self._file.write(piece)
-        self._digest.update(piece)
+        self._sha256.update(piece)
         self.size += len(piece)
 
     @property
-    def content(self) -> str:
-        return self._digest.hexdigest()
+    def digest(self) -> str:
+        return self._sha256.hexdigest()
 
     def keep(self, name: str, owner: str) -> Path:
         """Move the complete file to its place, safe from a power cut."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        folder = hashlib.sha256(owner.encode() + b"\0" + self._digest.digest()).hexdigest()[:32]
-        target = self._place / folder / (safe_name(name) or "upload")
+        folder = hashlib.sha256(owner.encode() + b"\0" + self._sha256.digest()).hexdigest()[:32]
+        target = self._directory / folder / (safe_name(name) or "upload")
         target.parent.mkdir(exist_ok=True)
         if target.is_file():
             # It has the same bytes. Keep the old file: a job may be reading it, and its time identifies it.
             self._unfinished.unlink()
         else:
             # Backdate it, so that the reader does not wait to see whether it is still being written.
-            whole_since = time.time() - _WHOLE_SECONDS
-            os.utime(self._unfinished, (whole_since, whole_since))
+            complete_since = time.time() - _BACKDATED_SECONDS
+            os.utime(self._unfinished, (complete_since, complete_since))
             self._unfinished.replace(target)
         sync_path(target.parent)
-        sync_path(self._place)
+        sync_path(self._directory)
         return target
 
     def close(self) -> None:
@@ -80,50 +80,51 @@ class IncomingFile:
         self._unfinished.unlink(missing_ok=True)
 
 
-def place_of(workspace: Path) -> Path:
+def incoming_directory(workspace: Path) -> Path:
     return workspace / "incoming"
 
 
 def refuse_if_disk_full(workspace: Path, size: int) -> None:
-    there = next(one for one in (workspace, *workspace.parents) if one.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(path for path in (workspace, *workspace.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if free - size < FREE_BYTES_LEAST:
         raise DiskFull(f"the disk of {workspace} has {free / 1e6:.0f} MB free", "free some space")
 
 
 def sweep(session: Session, *, now: float | None = None) -> int:
     """Remove files whose documents are published, or that failed a day ago; return how many."""
-    moment = time.time() if now is None else now
+    now = time.time() if now is None else now
     old: list[Path] = []
-    place = place_of(session.settings.workspace)
-    for entry in place.iterdir() if place.is_dir() else ():
+    directory = incoming_directory(session.settings.workspace)
+    for entry in directory.iterdir() if directory.is_dir() else ():
         with suppress(OSError):
-            age = moment - entry.stat().st_mtime
-            if entry.name.startswith(_UNFINISHED):
-                if age > _UNFINISHED_SECONDS:
+            age = now - entry.stat().st_mtime
+            if entry.name.startswith(_UNFINISHED_PREFIX):
+                if age > _UNFINISHED_KEPT_SECONDS:
                     entry.unlink()
-            elif age > _KEPT_SECONDS:
+            elif age > _COMPLETE_KEPT_SECONDS:
                 old += entry.iterdir()
     # A random sample, because some files stay for long and must not fill every sweep.
-    chosen = {written(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
-    gone = [chosen[key] for key in _done_with(session, chosen, moment)]
-    for file in gone:
+    sample = {written(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
+    unneeded = [sample[key] for key in _unneeded_keys(session, sample, now)]
+    for file in unneeded:
         shutil.rmtree(file.parent, ignore_errors=True)
-    return len(gone)
+    return len(unneeded)
 
 
-def _done_with(session: Session, chosen: Mapping[str, Path], moment: float) -> Iterator[str]:
-    if not chosen:
+def _unneeded_keys(session: Session, files: Mapping[str, Path], now: float) -> Iterator[str]:
+    if not files:
         return
     library = session.library
-    documents = library.documents(DocumentSelector(source_keys=list(chosen)), most=len(chosen))
-    for one in documents:
-        if one.status not in (IndexStatus.QUEUED, IndexStatus.INDEXING) and has_original(session, one):
-            yield one.source_key
-    known = {one.source_key for one in documents}
-    left_over = {
-        key for key, file in chosen.items() if key not in known and moment - file.stat().st_mtime > _FAILED_KEPT_SECONDS
+    documents = library.documents(DocumentSelector(source_keys=list(files)), most=len(files))
+    for document in documents:
+        is_moving = document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)
+        if not is_moving and has_original(session, document):
+            yield document.source_key
+    known = {document.source_key for document in documents}
+    without_document = {
+        key for key, file in files.items() if key not in known and now - file.stat().st_mtime > _FAILED_KEPT_SECONDS
     }
-    if left_over:
-        failed = library.not_brought_in(DocumentSelector(), most=_FAILED_MAX)
-        yield from left_over & {job.source_key for job in failed if job.source_key is not None}
+    if without_document:
+        failed_jobs = library.not_brought_in(DocumentSelector(), most=_FAILED_JOBS_MAX)
+        yield from without_document & {job.source_key for job in failed_jobs if job.source_key is not None}

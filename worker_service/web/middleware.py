@@ -29,13 +29,15 @@ from worker_service.web.hosts import is_ours, origin_of
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Unless `payload_bytes_max` needs more."""
 FIELDS_MAX = 20_000
-CHANGES_AT_ONCE = 4
-"""Further requests wait, so that threads are left for reading."""
+WRITE_SLOTS = 4
+"""Requests that may write at once. Others wait, so that threads are left for reading."""
 PAUSE_SECONDS = 30.0
+"""Longest pause between two parts of a body."""
 BODY_SECONDS = 60.0
+"""Longest time for a whole body, except an upload."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
-"""Time limits for a client that is not signed in."""
+"""Longest time for the body of a client that is not signed in."""
 LEFT_OVER_SECONDS = 2.0
 """Time to read the rest of a refused body."""
 
@@ -132,14 +134,13 @@ class CsrfMiddleware:
             scope["state"]["form"] = _parse_form(body)
             refuse_without_csrf_token(request)
         # An assistant mostly reads, and may wait long for the image of a page.
-        turn = nullcontext() if scope["path"] == ASSISTANT_PATH else write_turn_of(request)
-        async with turn:
+        async with nullcontext() if scope["path"] == ASSISTANT_PATH else write_slot_of(request):
             await self._app(scope, _replay(body, receive), send)
 
 
-def write_turn_of(request: Request) -> asyncio.Semaphore:
+def write_slot_of(request: Request) -> asyncio.Semaphore:
     """Return the semaphore to hold while waiting for the write lock, but not while receiving a file."""
-    return cast(asyncio.Semaphore, request.app.state.turns)
+    return cast(asyncio.Semaphore, request.app.state.write_slots)
 
 
 def form_of(request: Request) -> Form:
@@ -213,33 +214,34 @@ class _LimitedBody:
         self._receive = receive
         self._announced = announced_bytes(request)
         self.has_ended = not self._announced and "transfer-encoding" not in request.headers
-        self._most, self._pause_seconds, self._seconds = _limits(request)
-        self._had = 0
-        self._until: float | None = None
+        self._bytes_max, self._pause_seconds, self._total_seconds = _limits(request)
+        self._received_bytes = 0
+        self._deadline: float | None = None
 
     async def receive(self) -> Message:
         if self.has_ended:
+            # The next message says that the client has disconnected.
             return await self._receive()
         self._refuse_large(self._announced)
         message = await self._receive_in_time()
-        self._had += len(message.get("body", b""))
-        self._refuse_large(self._had)
+        self._received_bytes += len(message.get("body", b""))
+        self._refuse_large(self._received_bytes)
         self.has_ended = not message.get("more_body", False)
         return message
 
     async def _receive_in_time(self) -> Message:
         now = asyncio.get_running_loop().time()
-        if self._until is None:
-            self._until = now + self._seconds
+        if self._deadline is None:
+            self._deadline = now + self._total_seconds
         try:
-            async with asyncio.timeout(min(self._pause_seconds, self._until - now)):
+            async with asyncio.timeout(min(self._pause_seconds, self._deadline - now)):
                 return await self._receive()
         except TimeoutError:
             raise BodyTooSlow("the body did not arrive in time", "send it again") from None
 
     def _refuse_large(self, size: int) -> None:
-        if size > self._most:
-            raise BodyTooLarge(f"the request is larger than the limit of {self._most} bytes")
+        if size > self._bytes_max:
+            raise BodyTooLarge(f"the request is larger than the limit of {self._bytes_max} bytes")
 
     async def drain(self) -> None:
         """Drop the rest: a client that is still sending would miss the response."""
@@ -255,7 +257,7 @@ def _limits(request: Request) -> tuple[int, float, float]:
     if needs_no_sign_in(path):
         return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
     if path in UPLOAD_PATHS:
-        # A body that is held in memory keeps a turn from other requests.
+        # A PDF in JSON is held in memory and keeps one of few turns from other requests, so its time is limited.
         seconds = BODY_SECONDS if path == PARSER_PATH else math.inf
         return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, seconds
     # JSON quoted inside JSON can take two bytes per character.
@@ -263,10 +265,11 @@ def _limits(request: Request) -> tuple[int, float, float]:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    rest = [{"type": "http.request", "body": body, "more_body": False}]
+    """Return a `receive` that gives the body, already read, to the application again."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:
-        return rest.pop() if rest else await receive()
+        return messages.pop() if messages else await receive()
 
     return receive_body
 

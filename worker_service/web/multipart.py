@@ -1,9 +1,9 @@
-"""Streams forms with files to disk."""
+"""Receive a form with files (multipart/form-data), and write the files to disk as they arrive."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from python_multipart.exceptions import MultipartParseError
@@ -35,19 +35,18 @@ class ReceivedForm:
 @asynccontextmanager
 async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
     """Receive the form. Deletes on exit every file that the caller did not keep."""
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    media_type, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
-    if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:
+    if media_type != b"multipart/form-data" or not 0 < len(boundary) <= 70:
         raise WrongMediaType("the upload must be a form (multipart/form-data)", "curl -F file=@report.pdf")
     settings: Settings = request.app.state.settings
-    size = announced_bytes(request)
-    form = _Form(settings)
+    form = _FormReceiver(settings)
     try:
-        await run_in_threadpool(refuse_if_disk_full, settings.workspace, size)
+        await run_in_threadpool(refuse_if_disk_full, settings.workspace, announced_bytes(request))
         parser = MultipartParser(boundary, form.callbacks)  # type: ignore[arg-type]
         try:
-            async for piece in request.stream():
-                await run_in_threadpool(parser.write, piece)
+            async for part in request.stream():
+                await run_in_threadpool(parser.write, part)
         except ClientDisconnect:
             raise HttpProblem("the connection closed before the upload was complete") from None
         except MultipartParseError as error:
@@ -59,43 +58,43 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
         await run_in_threadpool(form.close)
 
 
-class _Form:
+class _FormReceiver:
     def __init__(self, settings: Settings) -> None:
         self.result = ReceivedForm()
         self.has_ended = False
         self._settings = settings
-        self._header, self._value = bytearray(), bytearray()
+        self._header_name, self._header_value = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
         self._name = ""
         self._field: bytearray | None = None
         self._file: IncomingFile | None = None
         self.callbacks = {
-            "on_part_begin": self._begin,
-            "on_header_field": lambda data, start, end: self._more(self._header, data[start:end]),
-            "on_header_value": lambda data, start, end: self._more(self._value, data[start:end]),
+            "on_part_begin": self._begin_part,
+            "on_header_field": lambda data, start, end: self._extend(self._header_name, data[start:end]),
+            "on_header_value": lambda data, start, end: self._extend(self._header_value, data[start:end]),
             "on_header_end": self._end_header,
             "on_headers_finished": self._end_headers,
-            "on_part_data": self._data,
+            "on_part_data": self._write_part,
             "on_part_end": self._end_part,
-            "on_end": self._end,
+            "on_end": self._end_form,
         }
 
     def close(self) -> None:
         for _, incoming in self.result.files:
             incoming.close()
 
-    def _begin(self) -> None:
+    def _begin_part(self) -> None:
         self._headers = {}
         self._field = self._file = None
 
-    def _more(self, to: bytearray, data: bytes) -> None:
-        to += data
-        if len(to) > _HEADER_BYTES_MAX:
+    def _extend(self, header: bytearray, data: bytes) -> None:
+        header += data
+        if len(header) > _HEADER_BYTES_MAX:
             raise BadInput("the form cannot be read: a header in it is too long")
 
     def _end_header(self) -> None:
-        self._headers[bytes(self._header).lower()] = bytes(self._value)
-        self._header, self._value = bytearray(), bytearray()
+        self._headers[bytes(self._header_name).lower()] = bytes(self._header_value)
+        self._header_name, self._header_value = bytearray(), bytearray()
         if len(self._headers) > _FIELDS_MAX:
             raise BadInput("the form cannot be read: too many headers in it")
 
@@ -110,7 +109,7 @@ class _Form:
         else:
             self._field = bytearray()
 
-    def _data(self, data: bytes, start: int, end: int) -> None:
+    def _write_part(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
             if self._file.size + end - start > self._settings.upload_bytes_max:
                 name = self.result.files[-1][0]
@@ -125,15 +124,15 @@ class _Form:
 
     def _end_part(self) -> None:
         if self._field is not None:
-            said = self.result.fields.setdefault(self._name, [])
+            values = self.result.fields.setdefault(self._name, [])
             if sum(map(len, self.result.fields.values())) >= _FIELDS_MAX:
                 raise BadInput("the form has too many fields")
             if b"\0" in self._field:
                 raise BadInput(f"{self._name[:50]!r} holds a NUL byte")
-            with suppress(UnicodeDecodeError):
-                said.append(self._field.decode())
-                return
-            raise BadInput(f"{self._name[:50]!r} is not UTF-8 text")
+            try:
+                values.append(self._field.decode())
+            except UnicodeDecodeError:
+                raise BadInput(f"{self._name[:50]!r} is not UTF-8 text") from None
 
-    def _end(self) -> None:
+    def _end_form(self) -> None:
         self.has_ended = True

@@ -27,32 +27,32 @@ class SigningKey:
 
 
 def load_signing_key(database: Path) -> SigningKey:
-    """Each user of a shared database has a key file."""
+    """Read the key, or create it. Each user who serves a shared database has a key file."""
     path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
     try:
-        _make(path)
+        _create_key_file(path)
     except FileExistsError:
         pass
     except OSError as error:
         raise ConfigError(
             f"cannot create {path}, the key that signs cookies: {(error.strerror or str(error)).lower()}"
         ) from error
-    return SigningKey(_read(path))
+    return SigningKey(_read_key_file(path))
 
 
-def _make(path: Path) -> None:
+def _create_key_file(path: Path) -> None:
     """Raise `FileExistsError` if another process was faster."""
     with atomic_write(path, mode=0o600, is_new=True, is_synced=True) as file:
         file.write(secrets.token_bytes(_BYTES))
 
 
-def _read(path: Path) -> bytes:
+def _read_key_file(path: Path) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            seen, secret = os.fstat(file.fileno()), file.read(_BYTES + 1)
+            status, secret = os.fstat(file.fileno()), file.read(_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-    if seen.st_uid != os.geteuid() or stat.S_IMODE(seen.st_mode) & 0o077 or len(secret) != _BYTES:
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077 or len(secret) != _BYTES:
         raise ConfigError(
             f"{path} is damaged or readable by other users", "remove it; browsers must then sign in again"
         )

@@ -175,10 +175,10 @@ def test_a_file_that_is_sent_becomes_the_job_of_ingest_and_once_only(site: httpx
     job = site.get(f"/api/jobs/{made['id']}").json()
     assert (job["job_type"], job["owner"], job["payload"]["read"]) == ("download", "alice", {"languages": ["deu"]})
     source = Path(job["payload"]["source"])
-    assert source.is_relative_to(incoming_files.place_of(settings.workspace))
+    assert source.is_relative_to(incoming_files.incoming_directory(settings.workspace))
     assert source.stat().st_size == 300_009
     assert [(one["id"], one["existing"]) for one in again.json()["items"]] == [(made["id"], True)]
-    assert len(list(incoming_files.place_of(settings.workspace).rglob("*.pdf"))) == 1
+    assert len(list(incoming_files.incoming_directory(settings.workspace).rglob("*.pdf"))) == 1
 
 
 def test_an_empty_file_is_named_and_the_others_are_taken(site: httpx.Client) -> None:
@@ -242,12 +242,12 @@ def test_what_cannot_be_brought_in_is_refused_and_leaves_nothing(
     assert answer.status_code == status
     assert why in answer.json()["detail"]
     assert site.get("/api/jobs").json()["items"] == []
-    place = incoming_files.place_of(settings.workspace)
+    place = incoming_files.incoming_directory(settings.workspace)
     assert not place.exists() or [one for one in place.iterdir() if one.name.startswith(".")] == []
 
 
 def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
-    place = incoming_files.place_of(settings.workspace)
+    place = incoming_files.incoming_directory(settings.workspace)
     with served(settings) as address:
         sender = http.client.HTTPConnection(address.removeprefix("http://"))
         sender.putrequest("POST", "/api/uploads")
@@ -281,7 +281,7 @@ def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: P
         )
 
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
-    assert list(incoming_files.place_of(settings.workspace).iterdir()) == []
+    assert list(incoming_files.incoming_directory(settings.workspace).iterdir()) == []
 
 
 def test_a_large_file_goes_to_the_disk_and_not_into_memory(settings: Settings) -> None:
@@ -302,7 +302,7 @@ def test_a_large_file_goes_to_the_disk_and_not_into_memory(settings: Settings) -
         grown = _resident_bytes() - before
 
     assert answer.status_code == 201
-    [file] = incoming_files.place_of(settings.workspace).rglob("*.pdf")
+    [file] = incoming_files.incoming_directory(settings.workspace).rglob("*.pdf")
     with file.open("rb") as opened:
         assert hashlib.file_digest(opened, "sha256").digest() == digest.digest()
     assert grown < 40_000_000
@@ -327,7 +327,7 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
         session = open_session(settings, actor="test")
         assert incoming_files.sweep(session) == 0
         assert incoming_files.sweep(session, now=time.time() + 7_200) == 1
-        assert list(incoming_files.place_of(settings.workspace).rglob("*.pdf")) == []
+        assert list(incoming_files.incoming_directory(settings.workspace).rglob("*.pdf")) == []
         session.close()
     finally:
         system.close()

@@ -24,9 +24,9 @@ from worker_service.runner.worker_lock import own_host
 from worker_service.services import job_control, tokens
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings, load_settings
-from worker_service.web.views import NAVIGATION, QUEUE, STATIC
+from worker_service.web.views import NAVIGATION, QUEUE_TABS, STATIC
 
-EVERYWHERE = ["/", "/system", *dict(NAVIGATION + QUEUE)]
+EVERYWHERE = ["/", "/system", *dict(NAVIGATION + QUEUE_TABS)]
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
 

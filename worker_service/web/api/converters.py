@@ -71,7 +71,7 @@ class ParseRequest(Struct, frozen=True):
 async def opencontracts(request: Request) -> Response:
     """Answer `POST /parse/` of OpenContracts' parser: words with boxes, and the parts of each page."""
     async with new_file(request) as incoming:
-        async with request.app.state.parse_turns:
+        async with request.app.state.parse_slots:
             body = await receive_body(request, PARSE_BYTES_MAX)
             name, options = await run_in_threadpool(_write_pdf, body, incoming)
         made = await convert(request, name, incoming, options)

@@ -86,7 +86,7 @@ def status(call: ApiRequest) -> Health:
 def stats(call: ApiRequest) -> Statistics:
     # It counts all jobs, so concurrent requests share one result.
     """Return the number of jobs by type and status, of pending ones by platform, and what each owner stores."""
-    numbers: CachedValue[Statistics] = call.request.app.state.numbers
+    numbers: CachedValue[Statistics] = call.request.app.state.statistics
     return numbers.get(call.session)
 
 

@@ -16,7 +16,7 @@ from worker_service.web.access import Visitor
 from worker_service.web.api.documents import ReadRequest
 from worker_service.web.api.endpoint import ApiResponse, endpoint, respond_once, stored
 from worker_service.web.database_sessions import session_of
-from worker_service.web.middleware import write_turn_of
+from worker_service.web.middleware import write_slot_of
 from worker_service.web.multipart import ReceivedForm, receive_form
 from worker_service.web.parameters import about
 from worker_service.web.resources.read_requests import submit_upload
@@ -64,12 +64,12 @@ class UploadedFiles(Struct, frozen=True):
 )
 async def upload(request: Request, visitor: Visitor) -> Response:
     """Upload files and read them, as `pagemill add` does. Several files become a batch."""
-    async with receive_form(request) as form, write_turn_of(request):
+    async with receive_form(request) as form, write_slot_of(request):
         return await run_in_threadpool(_submit, request, visitor, form)
 
 
 def _submit(request: Request, visitor: Visitor, form: ReceivedForm) -> Response:
-    asked = [form.fields, [(name, incoming.content) for name, incoming in form.files]]
+    asked = [form.fields, [(name, incoming.digest) for name, incoming in form.files]]
     with session_of(request) as session:
         return respond_once(request, session, asked, lambda: stored(_response(session, visitor, form)))
 

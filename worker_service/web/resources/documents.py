@@ -66,12 +66,12 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
 def list_documents(
     session: Session, visitor: Visitor, query: DocumentsQuery, *, is_readable: bool = False
 ) -> DocumentPage:
-    selector = replace(selected(session, visitor, query), is_readable=is_readable)
+    selector = replace(document_selector(session, visitor, query), is_readable=is_readable)
     order = read_document_order(query.sort)
     return documents.list_documents(session, selector, limit=query.limit, before_id=query.before, order=order)
 
 
-def selected(session: Session, visitor: Visitor, query: DocumentsQuery) -> DocumentSelector:
+def document_selector(session: Session, visitor: Visitor, query: DocumentsQuery) -> DocumentSelector:
     batch_ids = () if query.batch is None else (visible_batch(session, visitor, query.batch).id,)
     selector = read_document_selector(
         now=session.clock(),

@@ -20,16 +20,15 @@ from starlette.routing import Route
 from worker_service import VERSION
 from worker_service.jobs.documents import IndexStatus
 from worker_service.services.database import Session
-from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.views.flash import Flash, flash_of
+from worker_service.web.views.flash import flash_of
 from worker_service.web.views.template_filters import register_filters
 
 STATIC = Path(__file__).with_name("static")
 
 NAVIGATION = (("/documents", "Documents"), ("/batches", "Batches"), ("/keywords", "Keywords"), ("/queue", "Queue"))
 
-QUEUE = (
+QUEUE_TABS = (
     ("/queue", "Now"),
     ("/failures", "Failures"),
     ("/schedules", "Schedules"),
@@ -38,7 +37,7 @@ QUEUE = (
     ("/jobs", "All jobs"),
 )
 
-FOR_ALL_OWNERS = ("/workers", "/system")
+_TABS_FOR_ALL_OWNERS = ("/workers",)
 
 
 class Place(Struct, frozen=True):
@@ -52,9 +51,11 @@ class Place(Struct, frozen=True):
 @cache
 def templates() -> Environment:
     loader = PackageLoader("worker_service.web.views")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    register_filters(made)
-    return made
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    register_filters(environment)
+    return environment
 
 
 def render(
@@ -66,11 +67,18 @@ def render(
     headers: Mapping[str, str] | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Blocks: it counts the documents being read, unless the page shows an error, which may be the database's."""
+    """Render the page with what all pages show. Blocks, because it reads the database.
+
+    An error page does not read it: the error may be the database's.
+    """
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
-    is_fine = visitor is not None and status < HTTPStatus.BAD_REQUEST
-    being_read, failures, flash = _news(request, in_queue=_is_tab(path)) if is_fine else (0, 0, None)
+    being_read, failures, flash = 0, 0, None
+    if visitor is not None and status < HTTPStatus.BAD_REQUEST:
+        with session_of(request) as session:
+            being_read = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
+            failures = sum(session.reading.count_failures(visitor.owner).values()) if _is_queue_tab(path) else 0
+            flash = flash_of(session, request)
     shared = {
         "request": request,
         "visitor": visitor,
@@ -84,38 +92,33 @@ def render(
 
 
 def _places(path: str) -> list[Place]:
-    queue = tuple(one for one, _ in QUEUE)
-    return [
-        Place(place, label, "" if not _contains(queue if place == "/queue" else (place,), path)
-              else "page" if path == place and place != "/queue" else "true")
-        for place, label in NAVIGATION
-    ]  # fmt: skip
+    return [Place(place, label, _aria_current(place, path)) for place, label in NAVIGATION]
 
 
-def _contains(places: Sequence[str], path: str) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)
+def _aria_current(place: str, path: str) -> str:
+    if place == "/queue":
+        return "true" if any(_is_at_or_below(tab, path) for tab, _ in QUEUE_TABS) else ""
+    if path == place:
+        return "page"
+    return "true" if _is_at_or_below(place, path) else ""
 
 
-def _is_tab(path: str) -> bool:
-    return path in [one for one, _ in QUEUE]
+def _is_at_or_below(place: str, path: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
+
+
+def _is_queue_tab(path: str) -> bool:
+    return path in dict(QUEUE_TABS)
 
 
 def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place]:
-    if not _is_tab(path):
+    if not _is_queue_tab(path):
         return []
     return [
         Place(tab, label, "page" if path == tab else "", failures if tab == "/failures" else 0)
-        for tab, label in QUEUE
-        if has_all_owners or tab not in FOR_ALL_OWNERS
+        for tab, label in QUEUE_TABS
+        if has_all_owners or tab not in _TABS_FOR_ALL_OWNERS
     ]
-
-
-def _news(request: Request, *, in_queue: bool) -> tuple[int, int, Flash | None]:
-    """Return the documents being read, in the Queue the failures that need attention, and what was just done."""
-    owner = visitor_of(request).owner
-    with session_of(request) as session:
-        failures = sum(session.reading.count_failures(owner).values()) if in_queue else 0
-        return session.library.count(IndexStatus.INDEXING, owner=owner), failures, flash_of(session, request)
 
 
 def page(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
@@ -129,7 +132,7 @@ def page(path: str, respond: Callable[[Request, Session], Response], methods: Se
 
 
 def in_rendering_thread(respond: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """Answer in a thread of those that draw pages and write workbooks, so that others are answered meanwhile."""
+    """Run `respond` in the few threads for slow work, so that the other threads stay free for other requests."""
 
     async def respond_later(request: Request) -> Response:
         return await to_thread.run_sync(respond, request, limiter=request.app.state.rendering)

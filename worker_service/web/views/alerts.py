@@ -36,18 +36,23 @@ class Alert(Struct, frozen=True):
 
 
 def list_alerts(session: Session, overview: Overview | None, *, owner: str | None = None) -> list[Alert]:
-    """`overview` is None for a visitor of one owner."""
-    alerts = [*_batches(session, owner)]
+    """`overview` is None for a visitor of one owner, who sees only the batches."""
+    alerts = list(_batch_alerts(session, owner))
     if overview is not None:
-        alerts += [*_service(overview), *_pauses(overview), *_missing(session), *_schedules(session)]
-    return sorted(alerts, key=lambda one: -one.level)
+        alerts += [
+            *_service_alerts(overview),
+            *_pause_alerts(overview),
+            *_missing_program_alerts(session),
+            *_schedule_alerts(session),
+        ]
+    return sorted(alerts, key=lambda alert: -alert.level)
 
 
 # ── The service ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _service(overview: Overview) -> Iterator[Alert]:
-    """Yield the reasons of `pagemill status`, except pauses: `_pauses` reports each of them."""
+def _service_alerts(overview: Overview) -> Iterator[Alert]:
+    """Yield the reasons of `pagemill status`, except pauses: `_pause_alerts` reports each of them."""
     for reason in health_reasons(overview):
         if reason.code == "NO_WORKER":
             detail = "Nothing is read until one is running."
@@ -59,22 +64,24 @@ def _service(overview: Overview) -> Iterator[Alert]:
         elif reason.code == "STANDSTILL":
             # A paused type has its own alert.
             if overview.standstill[0].code != "PAUSED":
-                yield _standstill(overview.standstill)
+                yield _standstill_alert(overview.standstill)
         elif reason.code == "READ_ONLY":
             yield Alert(reason.level, "The database cannot be written", reason.detail, capitalised(reason.remedy))
         elif reason.code != "ALL_PAUSED":
             yield Alert(reason.level, capitalised(reason.detail), button=AlertButton("Show", "/workers", method="link"))
 
 
-def _standstill(gates: Sequence[Gate]) -> Alert:
+def _standstill_alert(gates: Sequence[Gate]) -> Alert:
     gate = gates[0]
-    detail = gate.detail + (f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else "")
+    others = f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else ""
     advice = NEXT_MOVES_BY_GATE[gate.code] if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
     show = AlertButton("Show", "/jobs?status=pending", method="link")
-    return Alert(Level.WARNING, "No pending job can start", detail, capitalised(gate.remedy or advice), show)
+    return Alert(
+        Level.WARNING, "No pending job can start", gate.detail + others, capitalised(gate.remedy or advice), show
+    )
 
 
-def _pauses(overview: Overview) -> Iterator[Alert]:
+def _pause_alerts(overview: Overview) -> Iterator[Alert]:
     for one in overview.pauses:
         title = f"{capitalised(title_of_pause(one.scope, one.name))} is paused"
         until = f"until {one.until[:16]} UTC" if one.until else ""
@@ -83,7 +90,7 @@ def _pauses(overview: Overview) -> Iterator[Alert]:
         yield Alert(Level.WARNING, title, detail, "", resume)
 
 
-def _missing(session: Session) -> Iterator[Alert]:
+def _missing_program_alerts(session: Session) -> Iterator[Alert]:
     for handler in session.overview.missing_handlers():
         title = f"No {handler.job_type} job can start"
         yield Alert(Level.WARNING, title, handler.missing or "", capitalised(handler.missing_remedy))
@@ -92,7 +99,7 @@ def _missing(session: Session) -> Iterator[Alert]:
         yield Alert(Level.WARNING, title, one.newest_message or "", capitalised(one.newest_remedy or ""))
 
 
-def _schedules(session: Session) -> Iterator[Alert]:
+def _schedule_alerts(session: Session) -> Iterator[Alert]:
     if names := overdue_schedules(session):
         title = f"The scheduler is off: {', '.join(names)} will not start"
         yield Alert(Level.WARNING, title, "", capitalised(HOW_TO_RUN_TICKS))
@@ -101,18 +108,18 @@ def _schedules(session: Session) -> Iterator[Alert]:
 # ── Batches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _batches(session: Session, owner: str | None) -> Iterator[Alert]:
-    for batch in _in_state(session, owner, BatchState.STOPPED):
+def _batch_alerts(session: Session, owner: str | None) -> Iterator[Alert]:
+    for batch in _batches_in_state(session, owner, BatchState.STOPPED):
         resume = AlertButton("Resume", f"/batches/{batch.id}/resume")
         title = f"{capitalised(batch.title)} is stopped"
         yield Alert(Level.WARNING, title, batch.note or "Its remaining files are not read.", "", resume)
-    for batch in _in_state(session, owner, BatchState.WAITING):
+    for batch in _batches_in_state(session, owner, BatchState.WAITING):
         if batch.replaced_by is not None:
             title = f"{capitalised(batch.title)} waits for batch {batch.replaced_by}"
             resume = AlertButton("Resume", f"/batches/{batch.id}/resume")
             yield Alert(Level.OK, title, "It resumes when that batch ends.", "", resume)
 
 
-def _in_state(session: Session, owner: str | None, state: BatchState) -> Sequence[Batch]:
+def _batches_in_state(session: Session, owner: str | None, state: BatchState) -> Sequence[Batch]:
     owners = () if owner is None else (owner,)
     return [one.batch for one in list_batches(session, owners=owners, states=[state], limit=_BATCHES_MAX).items]

@@ -19,7 +19,7 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, BatchProgress
 from worker_service.services.database import Session
-from worker_service.services.failures import list_failures
+from worker_service.services.failures import FailurePage, list_failures
 from worker_service.services.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -74,7 +74,7 @@ _TONES: Mapping[BatchState, str] = {
     BatchState.ACTIVE: "reading", BatchState.WAITING: "wait", BatchState.STOPPED: "warn",
     BatchState.DONE: "ok", BatchState.FAILED: "warn",
 }  # fmt: skip
-_FILES: Mapping[IndexStatus, str] = {
+_FILE_STATES: Mapping[IndexStatus, str] = {
     IndexStatus.INDEXING: "Reading", IndexStatus.QUEUED: "Waiting", IndexStatus.FAILED: "Couldn’t be read",
     IndexStatus.SUCCESS: "Read",
 }  # fmt: skip
@@ -102,16 +102,16 @@ class BatchPageQuery(Struct, frozen=True):
 
 def batches_page(request: Request, session: Session) -> Response:
     query = read_known(request.query_params.multi_items(), BatchesQuery)
-    found = list_batches(session, visitor_of(request), replace(query, limit=BATCHES_PER_PAGE))
+    listing = list_batches(session, visitor_of(request), replace(query, limit=BATCHES_PER_PAGE))
     return render(
         request,
         "batches.html",
         title="Batches",
-        rows=[_row(one) for one in found.items],
+        rows=[_batch_row(details) for details in listing.items],
         states=STATES,
         query=query,
         newest=same_page(request, before=None) if query.before else "",
-        older=same_page(request, before=found.next) if found.next else "",
+        older=same_page(request, before=listing.next) if listing.next else "",
         labels=ACTIONS,
     )
 
@@ -121,30 +121,33 @@ def batches_page(request: Request, session: Session) -> Response:
 
 def batch_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), BatchPageQuery)
-    batch = _visible(session, request)
-    found = batches.get_batch_details(session, batch.id)
+    batch = _requested_batch(session, request)
+    details = batches.get_batch_details(session, batch.id)
+    progress = details.progress
     statuses = () if query.files is None else (query.files,)
-    listed = session.library.documents(
+    documents = session.library.documents(
         visitor.limit_selector(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
     )
-    is_failing = found.progress.files_failed or found.progress.jobs_failed
-    failures = list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX) if is_failing else None
-    row = _row(found)
-    if failures and failures.items and not failures.next and all(one.helps != "retry" for one in failures.items):
-        row = replace(row, actions=[one for one in row.actions if one != "retry"])
+    row = _batch_row(details)
+    failures = FailurePage((), None)
+    if progress.files_failed or progress.jobs_failed:
+        failures = list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX)
+        has_all = bool(failures.items) and failures.next is None
+        if has_all and all(failure.helps != "retry" for failure in failures.items):
+            row = replace(row, actions=[action for action in row.actions if action != "retry"])
     return render(
         request,
         "batch.html",
         title=batch.title,
         row=row,
-        now=found.progress,
-        meter_parts=_meter(found.progress),
-        estimate=_estimate(found),
-        facts=_facts(found.progress),
-        failures=failures.items if failures else (),
-        filters=_file_filters(found.progress, f"/batches/{batch.id}", query.files),
-        listed=listed,
-        reading=reading_progress(session, [one for one in listed if one.status is IndexStatus.INDEXING]),
+        progress=progress,
+        meter_parts=_meter_parts(progress),
+        estimate=_estimate(details),
+        facts=_facts(progress),
+        failures=failures.items,
+        filters=_file_filters(progress, f"/batches/{batch.id}", query.files),
+        documents=documents,
+        reading=reading_progress(session, [one for one in documents if one.status is IndexStatus.INDEXING]),
         labels=ACTIONS,
     )
 
@@ -154,7 +157,7 @@ def confirm_action(request: Request, session: Session) -> Response:
     action = ACTIONS.get(verb)
     if action is None or not action.warning:
         raise NoSuchPage(f"{request.url.path} does not exist")
-    batch = _visible(session, request)
+    batch = _requested_batch(session, request)
     progress = batches.get_batch_details(session, batch.id).progress
     return render(
         request,
@@ -173,34 +176,35 @@ def run_action(request: Request, session: Session) -> Response:
     action = ACTIONS.get(verb)
     if action is None:
         raise NoSuchPage(f"a batch has no action {verb!r}")
-    batch = _visible(session, request)
+    batch = _requested_batch(session, request)
     action.run(session, batch.id)
     return redirect("/batches" if verb == "rm" else f"/batches/{batch.id}", message=action.message)
 
 
-def _visible(session: Session, request: Request) -> Batch:
+def _requested_batch(session: Session, request: Request) -> Batch:
     return visible_batch(session, visitor_of(request), request.path_params["batch_id"])
 
 
-def _row(found: BatchDetails) -> BatchRow:
-    state = found.batch.state
-    return BatchRow(found.batch, STATES[state], _TONES[state], batch_progress(found), _allowed_actions(found))
+def _batch_row(details: BatchDetails) -> BatchRow:
+    state = details.batch.state
+    return BatchRow(details.batch, STATES[state], _TONES[state], batch_progress(details), _allowed_actions(details))
 
 
-def _allowed_actions(found: BatchDetails) -> Sequence[str]:
-    batch, progress = found.batch, found.progress
+def _allowed_actions(details: BatchDetails) -> Sequence[str]:
+    batch, progress = details.batch, details.progress
     retry = ["retry"] if progress.jobs_failed or progress.files_failed else []
     if batch.state is BatchState.STOPPED:
         return ["resume", "rm" if progress.jobs == progress.jobs_ended else "cancel"]
     if batch.state.is_ended:
         return [*retry, "rm"]
-    return [*(["resume"] if batch.replaced_by is not None else []), "stop", *retry, "cancel"]
+    resume = ["resume"] if batch.replaced_by is not None else []
+    return [*resume, "stop", *retry, "cancel"]
 
 
-def _meter(now: BatchProgress) -> Sequence[tuple[str, int, str]]:
+def _meter_parts(progress: BatchProgress) -> Sequence[tuple[str, int, str]]:
     """Return (kind, number, word) in files, or in jobs if the batch has no files."""
-    if not now.files:
-        jobs = now.by_job_status
+    if not progress.files:
+        jobs = progress.by_job_status
         return [
             ("done", jobs.get(Status.COMPLETED, 0), "done"),
             ("now", jobs.get(Status.RUNNING, 0), "running"),
@@ -208,44 +212,47 @@ def _meter(now: BatchProgress) -> Sequence[tuple[str, int, str]]:
             ("wait", jobs.get(Status.CANCELLED, 0), "cancelled"),
             ("wait", jobs.get(Status.PENDING, 0), "waiting"),
         ]
-    read = now.files_ended - now.files_failed - now.files_cancelled
-    reading = now.by_document_state.get(IndexStatus.INDEXING, 0)
+    read = progress.files_ended - progress.files_failed - progress.files_cancelled
+    reading = progress.by_document_state.get(IndexStatus.INDEXING, 0)
     return [
         ("done", read, "read"),
         ("now", reading, "reading"),
-        ("bad", now.files_failed, "could not be read"),
-        ("wait", now.files_cancelled, "cancelled"),
-        ("wait", now.files - now.files_ended - reading, "waiting"),
+        ("bad", progress.files_failed, "could not be read"),
+        ("wait", progress.files_cancelled, "cancelled"),
+        ("wait", progress.files - progress.files_ended - reading, "waiting"),
     ]
 
 
-def _estimate(found: BatchDetails) -> str:
-    if found.batch.state is not BatchState.ACTIVE or not found.progress.files:
+def _estimate(details: BatchDetails) -> str:
+    if details.batch.state is not BatchState.ACTIVE or not details.progress.files:
         return ""
-    left = found.progress.seconds_left
-    return "No estimate yet" if left is None else time_left(left).capitalize()
+    seconds = details.progress.seconds_left
+    return "No estimate yet" if seconds is None else time_left(seconds).capitalize()
 
 
-def _facts(now: BatchProgress) -> str:
-    more = " counted so far" if now.pages_left is None and now.files_ended < now.files else ""
-    pages = f"{now.pages_read:,} of {counted(now.pages, 'page')}{more}" if now.pages else ""
-    rate = (
-        f"{counted(round(now.pages_a_minute), 'page')} a minute"
-        if now.pages_a_minute and now.files_ended < now.files
-        else ""
-    )
-    return " · ".join(filter(None, [pages, rate, size(now.size) if now.size else ""]))
+def _facts(progress: BatchProgress) -> str:
+    has_files_left = progress.files_ended < progress.files
+    facts = []
+    if progress.pages:
+        so_far = " counted so far" if progress.pages_left is None and has_files_left else ""
+        facts.append(f"{progress.pages_read:,} of {counted(progress.pages, 'page')}{so_far}")
+    if progress.pages_a_minute and has_files_left:
+        facts.append(f"{counted(round(progress.pages_a_minute), 'page')} a minute")
+    if progress.size:
+        facts.append(size(progress.size))
+    return " · ".join(facts)
 
 
-def _file_filters(now: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FileFilter]:
-    counts = now.by_document_state
-    every = FileFilter("All", sum(counts.values()), path, chosen is None)
-    some = [
+def _file_filters(progress: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FileFilter]:
+    """Return nothing if all files have one state, so that there is nothing to filter."""
+    counts = progress.by_document_state
+    all_files = FileFilter("All", sum(counts.values()), path, chosen is None)
+    by_state = [
         FileFilter(label, counts[status], f"{path}?files={status}", chosen is status)
-        for status, label in _FILES.items()
+        for status, label in _FILE_STATES.items()
         if counts.get(status)
     ]
-    return [every, *some] if len(some) > 1 or chosen else []
+    return [all_files, *by_state] if len(by_state) > 1 or chosen else []
 
 
 # ── A new batch ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,22 +269,22 @@ def add_batch(request: Request) -> Response:
     form = {name: form_of(request).get(name, "") for name in _EMPTY_FORM}
     try:
         with session_of(request) as session:
-            added = _add(session, visitor_of(request), form)
+            added = _submit_batch(session, visitor_of(request), form)
     except (BadInput, BadPayload, Refused, NotAllowed) as error:
         # Show the form again with the user's input.
         return _form_page(request, form, str(error), status_of(error))
     return redirect(f"/batches/{added.batch.id}", message="submitted")
 
 
-def _add(session: Session, visitor: Visitor, form: Mapping[str, str]) -> BatchAdded:
+def _submit_batch(session: Session, visitor: Visitor, form: Mapping[str, str]) -> BatchAdded:
     sources = [line.strip() for line in form["sources"].splitlines() if line.strip()]
     if not sources:
         raise BadInput("enter at least one source: a folder, file or URL on each line")
     owner = owner_for(visitor, form["owner"].strip() or None)
-    made = jobs_of_sources(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
+    source_jobs = jobs_of_sources(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
     return batches.add_batch(
         session,
-        made.jobs,
+        source_jobs.jobs,
         owner=owner,
         name=form["name"].strip(),
         priority=parse_number(form["priority"] or str(batches.PRIORITY), "priority"),
@@ -285,8 +292,8 @@ def _add(session: Session, visitor: Visitor, form: Mapping[str, str]) -> BatchAd
     )
 
 
-def _form_page(request: Request, form: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
-    return render(request, "batch_new.html", title="Start a batch", form=form, refused=refused, status=status)
+def _form_page(request: Request, form: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
+    return render(request, "batch_new.html", title="Start a batch", form=form, problem=problem, status=status)
 
 
 routes = [

@@ -1,9 +1,9 @@
-"""One document: a page as image and text. What is chosen is in the address, so each control is a link."""
+"""One document: a page as image and text. The URL holds page, zoom and tab, so each control is a link."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import urlencode
@@ -45,29 +45,29 @@ _METHODS: Mapping[str, str] = {
 _ROLES: Mapping[str, str] = {
     "pdf": "Searchable PDF", "original": "Original", "text": "Text", "pages": "Words with positions",
 }  # fmt: skip
-_HARD = ("partial", "too_large", "unreadable")
+_HARD_METHODS = ("partial", "too_large", "unreadable")
 _ZOOMS = (100, 150, 200, 300)
-_LAST = -1
+_LAST_MATCH = -1
 
 
 class ReaderQuery(Struct, frozen=True):
     q: str = ""
     page: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
-    match: Annotated[int, Meta(ge=_LAST, le=NUMBER_MAX)] = 0
-    """From 1; 0: the first; -1: the last."""
+    match: Annotated[int, Meta(ge=_LAST_MATCH, le=NUMBER_MAX)] = 0
+    """Number on the page from 1; 0: the first; -1: the last."""
     tab: Literal["text", "tables", "markdown"] = "text"
     zoom: Literal[100, 150, 200, 300] = 100
-    """Per cent of the width that there is."""
+    """Per cent of the available width."""
     turn: Literal[0, 90, 180, 270] = 0
     seen: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
     """Generation of the text on display while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
+        """Return the URL with these changes, and without `match` and `seen` unless they are among them."""
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
-        defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
-        return (
-            f"/documents/{document_id}?{urlencode({key: one for key, one in values.items() if one != defaults[key]})}"
-        )
+        defaults = msgspec.structs.asdict(ReaderQuery())
+        parameters = {name: value for name, value in values.items() if value != defaults[name]}
+        return f"/documents/{document_id}?{urlencode(parameters)}"
 
 
 class RailPage(Struct, frozen=True):
@@ -79,14 +79,16 @@ class RailPage(Struct, frozen=True):
 
 class MatchPlace(Struct, frozen=True):
     number: int
+    """Of the chosen match, from 1 on its page."""
     on_page: int
-    pages: int
-    ahead: int
-    """Matches on earlier pages, if all are counted."""
+    hit_pages: int
+    on_earlier_pages: int
+    """0 if not all matches are counted."""
     total: int
     """0 if they are on too many pages to count."""
-    before: str = ""
-    after: str = ""
+    previous_url: str
+    next_url: str
+    """Empty at the last match."""
 
 
 class Generation(Struct, frozen=True):
@@ -96,108 +98,112 @@ class Generation(Struct, frozen=True):
     @property
     def took(self) -> str:
         """From the start of the first job to the end of the last; empty until all have ended."""
-        started = min((one.started_at for one in self.jobs if one.started_at), default="")
-        ended = max(one.completed_at or "~" for one in self.jobs)
-        return length(from_text(ended) - from_text(started)) if started and ended != "~" else ""
+        started = [job.started_at for job in self.jobs if job.started_at]
+        ended = [job.completed_at for job in self.jobs if job.completed_at]
+        if not started or len(ended) < len(self.jobs):
+            return ""
+        return length(from_text(max(ended)) - from_text(min(started)))
 
 
 def document_page(request: Request, session: Session) -> Response:
-    asked = read_known(request.query_params.multi_items(), ReaderQuery)
-    asked = replace(asked, q=asked.q.strip())
+    query = read_known(request.query_params.multi_items(), ReaderQuery)
+    query = replace(query, q=query.q.strip())
     document = requested_document(session, request)
-    whole = documents.get_document_details(session, document.id)
-    hits = _pages_with(session, document.id, asked.q) if asked.q else []
-    last = max((one.number for one in whole.page_items), default=0)
-    number = min(asked.page or next(iter(hits), 1), last) or 1
-    asked = replace(asked, page=number)
-    view = page_view(session, document.id, number, request.app.state.renderer, query=asked.q) if last else None
-    worked = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN)
-    is_read_now = document.status is IndexStatus.INDEXING
-    hard = [one.number for one in whole.page_items if _is_hard(one)]
+    details = documents.get_document_details(session, document.id)
+    hit_pages = _hit_pages(session, document.id, query.q) if query.q else []
+    last = max((page.number for page in details.page_items), default=0)
+    number = min(query.page or next(iter(hit_pages), 1), last) or 1
+    query = replace(query, page=number)
+    view = page_view(session, document.id, number, request.app.state.renderer, query=query.q) if last else None
+    match_counts = _matches_by_page(session, document.id, hit_pages, query.q)
+    jobs_of_document = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN).items
+    is_being_read = document.status is IndexStatus.INDEXING
+    has_failed = document.status is IndexStatus.FAILED
+    hard_pages = [page.number for page in details.page_items if _is_hard(page)]
     return render(
         request,
         "document.html",
         title=harmless(document.name),
         document=document,
-        asked=asked,
-        link=partial(asked.link, document.id),
+        query=query,
+        link=partial(query.link, document.id),
         view=view,
         number=number,
         last=last,
-        match=_match_place(
-            asked,
-            document.id,
-            hits,
-            view.hits if view else 0,
-            _matches_by_page(session, document.id, hits, asked.q),
-        ),
-        rail=_rail(whole.page_items, hits, hard, number),
-        hard=hard[:_HARD_PAGES_SHOWN],
-        hard_count=len(hard),
+        match=_match_place(query, document.id, hit_pages, view.hits if view else 0, match_counts),
+        rail=_rail(details.page_items, set(hit_pages), set(hard_pages), number),
+        hard_pages=hard_pages[:_HARD_PAGES_SHOWN],
+        hard_count=len(hard_pages),
         zooms=_ZOOMS,
-        no_image=why_no_image(session, document),
+        image_problem=why_no_image(session, document),
         widths=WIDTHS,
-        files=_newest(whole.files),
+        files=_newest_files(details.files),
         roles=_ROLES,
         methods=_METHODS,
         state_words=state_words(document),
-        failure=explanation_of(document.error_code or "") if document.status is IndexStatus.FAILED else None,
-        may_read_again=document.status is not IndexStatus.FAILED or may_read_again(document.error_code or ""),
-        waits_for=_first_gate(session, worked.items) if document.status is IndexStatus.QUEUED else None,
-        failed_job=_failed_job(session, worked.items),
+        failure=explanation_of(document.error_code or "") if has_failed else None,
+        may_read_again=not has_failed or may_read_again(document.error_code or ""),
+        waits_for=_first_gate(session, jobs_of_document) if document.status is IndexStatus.QUEUED else None,
+        failed_job=_failed_job(session, jobs_of_document),
         has_password=passwords.is_stored(session.settings.workspace, document),
         follow_ups=tags.actions_of_document(session, document.id),
-        generations=_generations(worked.items),
-        reading=reading_progress(session, [document]).get(document.id) if is_read_now else None,
+        generations=_generations(jobs_of_document),
+        reading=reading_progress(session, [document]).get(document.id) if is_being_read else None,
         options=_reading_options(document),
     )
 
 
-def _rail(pages: Sequence[PageSummary], hits: Sequence[int], hard: Sequence[int], here: int) -> list[RailPage]:
-    at = next((place for place, one in enumerate(pages) if one.number >= here), 0)
-    begin = max(0, min(at - _PAGES_SHOWN // 2, len(pages) - _PAGES_SHOWN))
-    shown = [one.number for one in pages[begin : begin + _PAGES_SHOWN]]
-    return [RailPage(one, one == here, one in {*hits}, one in {*hard}) for one in shown]
+def _rail(pages: Sequence[PageSummary], hits: Collection[int], hard: Collection[int], here: int) -> list[RailPage]:
+    """Return up to `_PAGES_SHOWN` pages around the one on display."""
+    index = next((index for index, page in enumerate(pages) if page.number >= here), 0)
+    begin = max(0, min(index - _PAGES_SHOWN // 2, len(pages) - _PAGES_SHOWN))
+    numbers = [page.number for page in pages[begin : begin + _PAGES_SHOWN]]
+    return [RailPage(number, number == here, number in hits, number in hard) for number in numbers]
 
 
 def _is_hard(page: PageSummary) -> bool:
-    return page.method in _HARD or (page.confidence is not None and page.confidence < DOUBTFUL)
+    return page.method in _HARD_METHODS or (page.confidence is not None and page.confidence < DOUBTFUL)
 
 
 def _match_place(
-    asked: ReaderQuery, document_id: int, hits: Sequence[int], on_page: int, by_page: Mapping[int, int]
+    query: ReaderQuery, document_id: int, hit_pages: Sequence[int], on_page: int, counts: Mapping[int, int]
 ) -> MatchPlace:
-    here = asked.page or 1
-    number = on_page if asked.match == _LAST else min(max(asked.match, 1), on_page)
-    before, after = [one for one in hits if one < here], [one for one in hits if one > here]
-    link = partial(asked.link, document_id)
-    if on_page and by_page.get(here) != on_page:  # a page with some of the words, where others have all
-        by_page = {}
-    return MatchPlace(
-        number,
-        on_page,
-        len(hits),
-        sum(number for page, number in by_page.items() if page < here),
-        sum(by_page.values()),
-        link(match=number - 1) if number > 1 else link(page=before[-1], match=_LAST) if before else "",
-        link(match=number + 1) if number < on_page else link(page=after[0], match=1) if after else "",
-    )
+    """Return the place of the chosen match. `counts` has the matches by page, or is empty."""
+    here = query.page or 1
+    number = on_page if query.match == _LAST_MATCH else min(max(query.match, 1), on_page)
+    if on_page and counts.get(here) != on_page:
+        # This page has only some of the words, and `counts` has the pages with all of them.
+        counts = {}
+    link = partial(query.link, document_id)
+    earlier, later = [page for page in hit_pages if page < here], [page for page in hit_pages if page > here]
+    previous_url = next_url = ""
+    if number > 1:
+        previous_url = link(match=number - 1)
+    elif earlier:
+        previous_url = link(page=earlier[-1], match=_LAST_MATCH)
+    if number < on_page:
+        next_url = link(match=number + 1)
+    elif later:
+        next_url = link(page=later[0], match=1)
+    on_earlier_pages = sum(count for page, count in counts.items() if page < here)
+    return MatchPlace(number, on_page, len(hit_pages), on_earlier_pages, sum(counts.values()), previous_url, next_url)
 
 
-def _pages_with(session: Session, document_id: int, query: str) -> Sequence[int]:
+def _hit_pages(session: Session, document_id: int, query: str) -> Sequence[int]:
     try:
         return session.search.page_numbers(document_id, query)
     except BadInput:
         return []
 
 
-def _matches_by_page(session: Session, document_id: int, hits: Sequence[int], query: str) -> Mapping[int, int]:
-    if not 0 < len(hits) <= _COUNTED_PAGES_MAX:
+def _matches_by_page(session: Session, document_id: int, hit_pages: Sequence[int], query: str) -> Mapping[int, int]:
+    """Return nothing if there are too many pages to count."""
+    if not 0 < len(hit_pages) <= _COUNTED_PAGES_MAX:
         return {}
     return session.search.match_counts(document_id, query)
 
 
-def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:
+def _newest_files(files: Sequence[PublishedFile]) -> list[PublishedFile]:
     """Return the newest file of each role. A PDF that was searchable is its own original."""
     newest = {file.role: file for file in reversed(files)}
     if "pdf" in newest and "original" in newest and newest["pdf"].sha256 == newest["original"].sha256:
@@ -205,21 +211,24 @@ def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:
     return [newest[role] for role in _ROLES if role in newest]
 
 
-def _generations(worked: Sequence[Job]) -> list[Generation]:
+def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
+    """Return the newest first. Jobs without a generation, such as the one that fetched the file, come last."""
     by_number: dict[int | None, list[Job]] = {}
-    for job in worked:
+    for job in jobs_of_document:
         by_number.setdefault(job.generation, []).append(job)
-    return [Generation(number, by_number[number]) for number in sorted(by_number, key=lambda one: -(one or 0))]
+    newest_first = sorted(by_number, key=lambda number: number or 0, reverse=True)
+    return [Generation(number, by_number[number]) for number in newest_first]
 
 
-def _first_gate(session: Session, worked: Sequence[Job]) -> Gate | None:
-    pending = [one.id for one in worked if one.status is Status.PENDING]
+def _first_gate(session: Session, jobs_of_document: Sequence[Job]) -> Gate | None:
+    """Return what holds the oldest pending job."""
+    pending = [job.id for job in jobs_of_document if job.status is Status.PENDING]
     return next(iter(session.gates.explain(pending[-1])), None) if pending else None
 
 
-def _failed_job(session: Session, worked: Sequence[Job]) -> int | None:
+def _failed_job(session: Session, jobs_of_document: Sequence[Job]) -> int | None:
     """Return the job whose failure needs attention."""
-    failed = [one.id for one in worked if one.status is Status.FAILED]
+    failed = [job.id for job in jobs_of_document if job.status is Status.FAILED]
     return next(iter(session.reading.failing_jobs(owner=None, code=None, ids=failed)), None) if failed else None
 
 

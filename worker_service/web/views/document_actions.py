@@ -33,14 +33,14 @@ class ReindexFormQuery(Struct, frozen=True):
 
 def reindex_form(request: Request, session: Session) -> Response:
     visitor_of(request).require(Power.OPERATE)
-    asked = read_known(request.query_params.multi_items(), ReindexFormQuery)
+    query = read_known(request.query_params.multi_items(), ReindexFormQuery)
     document = requested_document(session, request)
     return render(
         request,
         "document_reindex.html",
         title=f"Read {harmless(document.name)} again?",
         document=document,
-        quality=asked.quality,
+        quality=query.quality,
         needs_password=isinstance(why_no_image(session, document), PageLocked),
         has_own_text=documents.has_only_own_text(session, document.id),
         offered=enqueue.offered_choices(session),
@@ -53,10 +53,12 @@ def reindex(request: Request, session: Session) -> Response:
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
     refuse_server_files(visitor_of(request), options)
     document = requested_document(session, request)
-    made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
-    message = str(made.enqueued.decision or "fetching")
-    if made.enqueued.decision is Decision.ACCEPTED and not form.get("force-ocr"):
-        message = "own-text" if documents.has_only_own_text(session, document.id) else message
+    decision = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway"))).enqueued.decision
+    # Without a decision, the file has to be fetched first.
+    message = str(decision or "fetching")
+    is_accepted = decision is Decision.ACCEPTED
+    if is_accepted and not form.get("force-ocr") and documents.has_only_own_text(session, document.id):
+        message = "own-text"
     return redirect(f"/documents/{document.id}", message=message)
 
 
@@ -64,10 +66,12 @@ def set_tags(request: Request, session: Session) -> Response:
     visitor_of(request).require(Power.OPERATE)
     document = requested_document(session, request)
     wanted = read_tags([form_of(request).get("tags", "")])
-    if gone := [one for one in document.tags if one not in wanted]:
-        tags.remove_tags(session, [document.id], gone)
-    if new := [one for one in wanted if one not in document.tags]:
-        tags.add_tags(session, [document.id], new)
+    removed = [tag for tag in document.tags if tag not in wanted]
+    if removed:
+        tags.remove_tags(session, [document.id], removed)
+    added = [tag for tag in wanted if tag not in document.tags]
+    if added:
+        tags.add_tags(session, [document.id], added)
     return redirect(f"/documents/{document.id}", message="tagged")
 
 
@@ -107,8 +111,8 @@ def password(request: Request) -> Response:
     with session_of(request) as session:
         document = requested_document(session, request)
         try:
-            word, is_kept = form.get("password", ""), bool(form.get("remember"))
-            give_password(session, request.app.state.renderer, document, word, is_kept=is_kept)
+            text, is_kept = form.get("password", ""), bool(form.get("remember"))
+            give_password(session, request.app.state.renderer, document, text, is_kept=is_kept)
         except WrongPassword:
             return password_form(request, problem="This password does not open the PDF. Type it again.")
     return redirect(f"/documents/{document.id}", message="unlocked")
@@ -116,7 +120,8 @@ def password(request: Request) -> Response:
 
 def forget_password(request: Request, session: Session) -> Response:
     visitor_of(request).require(Power.OPERATE)
-    documents.forget_passwords(session, [document := requested_document(session, request)])
+    document = requested_document(session, request)
+    documents.forget_passwords(session, [document])
     return redirect(f"/documents/{document.id}", message="password-forgotten")
 
 

@@ -20,14 +20,15 @@ from worker_service.services.documents import each_document
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
-from worker_service.web.resources.documents import DocumentsQuery, selected, zip_response
+from worker_service.web.resources.documents import DocumentsQuery, document_selector, zip_response
 from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.views import page, render
 
 _AT_ONCE_MAX = 1000
-"""Reading again or removing takes milliseconds for each."""
-_NAMED = 5
-_TAGS_OF_MAX = 500
+"""Reading again or removing takes milliseconds for each document."""
+_SAMPLE_MAX = 5
+_TAGS_OF_DOCUMENTS_MAX = 500
+"""Documents whose tags are offered for removal."""
 _OPTIONS = ("lang", "quality", "force-ocr")
 _LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
 
@@ -39,7 +40,7 @@ TITLES: Mapping[str, str] = {
 
 class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
     scope: Literal["", "all"] = ""
-    """all: what the filters choose, instead of the ids."""
+    """all: the documents that match the filters, instead of the ids."""
     view: str = ""
 
     @property
@@ -48,13 +49,19 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
 
     @property
     def filters(self) -> Sequence[tuple[str, object]]:
-        given = {name: getattr(self, name) for name in _LIST_PARAMETERS if getattr(self, name)}
-        pairs = [(name, one) for name, word in given.items() for one in (word if isinstance(word, tuple) else [word])]
-        return [pair for pair in pairs if pair != ("sort", "date")]
+        """Parameters of the list, without the default order."""
+        pairs: list[tuple[str, object]] = []
+        for name in _LIST_PARAMETERS:
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else [value]
+            pairs += [(name, one) for one in values if one and (name, one) != ("sort", "date")]
+        return pairs
 
     @property
     def fields(self) -> Sequence[tuple[str, object]]:
-        return [*([("scope", "all")] if self.scope else [("id", one) for one in self.id]), *self.filters]
+        """Hidden fields of a form that asks for the same documents."""
+        chosen = [("scope", "all")] if self.scope else [("id", document_id) for document_id in self.id]
+        return [*chosen, *self.filters]
 
 
 class ChangeQuery(ChosenQuery, frozen=True, kw_only=True):
@@ -62,7 +69,9 @@ class ChangeQuery(ChosenQuery, frozen=True, kw_only=True):
     expect: int | None = None
     """Number of documents that the user was asked about."""
     add: str = ""
+    """Tags to add, with commas between them."""
     without: tuple[str, ...] = ()
+    """Tags to remove."""
     anyway: bool = False
 
 
@@ -70,7 +79,7 @@ class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
     form: tuple[Literal["original", "txt", "pdf"], ...] = ("original",)
 
 
-def ask(request: Request, session: Session) -> Response:
+def confirm_change(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
     if query.verb != "download":
         visitor.require(Power.OPERATE)
@@ -80,27 +89,27 @@ def ask(request: Request, session: Session) -> Response:
         return _to_list(query, message="nothing-chosen")
     _refuse_too_many(query.verb, count)
     is_removal = query.verb == "remove"
-    found = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_MAX)
+    documents = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_DOCUMENTS_MAX)
     return render(
         request,
         "document_changes.html",
         title=TITLES[query.verb].format(counted(count, "document")),
         query=query,
         count=count,
-        sample=found[:_NAMED],
-        weight=document_removal.weigh_removal(session, found) if is_removal else None,
+        sample=documents[:_SAMPLE_MAX],
+        weight=document_removal.weigh_removal(session, documents) if is_removal else None,
         forms=FORMS,
-        tags_of_chosen=sorted({tag for one in found for tag in one.tags}),
+        tags_of_chosen=sorted({tag for document in documents for tag in document.tags}),
         tags_known=tags.name_tags(session, visitor.owner),
         offered=enqueue.offered_choices(session) if query.verb == "again" else {},
         back=_list_address(query),
     )
 
 
-def change(request: Request, session: Session) -> Response:
+def apply_change(request: Request, session: Session) -> Response:
     visitor_of(request).require(Power.OPERATE)
-    fields = form_of(request)
-    query = read_known(fields.multi_items(), ChangeQuery)
+    form = form_of(request)
+    query = read_known(form.multi_items(), ChangeQuery)
     ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
     if not ids:
         return _to_list(query, message="nothing-chosen")
@@ -110,13 +119,15 @@ def change(request: Request, session: Session) -> Response:
     if query.verb == "tag":
         return _tag(session, ids, query)
     if query.verb == "again":
-        options = {name: fields.getlist(name) for name in _OPTIONS if name in fields}
-        requested = [submit_reindex(session, one, options, is_forced=query.anyway) for one in ids]
+        options = {name: form.getlist(name) for name in _OPTIONS if name in form}
+        requested = [submit_reindex(session, document_id, options, is_forced=query.anyway) for document_id in ids]
         is_unchanged = all(one.enqueued.decision is Decision.UNCHANGED for one in requested)
         return _to_list(query, message="all-unchanged" if is_unchanged else "read-again")
-    chosen = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if query.verb == "remove" else ()
-    removed, _ = document_removal.remove_documents(session, chosen)
-    return _to_list(query, done=removed.action_id, refused=len(removed.refused) or None)
+    if query.verb == "remove":
+        documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids))
+        removed, _ = document_removal.remove_documents(session, documents)
+        return _to_list(query, done=removed.action_id, refused=len(removed.refused) or None)
+    raise BadInput(f"documents have no change {query.verb!r}")
 
 
 def _tag(session: Session, ids: Sequence[int], query: ChangeQuery) -> Response:
@@ -138,8 +149,9 @@ def files(request: Request, session: Session) -> Response:
 
 
 def _selector(request: Request, session: Session, query: ChosenQuery) -> DocumentSelector:
-    chosen = replace(query, id=()) if query.scope or not query.id else DocumentsQuery(id=query.id)
-    return selected(session, visitor_of(request), chosen)
+    by_id = query.id and not query.scope
+    chosen = DocumentsQuery(id=query.id) if by_id else replace(query, id=())
+    return document_selector(session, visitor_of(request), chosen)
 
 
 def _refuse_too_many(verb: str, count: int) -> None:
@@ -159,7 +171,7 @@ def _to_list(query: ChosenQuery, **message: object) -> Response:
 
 
 routes = [
-    page("/documents/change", ask),
-    page("/documents/change", change, methods=["POST"]),
+    page("/documents/change", confirm_change),
+    page("/documents/change", apply_change, methods=["POST"]),
     page("/documents.zip", files),
 ]

@@ -16,7 +16,7 @@ from worker_service.services.page_layouts import tables_of, tables_with_all_rows
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.documents import page_image_response, requested_document
-from worker_service.web.streaming import WORKBOOK, stream_written
+from worker_service.web.streaming import WORKBOOK, stream_made_file
 from worker_service.web.views import in_rendering_thread, page
 
 
@@ -33,11 +33,9 @@ def image(request: Request) -> Response:
 
 
 async def thumbnail(request: Request) -> Response:
-    """Draw the first page. `?of=` names its generation, so that browsers can cache it."""
+    """Return the first page, stored or drawn. Its URL names the generation (`?of=`), so that browsers can cache it."""
     stored = await run_in_threadpool(_stored_thumbnail, request)
-    if stored is not None:
-        return stored
-    return await _first_page(request)
+    return await _draw_thumbnail(request) if stored is None else stored
 
 
 def _stored_thumbnail(request: Request) -> Response | None:
@@ -50,7 +48,7 @@ def _stored_thumbnail(request: Request) -> Response | None:
 
 
 @in_rendering_thread
-def _first_page(request: Request) -> Response:
+def _draw_thumbnail(request: Request) -> Response:
     with session_of(request) as session:
         return page_image_response(request, session, request.path_params["document_id"], 1, WIDTHS[0])
 
@@ -64,7 +62,7 @@ def file(request: Request, session: Session) -> Response:
                 remedy = "read the document again, even if nothing has changed"
                 raise exports.FileGone(f"{one.name} is no longer in the workspace", remedy)
             if "open" in request.query_params and document.kind == "pdf" and one.role in ("original", "pdf"):
-                # Browsers show it in a viewer of their own, and nothing else under this type (nosniff).
+                # A browser opens this type in its PDF viewer and never as a page of this site (nosniff).
                 return FileResponse(path, media_type="application/pdf")
             # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
             return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
@@ -75,20 +73,20 @@ def workbook(request: Request, session: Session) -> Response:
     document = requested_document(session, request)
     tables = tables_of(session, document.id)
     name = f"document-{document.id}-tables.xlsx"
-    return stream_written(lambda file: write_tables(file, tables), WORKBOOK, file_name=name)
+    return stream_made_file(lambda file: write_tables(file, tables), WORKBOOK, file_name=name)
 
 
 def table(request: Request, session: Session) -> Response:
     number, position = request.path_params["number"], request.path_params["table"]
     document = requested_document(session, request)
-    on_page = tables_of(session, document.id, pages=str(number))
-    chosen = next((one for one in on_page if one.number == position), None)
+    tables_on_page = tables_of(session, document.id, pages=str(number))
+    chosen = next((one for one in tables_on_page if one.number == position), None)
     if chosen is None:
         raise exports.NotExported(f"page {number} has no table {position}")
     parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
     whole, rows = next(tables_with_all_rows(one for one in parts if one.sheet == chosen.sheet))
     name = f"document-{document.id}-{whole.name}.csv"
-    return stream_written(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
+    return stream_made_file(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
 
 
 routes = [

@@ -22,8 +22,8 @@ from worker_service.services.parse import read_document_order
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
-from worker_service.web.resources.documents import DocumentsQuery, list_documents, selected
-from worker_service.web.streaming import WORKBOOK, stream_lines, stream_written
+from worker_service.web.resources.documents import DocumentsQuery, document_selector, list_documents
+from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page, render
 from worker_service.web.views.forms import same_page
 from worker_service.web.views.template_filters import capitalised
@@ -69,25 +69,27 @@ def documents_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), DocumentsPageQuery)
     if query.q.strip():
         return RedirectResponse(f"/search?{request.url.query}", 303)
-    listed = list_documents(session, visitor, query)
-    selector = selected(session, visitor, query)
-    totals = session.library.totals(selector)
+    listing = list_documents(session, visitor, query)
+    totals = session.library.totals(document_selector(session, visitor, query))
+    has_any = bool(totals.documents)
+    if not has_any:
+        has_any = bool(session.library.documents(visitor.limit_selector(DocumentSelector()), most=1))
     return render(
         request,
         "documents.html",
         title="Documents",
         query=query,
-        listed=listed,
+        listing=listing,
         totals=totals,
-        has_any=bool(totals.documents or session.library.documents(visitor.limit_selector(DocumentSelector()), most=1)),
+        has_any=has_any,
         chips=_chips(request, session, visitor, query),
         dates=_dates(request, query),
-        orders=[(label, word == query.sort, _sorted(request, word)) for word, label in ORDERS.items()],
+        orders=[(label, word == query.sort, _sort_link(request, word)) for word, label in ORDERS.items()],
         order=ORDERS.get(query.sort, "Sorted"),
         columns={column: _header(request, query.sort, column) for column in ("name", "state", "pages", "date")},
         views={view: same_page(request, view=None if view == "grid" else view) for view in ("grid", "table")},
         first=same_page(request, before=None) if query.before else "",
-        next=same_page(request, before=listed.next) if listed.next else "",
+        next=same_page(request, before=listing.next) if listing.next else "",
         state_words=state_words,
         why_failed=why_failed,
         explain_failure=explain_failure,
@@ -115,57 +117,54 @@ def why_failed(document: Document) -> str:
     return f"{explanation.happened} {explanation.advice or document.error_remedy or ''}".strip()
 
 
-def filters_of(request: Request, *without: str) -> list[tuple[str, str]]:
-    known = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before", *without}
+def filters_of(request: Request) -> list[tuple[str, str]]:
+    known = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before"}
     return [(name, word) for name, word in request.query_params.multi_items() if name in known and word]
 
 
 def _chips(request: Request, session: Session, visitor: Visitor, query: DocumentsPageQuery) -> Iterator[FilterChip]:
-    def chip(name: str, parameter: str, chosen: str, choices: Mapping[str, object]) -> FilterChip:
-        def address(value: object) -> str:
-            return same_page(request, **{parameter: value}, before=None)
-
-        return FilterChip(
-            name, chosen, address(None), [(word, None, address(value)) for word, value in choices.items()]
-        )
-
-    def words(labels: Mapping[str, str], chosen: Sequence[str]) -> str:
-        return ", ".join(labels.get(one, one) for one in chosen)
-
-    if visitor.owner is None and (owners := owners_of(session, visitor)):
-        yield chip("Owner", "owner", ", ".join(query.owner), {one: one for one in owners})
-    yield chip("State", "status", words(STATES, query.status), {label: word for word, label in STATES.items()})
-    found = newest_batches(session, visitor.owner, most=_BATCHES_OFFERED)
-    if batches := {str(one.id): capitalised(one.title) for one in found}:
-        chosen = [] if query.batch is None else [str(query.batch)]
-        yield chip("Batch", "batch", words(batches, chosen), {label: number for number, label in batches.items()})
+    owners = owners_of(session, visitor) if visitor.owner is None else ()
+    if owners:
+        yield _chip(request, "Owner", "owner", query.owner, {owner: owner for owner in owners})
+    yield _chip(request, "State", "status", query.status, STATES)
+    batches = newest_batches(session, visitor.owner, most=_BATCHES_OFFERED)
+    if batches:
+        titles = {str(batch.id): capitalised(batch.title) for batch in batches}
+        yield _chip(request, "Batch", "batch", [] if query.batch is None else [str(query.batch)], titles)
+    tag_chip = _chip(request, "Tag", "tag", query.tag, {})
     # Another tag is added to the chosen ones.
-    others = {one: [*query.tag, one] for one in tags.name_tags(session, visitor.owner) if one not in query.tag}
-    tag_chip = chip("Tag", "tag", ", ".join(query.tag), others)
-    yield replace(tag_chip, options=[*tag_chip.options, ("Tags and their actions…", None, "/tags")])
-    yield chip("Kind", "kind", words(KINDS, query.kind), {label: word for word, label in KINDS.items()})
+    others = [tag for tag in tags.name_tags(session, visitor.owner) if tag not in query.tag]
+    options = [(tag, None, same_page(request, tag=[*query.tag, tag], before=None)) for tag in others]
+    yield replace(tag_chip, options=[*options, ("Tags and their actions…", None, "/tags")])
+    yield _chip(request, "Kind", "kind", query.kind, KINDS)
+
+
+def _chip(request: Request, name: str, parameter: str, chosen: Sequence[str], labels: Mapping[str, str]) -> FilterChip:
+    options = [(label, None, same_page(request, **{parameter: value}, before=None)) for value, label in labels.items()]
+    words = ", ".join(labels.get(value, value) for value in chosen)
+    return FilterChip(name, words, same_page(request, **{parameter: None}, before=None), options)
 
 
 def _dates(request: Request, query: DocumentsPageQuery) -> FilterChip:
-    def address(since: str | None) -> str:
+    def link(since: str | None) -> str:
         return same_page(request, since=since, until=None, before=None)
 
     chosen = PERIODS.get(query.since or "", f"since {query.since}" if query.since else "")
     if query.until:
         chosen = f"{query.since} – {query.until}" if query.since else f"before {query.until}"
-    return FilterChip("Date", chosen, address(None), [(label, None, address(word)) for word, label in PERIODS.items()])
+    return FilterChip("Date", chosen, link(None), [(label, None, link(period)) for period, label in PERIODS.items()])
 
 
-def _sorted(request: Request, order: str) -> str:
+def _sort_link(request: Request, order: str) -> str:
     return same_page(request, sort=None if order == "date" else order, before=None)
 
 
 def _header(request: Request, sorted_by: str, column: str) -> SortHeader:
     is_sorted = sorted_by.removeprefix("-") == column
     direction = "descending" if read_document_order(sorted_by).is_descending else "ascending"
-    label = {"date": "Added"}.get(column, capitalised(column))
-    other = f"-{column}" if sorted_by == column else column
-    return SortHeader(label, _sorted(request, other), direction if is_sorted else "")
+    label = "Added" if column == "date" else capitalised(column)
+    next_order = f"-{column}" if sorted_by == column else column
+    return SortHeader(label, _sort_link(request, next_order), direction if is_sorted else "")
 
 
 def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
@@ -182,13 +181,13 @@ def list_csv(request: Request) -> Response:
 @in_rendering_thread
 def list_workbook(request: Request) -> Response:
     rows = _rows(request)
-    return stream_written(lambda file: write_list(file, rows), WORKBOOK, file_name="documents.xlsx")
+    return stream_made_file(lambda file: write_list(file, rows), WORKBOOK, file_name="documents.xlsx")
 
 
 def _rows(request: Request) -> Iterator[tuple[object, ...]]:
     query = read_known(request.query_params.multi_items(), DocumentsQuery)
     with session_of(request) as session:
-        selector = selected(session, visitor_of(request), query)
+        selector = document_selector(session, visitor_of(request), query)
 
     def rows() -> Iterator[tuple[object, ...]]:
         with session_of(request) as session:

@@ -26,14 +26,14 @@ class FailuresPageQuery(Struct, frozen=True):
 
 def failures_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FailuresPageQuery)
-    found = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
+    listing = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
     reasons = count_failures(session, visitor.owner)
     chosen = next((one for one in reasons if one.code == query.error), None)
     return render(
         request,
         "failures.html",
         title="Failures",
-        failures=found.items,
+        failures=listing.items,
         total=sum(one.count for one in reasons),
         reason_options=[
             (one.happened or one.code or "No message", one.count, same_page(request, error=one.code, before=None))
@@ -41,7 +41,7 @@ def failures_page(request: Request, session: Session) -> Response:
         ],
         chosen=chosen,
         back=same_page(request),
-        older=same_page(request, before=found.next) if found.next else "",
+        older=same_page(request, before=listing.next) if listing.next else "",
     )
 
 
@@ -59,7 +59,7 @@ def retry(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
     visitor.require(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
-    # Many at once only with the same cause, which the user has removed.
+    # All at once only with one error code, whose cause the user has removed.
     code = form.get("error") or None
     changed = retry_failures(session, visitor.owner, job_ids=None if "all" in form and code else ids, code=code)
     return redirect_after(safe_path(form.get("back")), changed)

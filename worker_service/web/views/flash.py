@@ -53,6 +53,7 @@ _SENTENCES = {
     "fetching": "The file will be fetched again, then read.",
 }
 
+# What was done to a token or a schedule, and to a batch, by verb.
 _DONE_TO_SUBJECT = {
     "make_token": "created",
     "remove_token": "removed",
@@ -83,8 +84,9 @@ class FlashQuery(Struct, frozen=True):
 
 
 def redirect(path: str, **parameters: object) -> Response:
-    given = {name: value for name, value in parameters.items() if value not in (None, "")}
-    return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{urlencode(given)}" if given else path, 303)
+    query = urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
+    separator = "&" if "?" in path else "?"
+    return RedirectResponse(f"{path}{separator}{query}" if query else path, 303)
 
 
 def redirect_after(path: str, changed: Changed) -> Response:

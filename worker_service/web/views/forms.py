@@ -21,6 +21,7 @@ def parse_number(text: str, label: str) -> int:
 def same_page(request: Request, **changes: object) -> str:
     """Return this page's URL with some parameters changed: None removes one, a list repeats it."""
     dropped = {*changes, *FlashQuery.__struct_fields__}
-    kept = [(name, word) for name, word in request.query_params.multi_items() if word and name not in dropped]
-    words = urlencode([*kept, *((name, word) for name, word in changes.items() if word is not None)], doseq=True)
-    return f"{request.url.path}?{words}" if words else request.url.path
+    kept = [(name, value) for name, value in request.query_params.multi_items() if value and name not in dropped]
+    changed = [(name, value) for name, value in changes.items() if value is not None]
+    query = urlencode([*kept, *changed], doseq=True)
+    return f"{request.url.path}?{query}" if query else request.url.path

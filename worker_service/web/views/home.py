@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -66,20 +66,21 @@ def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
     shown = [_batch_now(session, one) for one in batches]
     reading = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     ids = tuple(one.batch.id for one in batches)
-    inside = {*session.library.document_ids(DocumentSelector(statuses=reading.statuses, batch_ids=ids))} if ids else ()
-    found = session.library.documents(reading, most=_READING_MAX + len(inside))
-    documents = list(islice((one for one in found if one.id not in inside), _READING_MAX - len(shown)))
+    in_batches = set(session.library.document_ids(replace(reading, batch_ids=ids))) if ids else set()
+    newest = session.library.documents(reading, most=_READING_MAX + len(in_batches))
+    documents = [one for one in newest if one.id not in in_batches][: _READING_MAX - len(shown)]
     progress = reading_progress(session, documents)
     return shown + [ReadingNow(one.name, f"/documents/{one.id}", one, progress[one.id]) for one in documents]
 
 
-def _batch_now(session: Session, found: BatchDetails) -> ReadingNow:
-    batch = found.batch
-    pictured: Sequence[Document] = ()
-    if found.progress.files <= _FILES_PICTURED_MAX:
-        pictured = session.library.documents(DocumentSelector(batch_ids=(batch.id,), is_readable=True), most=1)
+def _batch_now(session: Session, details: BatchDetails) -> ReadingNow:
+    batch = details.batch
+    read: Sequence[Document] = ()
+    # Finding a document takes long in a large batch.
+    if details.progress.files <= _FILES_PICTURED_MAX:
+        read = session.library.documents(DocumentSelector(batch_ids=(batch.id,), is_readable=True), most=1)
     name = batch.name or batch.title
-    return ReadingNow(name, f"/batches/{batch.id}", next(iter(pictured), None), batch_progress(found))
+    return ReadingNow(name, f"/batches/{batch.id}", next(iter(read), None), batch_progress(details))
 
 
 routes = [page("/", home)]

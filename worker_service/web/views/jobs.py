@@ -42,7 +42,7 @@ from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
 
 _LOG_LINES_MAX = 400
-_URGENCY = {one: at for at, one in enumerate(("failed", "running", "pending", "backoff", "waiting", "stopped"))}
+_URGENT_FIRST = ("failed", "running", "pending", "backoff", "waiting", "stopped")
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
 _CONSEQUENCES = {
     "cancel": "Pending jobs are cancelled at once; running jobs are asked to stop. Undo retries them.",
@@ -60,7 +60,7 @@ class JobRow(Struct, frozen=True):
 
 
 class JobGroup(Struct, frozen=True):
-    """The jobs of a document on this page, or one job of none."""
+    """The jobs of a document on this page, or one job without a document."""
 
     rows: Sequence[JobRow]
     document: Document | None = None
@@ -72,7 +72,8 @@ class JobGroup(Struct, frozen=True):
     @property
     def state(self) -> str:
         """The most urgent state."""
-        return min((row.state for row in self.rows), key=lambda one: _URGENCY.get(one, len(_URGENCY)))
+        states = {row.state for row in self.rows}
+        return next((state for state in _URGENT_FIRST if state in states), self.rows[0].state)
 
     @property
     def states(self) -> str:
@@ -81,19 +82,25 @@ class JobGroup(Struct, frozen=True):
 
 
 class Filters(Struct, frozen=True):
+    """Filters of the list as (parameter, value), in the URL or in a form."""
+
     pairs: Sequence[tuple[str, str]]
 
     @classmethod
     def read(cls, form: ImmutableMultiDict[str, str]) -> Filters:
-        """Split the ids of a ticked document, which are one value of the form."""
-        known = [(name, word) for name, word in form.multi_items() if name in JobFilters.__struct_fields__ and word]
-        return cls([(name, one) for name, word in known for one in (word.split(",") if name == "id" else [word])])
+        """Keep the known parameters. The ids of a ticked document are one value of the form, so split it."""
+        pairs: list[tuple[str, str]] = []
+        for name, value in form.multi_items():
+            if name in JobFilters.__struct_fields__ and value:
+                pairs += [(name, one) for one in (value.split(",") if name == "id" else [value])]
+        return cls(pairs)
 
     def get(self, name: str) -> str:
-        return next((word for known, word in self.pairs if known == name), "")
+        return next((value for known, value in self.pairs if known == name), "")
 
     def values(self, name: str) -> list[str]:
-        return [part.strip() for known, word in self.pairs if known == name for part in word.split(",") if part.strip()]
+        joined = ",".join(value for known, value in self.pairs if known == name)
+        return [value.strip() for value in joined.split(",") if value.strip()]
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
@@ -103,14 +110,16 @@ class Filters(Struct, frozen=True):
         return any(name != "status" for name, _ in self.pairs)
 
     def in_scope(self, scope: str | None) -> Filters:
+        """Return the filters of a change: "all" ignores the ticks, "ticked" all but them."""
         if scope == "all":
             kept = Filters([(name, word) for name, word in self.pairs if name != "id"])
-            # Without filters every job is meant, and a selector must not be empty.
+            # Without filters, name all statuses: a change refuses an empty selector.
             return kept or Filters([("status", ",".join(Status))])
         ticked = Filters([(name, word) for name, word in self.pairs if name == "id"])
         return ticked if ticked or scope == "ticked" else self
 
     def arguments(self) -> list[str]:
+        """Return the filters as arguments of `pagemill ls`."""
         ids = [word for name, word in self.pairs if name == "id"]
         flags = [(f"--{name.replace('_', '-')}", word) for name, word in self.pairs if name != "id"]
         return [*(part for flag in flags for part in flag), *ids]
@@ -122,40 +131,40 @@ class Filters(Struct, frozen=True):
 def jobs_page(request: Request, session: Session) -> Response:
     visitor, filters = visitor_of(request), Filters.read(request.query_params)
     query = read_known(request.query_params.multi_items(), JobsQuery)
-    found = resource.list_jobs(session, visitor, query)
-    is_counted = visitor.owner is None and not filters.has_more_than_status
-    counts = session.overview.count_by_status() if is_counted else {}
-    is_complete = query.before is None and found.next is None
+    listing = resource.list_jobs(session, visitor, query)
+    sees_all = visitor.owner is None
+    counts = session.overview.count_by_status() if sees_all and not filters.has_more_than_status else {}
+    is_complete = query.before is None and listing.next is None
     return render(
         request,
         "jobs.html",
         title="Jobs",
         filters=filters,
         tabs=_tabs(request, filters, counts),
-        groups=_groups(session, found.items),
-        next=found.next,
+        groups=_groups(session, listing.items),
+        next=listing.next,
         newest=same_page(request, before=None) if query.before else "",
-        older=same_page(request, before=found.next) if found.next else "",
-        is_partial=found.is_partial,
-        matching=len(found.items) if is_complete else _count(filters, counts),
+        older=same_page(request, before=listing.next) if listing.next else "",
+        is_partial=listing.is_partial,
+        matching=len(listing.items) if is_complete else _count(filters, counts),
         command=command("ls", *filters.arguments()),
-        names={column: session.reading.names(column, "") for column in ("job_type", "owner")}
-        if visitor.owner is None
-        else {},
+        names={column: session.reading.names(column, "") for column in ("job_type", "owner")} if sees_all else {},
     )
 
 
-def _groups(session: Session, found: Sequence[Job]) -> Sequence[JobGroup]:
-    ids = tuple({job.document_id for job in found if job.document_id})
-    known = {one.id: one for one in session.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else {}
-    by_source = _documents_of_sources(session, [job for job in found if job.source_key and not job.document_id])
-    together: dict[tuple[str, int], list[JobRow]] = {}
-    for job in found:
-        document = known.get(job.document_id or 0) or by_source.get((job.owner, job.platform, job.source_key or ""))
-        known |= {document.id: document} if document else {}
-        key = ("document", document.id) if document else ("job", job.id)
-        together.setdefault(key, []).append(_row(job))
-    return [JobGroup(rows, known[number] if kind == "document" else None) for (kind, number), rows in together.items()]
+def _groups(session: Session, jobs: Sequence[Job]) -> Sequence[JobGroup]:
+    """Put the jobs of a document together, where the newest of them is."""
+    ids = tuple({job.document_id for job in jobs if job.document_id})
+    found = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else ()
+    by_id = {document.id: document for document in found}
+    by_source = _documents_of_sources(session, [job for job in jobs if job.source_key and not job.document_id])
+    groups: dict[tuple[str, int], tuple[list[JobRow], Document | None]] = {}
+    for job in jobs:
+        document = by_id.get(job.document_id or 0) or by_source.get((job.owner, job.platform, job.source_key or ""))
+        key = ("job", job.id) if document is None else ("document", document.id)
+        rows, _ = groups.setdefault(key, ([], document))
+        rows.append(_job_row_of(job))
+    return [JobGroup(rows, document) for rows, document in groups.values()]
 
 
 def _documents_of_sources(session: Session, fetches: Sequence[Job]) -> Mapping[tuple[str, str, str], Document]:
@@ -171,7 +180,7 @@ def _documents_of_sources(session: Session, fetches: Sequence[Job]) -> Mapping[t
     return {(one.owner, one.platform, one.source_key): one for one in found}
 
 
-def _row(job: Job) -> JobRow:
+def _job_row_of(job: Job) -> JobRow:
     about = " · ".join(filter(None, [job.job_type, job.owner, job.account or ""]))
     return JobRow(job, state_of(job), about, job.completed_at or job.started_at or job.created_at)
 
@@ -179,15 +188,14 @@ def _row(job: Job) -> JobRow:
 def _tabs(
     request: Request, filters: Filters, counts: Mapping[Status, int]
 ) -> Sequence[tuple[str, str, int | None, bool]]:
+    """Return (label, address, count, whether it is chosen) for each tab."""
     chosen = filters.values("status")
-    every = ("All", same_page(request, status=None, before=None), sum(counts.values()) if counts else None, not chosen)
-    return [
-        every,
-        *(
-            (one.capitalize(), same_page(request, status=one, before=None), counts.get(one), chosen == [one])
-            for one in Status
-        ),
-    ]
+    all_count = sum(counts.values()) if counts else None
+    tabs = [("All", same_page(request, status=None, before=None), all_count, not chosen)]
+    for status in Status:
+        address = same_page(request, status=status, before=None)
+        tabs.append((status.capitalize(), address, counts.get(status), chosen == [status]))
+    return tabs
 
 
 def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
@@ -209,13 +217,15 @@ def preview_change(request: Request, session: Session) -> Response:
     priority = _priority(verb, query.get("priority"))
     selector = _selector(session, visitor, filters)
     plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=LOOK_SECONDS)
-    at_least = f"at least {counted(plan.jobs, 'job')}" if plan.jobs else "all jobs that match"
+    number = counted(plan.jobs, "job")
+    if plan.is_partial:
+        number = f"at least {number}" if plan.jobs else "all jobs that match"
     return render(
         request,
         "change.html",
-        title=f"{VERBS[verb]} {at_least if plan.is_partial else counted(plan.jobs, 'job')}",
+        title=f"{VERBS[verb]} {number}",
         plan=plan,
-        sample=[_row(job) for job in plan.sample],
+        sample=[_job_row_of(job) for job in plan.sample],
         fields=[*filters.pairs, *([("priority", priority)] if priority else [])],
         consequences=_CONSEQUENCES[verb],
         label=VERBS[verb],
@@ -260,15 +270,15 @@ def enqueue(request: Request) -> Response:
     form = {name: form_of(request).get(name, "") for name in _EMPTY_FORM}
     try:
         with session_of(request) as session:
-            made = enqueuing.enqueue(session, _words(visitor_of(request), form), lambda _: b"")
+            enqueued = enqueuing.enqueue(session, _job_fields(visitor_of(request), form), lambda _: b"")
     except (BadInput, BadPayload, Refused, NotAllowed) as error:
         # Show the form again with the user's input.
         return _form_page(request, form, str(error), status_of(error))
-    return redirect(f"/jobs/{made.job_id}", message="existing" if made.existing else "enqueued")
+    return redirect(f"/jobs/{enqueued.job_id}", message="existing" if enqueued.existing else "enqueued")
 
 
-def _words(visitor: Visitor, form: Mapping[str, str]) -> dict[str, object]:
-    words: dict[str, object] = {
+def _job_fields(visitor: Visitor, form: Mapping[str, str]) -> dict[str, object]:
+    fields: dict[str, object] = {
         "job_type": form["job_type"],
         "priority": parse_number(form["priority"] or "5", "priority"),
         "name": form["name"].strip() or None,
@@ -278,16 +288,17 @@ def _words(visitor: Visitor, form: Mapping[str, str]) -> dict[str, object]:
         # Parse it here, because `enqueue` would read a file for `@name`.
         payload = read_json(form["payload"])
         resource.refuse_server_files(visitor, payload)
-        words["payload"] = json.dumps(payload, ensure_ascii=False)
-    return words
+        fields["payload"] = json.dumps(payload, ensure_ascii=False)
+    return fields
 
 
-def _form_page(request: Request, form: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
+def _form_page(request: Request, form: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
     with session_of(request) as session:
-        types = session.reading.names("job_type", "") if visitor_of(request).owner is None else []
-        types = sorted({*types, *session.reading.names("handler", "")})
+        types = {*session.reading.names("handler", "")}
+        if visitor_of(request).owner is None:
+            types |= {*session.reading.names("job_type", "")}
     return render(
-        request, "job_new.html", title="Enqueue a job", form=form, refused=refused, types=types, status=status
+        request, "job_new.html", title="Enqueue a job", form=form, problem=problem, types=sorted(types), status=status
     )
 
 
@@ -304,7 +315,7 @@ class HistoryEntry(Struct, frozen=True):
 def job_page(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
     job = visible_job(session, visitor, request.path_params["job_id"])
-    whole = get_job_details(session, job.id)
+    details = get_job_details(session, job.id)
     return render(
         request,
         "job.html",
@@ -313,10 +324,10 @@ def job_page(request: Request, session: Session) -> Response:
         state=state_of(job),
         progress=progress_in_words(job),
         stops_at=job_advice.stops_at(session, job) if job.status is Status.RUNNING else None,
-        whole=whole,
-        history=_history(whole),
+        details=details,
+        history=_history(details),
         why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
-        told=explain_failure(job) if job.status is Status.FAILED else None,
+        explanation=explain_failure(job) if job.status is Status.FAILED else None,
         log=read_log(session, job.id)[-_LOG_LINES_MAX:],
         log_lines_max=_LOG_LINES_MAX,
         actions=_allowed_actions(job),
@@ -355,16 +366,16 @@ def _allowed_actions(job: Job) -> Sequence[str]:
     return [*cancel, *(["priority", "delete"] if job.status is Status.PENDING else [])]
 
 
-def _history(whole: JobDetails) -> Sequence[HistoryEntry]:
-    job, attempts = whole.job, whole.attempts
+def _history(details: JobDetails) -> Sequence[HistoryEntry]:
+    job, attempts = details.job, details.attempts
     entries = [HistoryEntry(job.created_at, "Created", "created")]
     for attempt in attempts:
         entries += _attempt_entries(attempt)
-    # Otherwise the job ended with its last attempt.
-    ended_alone = not attempts or (
-        job.status is Status.CANCELLED and (job.completed_at or "") > (attempts[-1].ended_at or "")
+    was_cancelled_later = (
+        bool(attempts) and job.status is Status.CANCELLED and (job.completed_at or "") > (attempts[-1].ended_at or "")
     )
-    if job.completed_at is not None and ended_alone:
+    # In other cases the entry of the last attempt tells of the job's end, too.
+    if job.completed_at is not None and (not attempts or was_cancelled_later):
         entries.append(HistoryEntry(job.completed_at, str(job.status).capitalize(), str(job.status)))
     if job.status is Status.PENDING and job.run_at is not None:
         entries.append(HistoryEntry(job.run_at, "May start again" if attempts else "May start", "pending"))

@@ -25,7 +25,7 @@ from worker_service.web.resources.documents import (
     list_documents,
     search_scope,
 )
-from worker_service.web.streaming import WORKBOOK, stream_lines, stream_written
+from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page, render
 
 ROWS = 25
@@ -55,9 +55,9 @@ def keywords(request: Request, session: Session) -> Response:
     terms = query.term_list
     shown = terms[:COLUMNS_MAX]
     query = replace(query, limit=ROWS if shown else 1)
-    found = list_documents(session, visitor_of(request), query, is_readable=True)
-    rows = keyword_counts.count_keywords_in(session, shown, found.items) if shown and found.items else []
-    top = max((count for row in rows for count in row.counts if count), default=0)
+    listing = list_documents(session, visitor_of(request), query, is_readable=True)
+    rows = keyword_counts.count_keywords_in(session, shown, listing.items) if shown and listing.items else []
+    highest = max((count for row in rows for count in row.counts if count), default=0)
     downloads = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
     return render(
         request,
@@ -66,9 +66,9 @@ def keywords(request: Request, session: Session) -> Response:
         query=query,
         terms=shown,
         left_out=len(terms) - len(shown),
-        rows=[(row, [(count, _shade(count, top)) for count in row.counts]) for row in rows],
-        has_documents=bool(found.items),
-        next=found.next if shown else None,
+        rows=[(row, [(count, _shade(count, highest)) for count in row.counts]) for row in rows],
+        has_documents=bool(listing.items),
+        next=listing.next if shown else None,
         address=urlencode(downloads),
     )
 
@@ -83,7 +83,7 @@ def counts_csv(request: Request) -> Response:
 @in_rendering_thread
 def counts_workbook(request: Request) -> Response:
     terms, portions = _all_counts(request)
-    return stream_written(lambda file: write_workbook(file, terms, portions), WORKBOOK, file_name="keywords.xlsx")
+    return stream_made_file(lambda file: write_workbook(file, terms, portions), WORKBOOK, file_name="keywords.xlsx")
 
 
 def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]:
@@ -96,11 +96,11 @@ def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[KeywordPart]]
     return query.term_list, count_keywords(request, query.term_list, scope) if scope else iter(())
 
 
-def _shade(count: int | None, top: int) -> int:
-    """Return the heat-map class, relative to the highest count on the page."""
+def _shade(count: int | None, highest: int) -> int:
+    """Return the heat-map class, 0 to `_SHADES`, relative to the highest count on the page."""
     if not count:
         return 0
-    return max(1, round(_SHADES * math.sqrt(count / top)))
+    return max(1, round(_SHADES * math.sqrt(count / highest)))
 
 
 routes = [

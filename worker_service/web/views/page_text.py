@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -42,11 +42,12 @@ class TextBlock(Struct, frozen=True):
 
 
 def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]) -> list[Mark]:
+    """Return a mark for each character."""
     marks = [Mark()] * len(text)
     for begin, end in doubtful:
         marks[begin:end] = [Mark(0, True)] * len(marks[begin:end])
     for number, (begin, end) in enumerate(hits, 1):
-        marks[begin:end] = [Mark(number, one.is_doubtful) for one in marks[begin:end]]
+        marks[begin:end] = [Mark(number, mark.is_doubtful) for mark in marks[begin:end]]
     return marks
 
 
@@ -57,6 +58,7 @@ def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlo
         rows = page.tables.get(block.begin) if block.role is Role.TABLE else None
         if rows:
             yield TextBlock(role, rows=marked_cells(rows, page.text_of(block), marks[block.begin :]))
+            # Each row is a line. Lines after the rows become a paragraph.
             lines = page.text_of(block).splitlines(keepends=True)
             block = replace(block, begin=block.begin + sum(map(len, lines[: len(rows)])), role=Role.PARAGRAPH)
             role = block.role.value
@@ -66,46 +68,47 @@ def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlo
 
 def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]) -> list[list[SheetCell]]:
     """Each row is a line of the text, whose tabs separate the cells."""
-    made: list[list[SheetCell]] = []
-    lines, at = text.splitlines(keepends=True), 0
-    for number, row in enumerate(rows):
-        found, column = list[tuple[int, int]](), 0
-        line = lines[number] if number < len(lines) else ""
-        for character, mark in zip(line, marks[at : at + len(line)], strict=False):
+    cells: list[list[SheetCell]] = []
+    lines, begin = text.splitlines(keepends=True), 0
+    for row, line in zip_longest(rows, lines[: len(rows)], fillvalue=""):
+        matches: list[list[int]] = [[] for _ in row]
+        column = 0
+        for character, mark in zip(line, marks[begin : begin + len(line)], strict=False):
             column += character == "\t"
-            if mark.match:
-                found.append((column, mark.match))
-        at += len(line)
-        made.append(
-            [SheetCell(value, [match for column, match in found if column == place]) for place, value in enumerate(row)]
-        )
-    return made
+            if mark.match and column < len(row):
+                matches[column].append(mark.match)
+        begin += len(line)
+        cells.append([SheetCell(value, found) for value, found in zip(row, matches, strict=True)])
+    return cells
 
 
 def _runs(page: StructuredPage, block: Block, marks: Sequence[Mark]) -> list[TextRun]:
     keeps_lines = block.role is Role.CODE
     text = page.text[block.begin : block.end].strip("\r\n") if keeps_lines else page.text_of(block)
     begin = page.text.find(text, block.begin)
-    shown = zip(text, marks[begin : begin + len(text)], strict=True) if keeps_lines else _flowing(text, marks[begin:])
-    return [TextRun("".join(one for one, _ in some), *mark) for mark, some in groupby(shown, lambda one: one[1])]
+    shown = zip(text, marks[begin : begin + len(text)], strict=True) if keeps_lines else _flow(text, marks[begin:])
+    return [
+        TextRun("".join(character for character, _ in run), mark.match, mark.is_doubtful)
+        for mark, run in groupby(shown, lambda pair: pair[1])
+    ]
 
 
-def _flowing(text: str, marks: Sequence[Mark]) -> Iterator[tuple[str, Mark]]:
+def _flow(text: str, marks: Sequence[Mark]) -> Iterator[tuple[str, Mark]]:
     """Yield the characters as one line, rejoining words that a line's end divides."""
     dropped = set[int]()
-    for found in DIVIDED_WORD.finditer(text):
-        # A hyphen before a capital belongs to the word.
-        belongs = text[found.end() : found.end() + 1].isupper()
-        dropped.update(range(found.start() + belongs, found.end()))
-    waiting: tuple[str, Mark] | None = None
-    is_begun = False
-    for at, character in enumerate(text):
-        if at in dropped or character == "\u00ad":
+    for hyphen in DIVIDED_WORD.finditer(text):
+        # "risk-" and "free" become "riskfree", but "Anglo-" and "American" keep the hyphen, because of the capital.
+        keeps_hyphen = text[hyphen.end() : hyphen.end() + 1].isupper()
+        dropped.update(range(hyphen.start() + (1 if keeps_hyphen else 0), hyphen.end()))
+    space: tuple[str, Mark] | None = None
+    has_begun = False
+    for index, character in enumerate(text):
+        if index in dropped or character == "\N{SOFT HYPHEN}":
             continue
         if character.isspace():
-            waiting = waiting or (" ", marks[at])
+            space = space or (" ", marks[index])
             continue
-        if waiting is not None and is_begun:
-            yield waiting
-        waiting, is_begun = None, True
-        yield character, marks[at]
+        if space is not None and has_begun:
+            yield space
+        space, has_begun = None, True
+        yield character, marks[index]

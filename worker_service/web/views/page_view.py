@@ -23,8 +23,8 @@ _BOXES_MAX = 8000
 _PATIENCE_SECONDS = 3.0
 """The text is shown without positions if the renderer takes longer."""
 
-_NEAR = 2
-"""Pages before and after, which show what repeats on every page."""
+_PAGES_AROUND = 2
+"""Pages before and after, in which headers and footers repeat."""
 
 
 class WordBox(Struct, frozen=True):
@@ -59,8 +59,10 @@ class PageView(Struct, frozen=True):
 def page_view(
     session: Session, document_id: int, number: int, renderer: PageRenderer, *, query: str = ""
 ) -> PageView | None:
-    """Return None if the page has no readable text. Text layers have no positions before the page is rendered."""
-    near = session.library.page_texts(document_id, max(1, number - _NEAR), number + _NEAR, with_layout=True)
+    """Return None if the page has no readable text."""
+    near = session.library.page_texts(
+        document_id, max(1, number - _PAGES_AROUND), number + _PAGES_AROUND, with_layout=True
+    )
     for page, structured in zip(near, structure_of(iter(near)), strict=True):
         if page.number == number:
             hits = _find_hits(session, document_id, number, query) if query else []
@@ -79,24 +81,27 @@ def _page_view(
     layout, text = json.loads(page.layout or "{}"), page.text or ""
     words = [word for line in layout.get("lines", ()) for word in line]
     doubtful: list[TextRange] = []
-    boxes: list[WordBox] | None = []
+    boxes: list[WordBox] = []
+    lacks_boxes = False
     if words:
-        places = list(_locate_words(text, words))
-        doubtful = [where for word, where in places if word[4] < DOUBTFUL]
-        boxes = [
-            box
-            for word, where in places
-            if (box := _box(word, where, hits)).match or (word[4] < DOUBTFUL and word[-1].strip())
-        ]
+        for word, place in _locate_words(text, words):
+            x0, y0, x1, y1, confidence, *_, word_text = word
+            is_doubtful = confidence < DOUBTFUL
+            box = _box((x0, y0, x1, y1), place, hits)
+            if is_doubtful:
+                doubtful.append(place)
+            if box.match or (is_doubtful and word_text.strip()):
+                boxes.append(box)
     elif hits and "blocks" in layout:
-        boxes = _hit_boxes(session, renderer, document_id, page, layout, hits)
+        hit_boxes = _hit_boxes(session, renderer, document_id, page, layout, hits)
+        boxes, lacks_boxes = hit_boxes or [], hit_boxes is None
     size, marks = layout.get("size"), marks_of(text, doubtful, hits)
     return PageView(
         number=page.number,
         method=page.method,
         confidence=page.confidence,
         blocks=list(text_blocks(structured, marks)),
-        boxes=(boxes or [])[:_BOXES_MAX],
+        boxes=boxes[:_BOXES_MAX],
         size=(size[0], size[1]) if size else None,
         hits=len(hits),
         sheet=layout.get("sheet", ""),
@@ -106,7 +111,7 @@ def _page_view(
         doubtful=len(doubtful),
         note=_note(page, layout),
         markdown=page_markdown(structured),
-        lacks_boxes=boxes is None,
+        lacks_boxes=lacks_boxes,
     )
 
 
@@ -120,22 +125,24 @@ def _find_hits(session: Session, document_id: int, number: int, query: str) -> S
         return []
 
 
-def _match_of(where: TextRange, hits: Sequence[TextRange]) -> int:
+def _match_of(place: TextRange, hits: Sequence[TextRange]) -> int:
     """Return the number from 1 of the match that overlaps the range; 0 if there is none."""
-    return next((at for at, (begin, end) in enumerate(hits, 1) if begin < where[1] and where[0] < end), 0)
+    begin, end = place
+    overlaps = (number for number, (hit_begin, hit_end) in enumerate(hits, 1) if hit_begin < end and begin < hit_end)
+    return next(overlaps, 0)
 
 
 # ── Words and their positions ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRange]]:
-    """Yield each word (x0, y0, x1, y1, …, text) with its range; both are in the same order."""
-    at = 0
+    """Yield each word (x0, y0, x1, y1, confidence, …, text) with its range; text and words have one order."""
+    reached = 0
     for word in words:
-        found = text.find(word[-1], at)
-        if found >= 0:
-            at = found + len(word[-1])
-            yield word, (found, at)
+        begin = text.find(word[-1], reached)
+        if begin >= 0:
+            reached = begin + len(word[-1])
+            yield word, (begin, reached)
 
 
 def _locate_in_areas(
@@ -145,19 +152,22 @@ def _locate_in_areas(
 
     Only within an area do the orders of words and text agree.
     """
-    reached = [area[4] for area in areas]
+    reached = [begin for _, _, _, _, begin, _ in areas]
     for word in words:
-        x, y = (word[0] + word[2]) / 2, (word[1] + word[3]) / 2
+        left, top, right, bottom, word_text = word
+        x, y = (left + right) / 2, (top + bottom) / 2
         for number, (x0, y0, x1, y1, _, end) in enumerate(areas):
-            if x0 <= x <= x1 and y0 <= y <= y1 and (found := text.find(word[-1], reached[number], end)) >= 0:
-                reached[number] = found + len(word[-1])
-                yield word, (found, reached[number])
+            is_inside = x0 <= x <= x1 and y0 <= y <= y1
+            begin = text.find(word_text, reached[number], end) if is_inside else -1
+            if begin >= 0:
+                reached[number] = begin + len(word_text)
+                yield word, (begin, reached[number])
                 break
 
 
-def _box(corners: Any, where: TextRange, hits: Sequence[TextRange]) -> WordBox:
-    x0, y0, x1, y1 = corners[:4]
-    return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), _match_of(where, hits))
+def _box(corners: Any, place: TextRange, hits: Sequence[TextRange]) -> WordBox:
+    x0, y0, x1, y1 = corners
+    return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), _match_of(place, hits))
 
 
 def _hit_boxes(
@@ -168,26 +178,30 @@ def _hit_boxes(
     layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return None before the page is rendered: the box of a whole paragraph would mark words that are no matches."""
+    """Return None before the page is rendered, which tells where each word of a text layer is.
+
+    Until then only paragraphs have boxes, which would mark words that are no matches.
+    """
     try:
-        drawn = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
+        image = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
     except NoPageImage:
         return None
-    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
+    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in image.words]
     areas = [
-        *(one[:6] for one in layout["blocks"]),
-        *([*one["box"], one["begin"], one["end"]] for one in layout.get("tables", ())),
+        *(block[:6] for block in layout["blocks"]),
+        *([*table["box"], table["begin"], table["end"]] for table in layout.get("tables", ())),
     ]
-    placed = _locate_in_areas(page.text or "", words, areas)
-    return [box for corners, where in placed if (box := _box(corners, where, hits)).match]
+    located = _locate_in_areas(page.text or "", words, areas)
+    boxes = [_box(word[:4], place, hits) for word, place in located]
+    return [box for box in boxes if box.match]
 
 
 def _note(page: PageResult, layout: Any) -> str:
     notes = ["A part of this page is damaged or could not be read."] if page.method == "partial" else []
     if unread := layout.get("unread"):
-        how = f"{unread['install']}, then read" if unread["install"] else "Read"
-        letters = unread["script"].replace("_", " ")
-        notes.append(f"It seems to be in {letters} letters. {how} it again in {unread['language']}.")
+        script = unread["script"].replace("_", " ")
+        read = f"{unread['install']}, then read" if unread["install"] else "Read"
+        notes.append(f"It seems to be in {script} letters. {read} it again in {unread['language']}.")
     elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
         notes.append("Recognised with little confidence: compare the text with the image.")
     return " ".join(notes)

@@ -40,19 +40,20 @@ _READING_MAX = 20
 _WAITING_MAX = 10
 _STEPS_MAX = 40
 _COUNTED_MAX = 1001
+"""One more than the largest number that is shown exactly."""
 _RATES_MAX = 4
 SPANS = ((24, "24 hours"), (24 * 7, "7 days"))
 
-_STEPS = {
+_STEP_TITLES = {
     "download": "Fetch the file", "ingest": "Count pages", "ocr_pages": "Read pages", "extract_rows": "Read rows",
     "assemble": "Put together", "crawl": "Look for files", "adopt": "Take over the text", "notify": "Send a message",
 }  # fmt: skip
-_WORK = {
+_WORK_TITLES = {
     "download": "Fetching files", "ingest": "Counting pages", "ocr_pages": "Reading scans",
     "extract_rows": "Reading rows", "assemble": "Putting together",
     "crawl": "Looking for files", "notify": "Sending messages",
 }  # fmt: skip
-_OF_DOCUMENTS = ("ingest", "ocr_pages", "extract_rows", "assemble")
+_READING_TYPES = ("ingest", "ocr_pages", "extract_rows", "assemble")
 _WAITS = {"waiting": "Waiting for other steps", "backoff": "Trying again later", "stopped": "Batch is stopped"}
 
 
@@ -78,14 +79,14 @@ class QueueRow(Struct, frozen=True):
     document: Document | None
     progress: ReadingProgress | None
     steps: Sequence[Step] = ()
-    steps_left_out: bool = False
+    has_more_steps: bool = False
 
 
 class RateTile(Struct, frozen=True):
     title: str
     number: str
     unit: str
-    each: str
+    details: str
     line: Markup
 
 
@@ -94,24 +95,22 @@ def queue(request: Request, session: Session) -> Response:
     hours = query.hours if query.hours in dict(SPANS) else SPANS[0][0]
     sees_all = visitor.owner is None
     overview = Overview(session) if sees_all else None
-    reading = _reading(session, visitor)
+    reading = _rows_being_read(session, visitor)
     waiting = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
     pauses = list_pauses(session, visitor)
-    own = [one for one in pauses if one.scope == "all" or (one.scope == "owner" and one.name == visitor.owner)]
-    counts = {
-        one: session.library.count(one, owner=visitor.owner) for one in (IndexStatus.INDEXING, IndexStatus.QUEUED)
-    }
+    being_read_total = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
+    waiting_total = session.library.count(IndexStatus.QUEUED, owner=visitor.owner)
     return render(
         request,
         "queue.html",
         title="Queue",
-        headline=_headline(counts[IndexStatus.INDEXING], counts[IndexStatus.QUEUED]),
+        headline=_headline(being_read_total, waiting_total),
         reading=reading,
         waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting)],
-        waiting_total=counts[IndexStatus.QUEUED],
+        waiting_total=waiting_total,
         other=_other_work(session, visitor),
         pauses=pauses,
-        own_pause=_pause_of(own),
+        own_pause=_pause_of(visitor, pauses),
         rests=session.overview.source_rests() if sees_all else (),
         worker=None if overview is None else _only_worker(overview),
         has_worker=overview is None or bool(overview.live_workers),
@@ -132,13 +131,15 @@ def change_slots(request: Request, session: Session) -> Response:
 def _headline(reading: int, waiting: int) -> str:
     if not reading and not waiting:
         return "Nothing is waiting to be read"
-    parts = [f"Reading {counted(reading, 'document')}" if reading else "", f"{waiting:,} waiting" if waiting else ""]
-    sentence = ", ".join(filter(None, parts))
-    return sentence if reading else f"{counted(waiting, 'document')} waiting"
+    if not reading:
+        return f"{counted(waiting, 'document')} waiting"
+    return f"Reading {counted(reading, 'document')}" + (f", {waiting:,} waiting" if waiting else "")
 
 
-def _pause_of(pauses: Sequence[Pause]) -> Pause | None:
-    return next((one for one in pauses if one.scope == "owner"), next(iter(pauses), None))
+def _pause_of(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
+    """Return what pauses all of the visitor's jobs; the pause of the owner goes before the one of everything."""
+    by_scope = {one.scope: one for one in pauses if one.scope != "owner" or one.name == visitor.owner}
+    return by_scope.get("owner") or by_scope.get("all")
 
 
 def _only_worker(overview: Overview) -> CheckedWorker | None:
@@ -149,26 +150,28 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 # ── Documents and jobs ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _reading(session: Session, visitor: Visitor) -> list[QueueRow]:
-    """Return the longest running documents first, then others being read, and other jobs."""
+def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
+    """Return the documents with running jobs, longest running first, then others being read, and other jobs."""
     running = session.reading.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
-    ids = list(dict.fromkeys(job.document_id for job in oldest_first if job.document_id and job.generation))
+    running_ids = [job.document_id for job in oldest_first if job.document_id and job.generation]
+    other_jobs = [job for job in oldest_first if not (job.document_id and job.generation)]
     selector = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
-    begun = [one.id for one in session.library.documents(selector, most=_READING_MAX)]
-    documents = _documents(session, list(dict.fromkeys([*ids, *reversed(begun)]))[:_READING_MAX])
+    newest_ids = [document.id for document in session.library.documents(selector, most=_READING_MAX)]
+    ids = list(dict.fromkeys([*running_ids, *reversed(newest_ids)]))[:_READING_MAX]
+    documents = _documents(session, ids)
     progress = reading_progress(session, documents)
-    rows = [_document_row(session, visitor, one, progress.get(one.id)) for one in documents]
-    return rows + [_job_row(session, visitor, job) for job in oldest_first if not (job.document_id and job.generation)]
+    rows = [_document_row(session, visitor, document, progress.get(document.id)) for document in documents]
+    return rows + [_job_row(session, visitor, job) for job in other_jobs]
 
 
 def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
-    found = (
-        {one.id: one for one in session.library.documents(DocumentSelector(ids=tuple(ids)), most=len(ids))}
-        if ids
-        else {}
-    )
-    return [found[one] for one in ids if one in found]
+    """Return the documents in the order of `ids`, without those that were removed meanwhile."""
+    if not ids:
+        return []
+    found = session.library.documents(DocumentSelector(ids=tuple(ids)), most=len(ids))
+    by_id = {document.id: document for document in found}
+    return [by_id[document_id] for document_id in ids if document_id in by_id]
 
 
 def _document_row(session: Session, visitor: Visitor, document: Document, progress: ReadingProgress | None) -> QueueRow:
@@ -179,38 +182,39 @@ def _document_row(session: Session, visitor: Visitor, document: Document, progre
         f"document-{document.id}",
         document.name,
         f"/documents/{document.id}",
-        _about(session, visitor, document.owner, jobs[0].batch_id if jobs else None),
+        _owner_and_batch(session, visitor, document.owner, jobs[0].batch_id if jobs else None),
         started,
         document,
         progress,
-        [_step(job) for job in sorted(jobs[:_STEPS_MAX], key=lambda job: job.id)],
-        len(jobs) > _STEPS_MAX,
+        steps=[_step(job) for job in sorted(jobs[:_STEPS_MAX], key=lambda job: job.id)],
+        has_more_steps=len(jobs) > _STEPS_MAX,
     )
 
 
 def _waiting_row(session: Session, visitor: Visitor, document: Document) -> QueueRow:
-    [*jobs] = session.reading.list(Selector(document_ids=(document.id,)), most=1)
-    held = state_of(jobs[0]) if jobs else ""
+    newest_job = next(iter(session.reading.list(Selector(document_ids=(document.id,)), most=1)), None)
+    batch_id = None if newest_job is None else newest_job.batch_id
     pages = counted(document.pages, "page") if document.pages else ""
-    about = " · ".join(
-        filter(None, [_about(session, visitor, document.owner, jobs[0].batch_id if jobs else None), pages])
-    )
-    progress = ReadingProgress(0, None, _WAITS.get(held, "Waiting"))
+    about = " · ".join(filter(None, [_owner_and_batch(session, visitor, document.owner, batch_id), pages]))
+    reason = "Waiting" if newest_job is None else _WAITS.get(state_of(newest_job), "Waiting")
+    progress = ReadingProgress(0, None, reason)
     return QueueRow(
         f"document-{document.id}", document.name, f"/documents/{document.id}", about, None, document, progress
     )
 
 
 def _job_row(session: Session, visitor: Visitor, job: Job) -> QueueRow:
-    percent = ReadingProgress(job.progress_percent, 100, progress_in_words(job) or "Running")
-    name, step = job.name or job.account, _STEPS.get(job.job_type, job.job_type)
-    about = " · ".join(filter(None, [step if name else "", _about(session, visitor, job.owner, job.batch_id)]))
+    progress = ReadingProgress(job.progress_percent, 100, progress_in_words(job) or "Running")
+    name, title = job.name or job.account, _STEP_TITLES.get(job.job_type, job.job_type)
+    about = _owner_and_batch(session, visitor, job.owner, job.batch_id)
+    if name:
+        about = " · ".join(filter(None, [title, about]))
     return QueueRow(
-        f"job-{job.id}", name or step, f"/jobs/{job.id}", about, job.started_at, None, percent, [_step(job)]
+        f"job-{job.id}", name or title, f"/jobs/{job.id}", about, job.started_at, None, progress, steps=[_step(job)]
     )
 
 
-def _about(session: Session, visitor: Visitor, owner: str, batch_id: int | None) -> str:
+def _owner_and_batch(session: Session, visitor: Visitor, owner: str, batch_id: int | None) -> str:
     batch = ""
     if batch_id is not None:
         with suppress(BatchNotFound):
@@ -221,16 +225,19 @@ def _about(session: Session, visitor: Visitor, owner: str, batch_id: int | None)
 
 def _step(job: Job) -> Step:
     state = state_of(job)
-    words = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}.get(state)
+    titles = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}
+    words = titles.get(state) or _WAITS.get(state, state)
     ended = from_text(job.completed_at) if job.completed_at else None
     took = length(ended - from_text(job.started_at)) if ended and job.started_at else ""
-    pages, title = _pages(job.payload), _STEPS.get(job.job_type, job.job_type)
+    title, pages = _STEP_TITLES.get(job.job_type, job.job_type), _pages_in_payload(job.payload)
     if pages:
-        title = f"{title if '–' in pages or ',' in pages else title.removesuffix('s')} {pages}"
-    return Step(job.id, title, state, capitalised(words or _WAITS.get(state, state)), job.worker_id or "", took)
+        is_one_page = pages.isdigit()
+        title = f"{title.removesuffix('s') if is_one_page else title} {pages}"
+    return Step(job.id, title, state, capitalised(words), job.worker_id or "", took)
 
 
-def _pages(payload: str | None) -> str:
+def _pages_in_payload(payload: str | None) -> str:
+    """Return the pages that the job reads, such as 3, 3–5 or 3,7; empty if it reads none."""
     try:
         pages = json.loads(payload or "{}").get("pages", "")
     except (ValueError, AttributeError):
@@ -241,10 +248,14 @@ def _pages(payload: str | None) -> str:
 def _other_work(session: Session, visitor: Visitor) -> Sequence[tuple[str, str, str]]:
     """Return (job type, its work in words, number) of ready jobs that read no document."""
     ready = session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX)
+    others = {job_type: number for job_type, number in ready.items() if number and job_type not in _READING_TYPES}
     return [
-        (job_type, _WORK.get(job_type, job_type), f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}")
-        for job_type, number in ready.items()
-        if number and job_type not in _OF_DOCUMENTS
+        (
+            job_type,
+            _WORK_TITLES.get(job_type, job_type),
+            f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}",
+        )
+        for job_type, number in others.items()
     ]
 
 
@@ -254,11 +265,12 @@ def _other_work(session: Session, visitor: Visitor) -> Sequence[tuple[str, str, 
 def _tile(rate: WorkRate) -> RateTile:
     number, unit = (rate.pages, "page") if rate.pages else (rate.jobs, "job")
     seconds = rate.seconds_each * rate.jobs / rate.pages if rate.pages else rate.seconds_each
-    each = f"{_seconds(seconds)} a {unit} on average · waited {_seconds(rate.waited_seconds_each)}"
+    details = f"{_seconds(seconds)} a {unit} on average · waited {_seconds(rate.waited_seconds_each)}"
     if rate.failed:
-        each += f" · {rate.failed:,} failed"
+        details += f" · {rate.failed:,} failed"
     unit += "" if number == 1 else "s"
-    return RateTile(_WORK.get(rate.job_type, rate.job_type), f"{number:,}", unit, each, _line(rate.hourly))
+    title = _WORK_TITLES.get(rate.job_type, rate.job_type)
+    return RateTile(title, f"{number:,}", unit, details, _draw_line(rate.hourly))
 
 
 def _seconds(seconds: float) -> str:
@@ -267,9 +279,10 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}\N{NO-BREAK SPACE}s" if seconds < 60 else length(timedelta(seconds=seconds))
 
 
-def _line(values: Sequence[int]) -> Markup:
-    top, step = max([*values, 1]), 100 / max(1, len(values) - 1)
-    points = " ".join(f"{at * step:.1f},{23 - 21 * value / top:.1f}" for at, value in enumerate(values))
+def _draw_line(values: Sequence[int]) -> Markup:
+    """Draw the values in a box of 100 × 24, with a margin above and below."""
+    highest, step = max([*values, 1]), 100 / max(1, len(values) - 1)
+    points = " ".join(f"{number * step:.1f},{23 - 21 * value / highest:.1f}" for number, value in enumerate(values))
     return Markup(
         '<svg viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true">'
         f'<polygon points="0,24 {points} 100,24"/><polyline points="{points}"/></svg>'

@@ -35,13 +35,13 @@ _CHANGES: Mapping[str, Callable[..., object]] = {
 
 
 def schedules_page(request: Request, session: Session) -> Response:
-    found = list_schedules(session, visitor_of(request))
+    listing = list_schedules(session, visitor_of(request))
     return render(
         request,
         "schedules.html",
         title="Schedules",
-        schedules=found,
-        off=[one.name for one in found if one.is_waiting],
+        schedules=listing,
+        not_running=[schedule.name for schedule in listing if schedule.is_waiting],
         how_to_start=schedules.HOW_TO_RUN_TICKS,
     )
 
@@ -71,14 +71,14 @@ def schedule_form(request: Request, session: Session) -> Response:
     visitor.require(Power.OPERATE)
     # The query only names an existing schedule: a link from another site must not fill in the form.
     name = request.query_params.get("name")
-    form = _EMPTY_FORM if name is None else _form_of(_changeable(session, visitor, name))
+    form = _EMPTY_FORM if name is None else _filled_form(_changeable(session, visitor, name))
     return _form_page(request, session, form, is_new=name is None)
 
 
 def save_schedule(request: Request, session: Session) -> Response:
-    visitor, given = visitor_of(request), form_of(request)
-    form = {name: given.get(name, "").strip() for name in _EMPTY_FORM}
-    is_new = given.get("is_new") == "1"
+    visitor, sent = visitor_of(request), form_of(request)
+    form = {name: sent.get(name, "").strip() for name in _EMPTY_FORM}
+    is_new = sent.get("is_new") == "1"
     try:
         _save(session, visitor, form, is_new=is_new)
     except (BadInput, Refused, NotAllowed) as error:
@@ -88,39 +88,43 @@ def save_schedule(request: Request, session: Session) -> Response:
 
 
 def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new: bool) -> ScheduleState:
-    before: Mapping[str, Any] = {} if is_new else _changeable(session, visitor, form["name"]).definition or {}
-    definition = {name: value for name, value in before.items() if name not in ("crawl", "job", "batch", "zone")}
+    """Keep what the schedule has and the form does not show."""
+    old: Mapping[str, Any] = {} if is_new else _changeable(session, visitor, form["name"]).definition or {}
+    definition = {name: value for name, value in old.items() if name not in ("crawl", "job", "batch", "zone")}
     definition["cron"] = cron_every(form["every"]) if form["every"] else form["cron"]
     if form["zone"]:
         definition["zone"] = form["zone"]
     if form["kind"] == "crawl":
-        crawl = before.get("crawl")
+        crawl = old.get("crawl")
         definition["crawl"] = {**crawl, "folder": form["folder"]} if isinstance(crawl, Mapping) else form["folder"]
     else:
-        job = {**before.get("job", {}), "type": form["job_type"]}
+        job = {**old.get("job", {}), "type": form["job_type"]}
         job.pop("payload", None)
-        definition["job"] = job | ({"payload": read_json(form["payload"])} if form["payload"] else {})
+        if form["payload"]:
+            job["payload"] = read_json(form["payload"])
+        definition["job"] = job
     if is_new:
         return add_schedule(session, visitor, form["name"], definition, form["owner"] or None)
     return change_schedule(session, visitor, form["name"], definition)
 
 
 def _changeable(session: Session, visitor: Visitor, name: str) -> ScheduleState:
-    found = next((one for one in list_schedules(session, visitor) if one.name == name), None)
-    if found is None or found.definition is None:
+    """Schedules of the settings file have no definition in the database, and cannot be changed."""
+    schedule = next((one for one in list_schedules(session, visitor) if one.name == name), None)
+    if schedule is None or schedule.definition is None:
         raise Refused(f"there is no schedule {name!r} that can be changed here")
-    return found
+    return schedule
 
 
-def _form_of(one: ScheduleState) -> Mapping[str, str]:
-    definition = one.definition or {}
+def _filled_form(schedule: ScheduleState) -> Mapping[str, str]:
+    definition = schedule.definition or {}
     crawl, job = definition.get("crawl"), definition.get("job") or {}
     folder = crawl.get("folder", "") if isinstance(crawl, Mapping) else crawl or ""
-    every = next((every for every, _ in _EVERY if every and cron_every(every) == one.cron), "")
+    every = next((every for every, _ in _EVERY if every and cron_every(every) == schedule.cron), "")
     payload = schedules.definition_as_json(job["payload"]) if "payload" in job else ""
     return {
-        "name": one.name, "owner": one.owner, "kind": "crawl" if crawl else "job", "folder": folder,
-        "job_type": job.get("type", ""), "payload": payload, "every": every, "cron": "" if every else one.cron,
+        "name": schedule.name, "owner": schedule.owner, "kind": "crawl" if crawl else "job", "folder": folder,
+        "job_type": job.get("type", ""), "payload": payload, "every": every, "cron": "" if every else schedule.cron,
         "zone": definition.get("zone", ""),
     }  # fmt: skip
 
@@ -135,7 +139,7 @@ def _form_page(
         title="New schedule" if is_new else f"Change {form['name']}",
         form=form,
         is_new=is_new,
-        refused=str(error or ""),
+        problem=str(error or ""),
         every=_EVERY,
         default_zone=session.settings.zone,
         types=session.reading.names("handler", "") if sees_all else (),

@@ -51,19 +51,19 @@ def search_page(request: Request, session: Session) -> Response:
         except BadInput as error:
             problem = str(error)
     ids = [one.document_id for one in found.items]
-    shown = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else []
-    before = max(query.skip - query.limit, 0)
+    documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else []
+    previous_skip = max(query.skip - query.limit, 0)
     return render(
         request,
         "search.html",
         title=f"{query.q} – search" if query.q else "Search",
         query=query,
         found=found,
-        documents={one.id: one for one in shown},
+        documents={document.id: document for document in documents},
         problem=problem,
         filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
         next_page=same_page(request, skip=found.next) if found.next else "",
-        previous_page=same_page(request, skip=before or None) if query.skip else "",
+        previous_page=same_page(request, skip=previous_skip or None) if query.skip else "",
         only_all=same_page(request, all="yes", skip=None),
         suggested=same_page(request, q=found.suggestion, skip=None),
         tag_page=lambda tag: same_page(request, tag=tag, skip=None),
@@ -76,9 +76,10 @@ def search_page(request: Request, session: Session) -> Response:
 
 
 def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[FilterChip]:
-    offered: Sequence[tuple[str, str, object, Mapping[str, str]]] = (
-        ("owner", "Owner", query.owner, {one: one for one in owners}),
-        ("tag", "Tag", ", ".join(query.tag), {one: one for one in tags}),
+    # Parameter, label, value now, and the choices with their labels.
+    filters: Sequence[tuple[str, str, object, Mapping[str, str]]] = (
+        ("owner", "Owner", query.owner, {owner: owner for owner in owners}),
+        ("tag", "Tag", ", ".join(query.tag), {tag: tag for tag in tags}),
         ("batch", "Batch", query.batch, {}),
         ("kind", "Kind", query.kind, {one.value: one.value for one in FileKind}),
         ("since", "Added", query.since, PERIODS),
@@ -91,31 +92,34 @@ def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], ta
             label,
             choices.get(str(value), str(value)) if value else "",
             same_page(request, **{name: None, "skip": None}),
-            [(each, None, same_page(request, **{name: word, "skip": None})) for word, each in choices.items()],
+            [(text, None, same_page(request, **{name: choice, "skip": None})) for choice, text in choices.items()],
         )
-        for name, label, value, choices in offered
+        for name, label, value, choices in filters
         if value or len(choices) > 1
     ]
 
 
 def marked(snippet: str) -> Markup:
+    """Return the snippet as one line of HTML, with its matches in `<mark>`."""
     begin, end = _MARKS
     # The snippet may start with a match; then the first part is empty.
     first, *rest = " ".join(snippet.splitlines()).split(begin)
     parts = [escape(harmless(first))]
-    for one in rest:
-        match, _, plain = one.partition(end)
+    for part in rest:
+        match, _, plain = part.partition(end)
         parts += [Markup("<mark>"), escape(harmless(match)), Markup("</mark>"), escape(harmless(plain))]
     return Markup("").join(parts)
 
 
 def _command(query: SearchPageQuery) -> str:
     values = asdict(query)
-    named = [name for name in ("owner", "batch", "kind", "since", "until") if values[name]]
-    options = [word for name in named for word in (f"--{name}", values[name])]
-    options += [word for tag in query.tag for word in ("--tag", tag)]
-    flags = [f"--{name}" for name in ("sure", "all") if values[name]]
-    return command("search", query.q.strip(), *options, *flags)
+    words: list[object] = []
+    for name in ("owner", "batch", "kind", "since", "until"):
+        words += [f"--{name}", values[name]] if values[name] else []
+    for tag in query.tag:
+        words += ["--tag", tag]
+    words += [f"--{name}" for name in ("sure", "all") if values[name]]
+    return command("search", query.q.strip(), *words)
 
 
 routes = [page("/search", search_page)]

@@ -49,18 +49,18 @@ def system(request: Request, session: Session) -> Response:
 def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
     alive = [one for one in overview.workers if one.is_alive]
     slots = sum(one.cpu_slots + one.io_slots + one.node_slots for one in alive)
-    numbers, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
     busy = sum(one.running for one in alive)
+    by_status, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
     facts = [
         SystemFact("Workers", str(len(alive)), f"{busy} of {counted(slots, 'slot')} busy") if alive
         else SystemFact("Workers", "none", level="bad"),
-        SystemFact("Running", f"{numbers[Status.RUNNING]:,}"),
-        SystemFact("Pending", f"{numbers[Status.PENDING]:,}"),
+        SystemFact("Running", f"{by_status[Status.RUNNING]:,}"),
+        SystemFact("Pending", f"{by_status[Status.PENDING]:,}"),
         SystemFact("Oldest pending", length(overview.at - from_text(oldest)) if oldest else "–", at=oldest or ""),
     ]  # fmt: skip
     with suppress(OSError):
-        place = settings.workspace if settings.workspace.exists() else settings.database.parent
-        free = shutil.disk_usage(place).free
+        directory = settings.workspace if settings.workspace.exists() else settings.database.parent
+        free = shutil.disk_usage(directory).free
         facts.append(SystemFact("Disk free", size(free), level="bad" if free < FREE_BYTES_LEAST else ""))
     with suppress(OSError):
         facts.append(SystemFact("Database", size(settings.database.stat().st_size)))
@@ -81,17 +81,17 @@ def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
         return f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
 
     return [
-        Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars(times, pages, label("Pages read", pages)),
+        Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.draw_bars(pages, label("Pages read", pages)),
               ("Hour", "Pages"), list(zip(times, pages, strict=True))),
         Chart("Jobs ended", f"{sum(jobs):,} in 24 hours",
-              charts.bars(times, jobs, label("Jobs ended", jobs), failures=failed),
+              charts.draw_bars(jobs, label("Jobs ended", jobs), failures=failed),
               ("Hour", "Ended", "Failed"), list(zip(times, jobs, failed, strict=True))),
         Chart("Waiting time", average,
-              charts.bars(times, waited, f"Waiting time: at most {length(max(waited))}.", format_value=length),
+              charts.draw_bars(waited, f"Waiting time: at most {length(max(waited))}.", format_value=length),
               ("Hour", "Average", "Longest"),
               [(one.at, _length(one.waited_seconds_each), _length(one.longest_wait_seconds)) for one in hours]),
         Chart("Failures", f"{sum(failed):,} in 24 hours",
-              charts.bars(times, failed, label("Failures", failed), is_bad=True),
+              charts.draw_bars(failed, label("Failures", failed), is_bad=True),
               ("Hour", "Failed"), list(zip(times, failed, strict=True))),
     ]  # fmt: skip
 

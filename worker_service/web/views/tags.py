@@ -23,14 +23,14 @@ def tags_page(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
     counts = [*tags.count_tags(session, visitor.owner)]
     actions = tags.actions_of_tags(session, visitor.owner)
-    known = {one.tag for one in counts}
-    unused = dict.fromkeys(one.tag for one in actions if one.tag not in known)
+    used = {count.tag for count in counts}
+    unused = dict.fromkeys(action.tag for action in actions if action.tag not in used)
     return render(
         request,
         "tags.html",
         title="Tags",
         counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
-        actions={tag: [one for one in actions if one.tag == tag] for tag in [*known, *unused]},
+        actions={tag: [one for one in actions if one.tag == tag] for tag in [*used, *unused]},
         types=sorted({*session.reading.names("handler", ""), *installed_types(session.settings)}),
         owners=owners_of(session, visitor),
     )
@@ -44,7 +44,8 @@ def change_actions(request: Request, session: Session) -> Response:
     payload = read_json(text) if text else None
     refuse_server_files(visitor, payload)
     word = action_word({"job_type": form.get("type", "").strip(), "payload": payload})
-    owner, on_failure = owner_for(visitor, form.get("owner") or None), form.get("on_end") == OnEnd.FAILURE
+    owner = owner_for(visitor, form.get("owner") or None)
+    on_failure = form.get("on_end") == OnEnd.FAILURE
     if form.get("verb") == "remove":
         tags.remove_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
         return redirect("/tags", message="action-removed")

@@ -22,9 +22,9 @@ _TONES = {
     "failed": "bad", "dead": "bad", "dying": "bad", "silent": "bad", "no row": "bad", "disk low": "bad",
     "finished": "warn", "stopping": "warn", "backoff": "warn", "stopped": "warn", "draining": "warn",
 }  # fmt: skip
-"""All others wait."""
+"""CSS class of a state; of all others, `wait`."""
 _LABELS = {"success": "read", "indexing": "reading", "queued": "waiting", "not_indexed": "not read"}
-_NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
+_NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 
 
 def register_filters(environment: Environment) -> None:
@@ -47,7 +47,7 @@ def register_filters(environment: Environment) -> None:
 
 
 def sanitise(value: object) -> object:
-    """Every value passes here. Text with line breaks goes through `lines`."""
+    """Jinja calls this with every value. Text with line breaks needs the filter `lines`."""
     return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -81,10 +81,9 @@ def length(seconds: float | timedelta) -> str:
 
 def about(number: int) -> str:
     """Return a number such as 1.2M, where the exact one is shown elsewhere."""
-    for unit, of in (("M", 10**6), ("k", 10**3)):
-        if number >= 10 * of or (unit == "M" and number >= of):
-            return f"{number / of:.3g}{unit}"
-    return str(number)
+    if number >= 1_000_000:
+        return f"{number / 1_000_000:.3g}M"
+    return f"{number / 1000:.3g}k" if number >= 10_000 else str(number)
 
 
 def capitalised(text: str) -> str:
@@ -96,14 +95,17 @@ def label(state: object) -> str:
 
 
 def tone(state: object) -> str:
-    """Return the CSS class of a state. A document whose previous text can be read is a warning at worst."""
-    *others, last = str(state).split(", ")
-    found = _TONES.get(last, "wait")
-    return "warn" if others and found == "bad" else found
+    """Return the CSS class of a state such as "failed" or "read, failed".
+
+    A document whose previous text can be read is a warning at worst.
+    """
+    *earlier, last = str(state).split(", ")
+    tone = _TONES.get(last, "wait")
+    return "warn" if earlier and tone == "bad" else tone
 
 
 def slug(word: object) -> str:
-    return _NOT_OF_A_NAME.sub("-", str(word).lower())
+    return _NOT_ALPHANUMERIC.sub("-", str(word).lower())
 
 
 def command(*words: object) -> str:

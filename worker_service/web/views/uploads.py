@@ -21,7 +21,7 @@ from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.middleware import write_turn_of
+from worker_service.web.middleware import write_slot_of
 from worker_service.web.multipart import ReceivedForm, receive_form
 from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.batches import visible_batch
@@ -37,6 +37,7 @@ _FILES_MAX = 100
 class UploadedQuery(Struct, frozen=True):
     job: tuple[Id, ...] = ()
     empty: tuple[str, ...] = ()
+    """Names of the empty files, which were not accepted."""
     batch: Id | None = None
     again: Id | None = None
     """The failed job that the files replace."""
@@ -45,7 +46,7 @@ class UploadedQuery(Struct, frozen=True):
 class UploadRow(Struct, frozen=True):
     name: str
     state: str
-    """adding, waiting, reading, read or failed."""
+    """adding (its job has not ended), waiting (its document is queued), reading, read or failed."""
     job: Job
     document: Document | None = None
     progress: ReadingProgress | None = None
@@ -58,21 +59,21 @@ class UploadRow(Struct, frozen=True):
 
 def upload_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), UploadedQuery)
-    found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
-    files = [_uploaded_file(session, job) for job in found]
-    again = visible_job(session, visitor, query.again) if query.again else None
+    jobs = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
+    files = [_uploaded_file(session, job) for job in jobs]
+    failed_job = visible_job(session, visitor, query.again) if query.again else None
     replaced = batches_replaced_by(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
     return render(
         request,
         "upload.html",
         title="Uploaded files" if files else "Upload files",
         files=files,
-        again=again,
-        tags=session.library.document(again.document_id).tags if again and again.document_id else (),
+        failed_job=failed_job,
+        tags=session.library.document(failed_job.document_id).tags if failed_job and failed_job.document_id else (),
         batch_id=query.batch,
         replaced=replaced,
         is_over=all(one.is_over for one in files),
-        gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.gates.explain(job.id)],
+        gates=session.gates.explain(jobs[0].id) if jobs and not jobs[0].status.is_ended else (),
         owners=owners_of(session, visitor),
         may_notify=bool(session.settings.addresses or session.settings.notify_allow),
         empty=query.empty[:_FILES_MAX],
@@ -95,8 +96,8 @@ def _uploaded_file(session: Session, job: Job) -> UploadRow:
 
 
 def _problem(failed: Job | Document, error: str) -> str:
-    known = explanation_of(failed.error_code or "")
-    return capitalised(error) if known is None else f"{known.happened} {known.advice}".strip()
+    explanation = explanation_of(failed.error_code or "")
+    return capitalised(error) if explanation is None else f"{explanation.happened} {explanation.advice}".strip()
 
 
 def _document_of(session: Session, job: Job) -> Document | None:
@@ -106,10 +107,10 @@ def _document_of(session: Session, job: Job) -> Document | None:
 
 async def receive_upload(request: Request) -> Response:
     visitor_of(request).require(Power.OPERATE)
-    async with receive_form(request) as form, write_turn_of(request):
+    async with receive_form(request) as form, write_slot_of(request):
         upload = await run_in_threadpool(_submit, request, form)
-    job_ids = [made.enqueued.job_id for _, made in upload.accepted if made.enqueued.job_id]
-    return RedirectResponse(_address(upload.batch_id, job_ids, upload.empty), 303)
+    job_ids = [requested.enqueued.job_id for _name, requested in upload.accepted if requested.enqueued.job_id]
+    return RedirectResponse(_upload_address(upload.batch_id, job_ids, upload.empty), 303)
 
 
 def _submit(request: Request, form: ReceivedForm) -> Upload:
@@ -117,9 +118,10 @@ def _submit(request: Request, form: ReceivedForm) -> Upload:
         return submit_upload(session, visitor_of(request), form)
 
 
-def _address(batch_id: int | None, job_ids: Sequence[int], empty: Sequence[str]) -> str:
+def _upload_address(batch_id: int | None, job_ids: Sequence[int], empty: Sequence[str]) -> str:
     batch = [] if batch_id is None else [("batch", batch_id)]
-    return f"/upload?{urlencode([*batch, *(('job', one) for one in job_ids), *(('empty', one) for one in empty)])}"
+    jobs = [("job", job_id) for job_id in job_ids]
+    return f"/upload?{urlencode([*batch, *jobs, *(('empty', name) for name in empty)])}"
 
 
 routes = [page("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]

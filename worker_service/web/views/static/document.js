@@ -16,10 +16,10 @@
     control.click();
   });
 
-  function textToCopy(what) {
-    if (what === "link") return window.location.href;
+  function textToCopy(kind) {
+    if (kind === "link") return window.location.href;
     const words = document.querySelector("#words");
-    return what === "reference" ? `${words.innerText}\n\n(${words.dataset.reference})` : words.innerText;
+    return kind === "reference" ? `${words.innerText}\n\n(${words.dataset.reference})` : words.innerText;
   }
 
   document.addEventListener("click", async (event) => {
@@ -31,7 +31,7 @@
     if (menu !== null) menu.open = false;
   });
 
-  function show() {
+  function prepareView() {
     // Without https, browsers let no page use the clipboard.
     for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
     const rail = document.querySelector(".rail");
@@ -40,6 +40,6 @@
     rail.scrollTop = here.offsetTop - rail.clientHeight / 2 + here.offsetHeight / 2;
     rail.scrollLeft = here.offsetLeft - rail.clientWidth / 2 + here.offsetWidth / 2;
   }
-  show();
-  document.addEventListener("htmx:load", show);
+  prepareView();
+  document.addEventListener("htmx:load", prepareView);
 })();

@@ -12,33 +12,34 @@
 
   function length(seconds) {
     for (const [unit, size] of UNITS) {
+      // "90 min" tells more than "1 h".
       if (seconds >= 2 * size || (unit === "min" && seconds >= size)) return `${Math.floor(seconds / size)} ${unit}`;
     }
     return `${Math.max(0, Math.floor(seconds))} s`;
   }
 
-  function told(moment, how) {
+  function formatTime(moment, style) {
     const seconds = (Date.now() - moment.getTime()) / 1000;
-    if (how === "hour") return hour.format(moment);
-    if (how === "since") return length(seconds);
-    if (how === "day") return (moment.getFullYear() === new Date().getFullYear() ? day : date).format(moment);
-    if (how !== "ago" || Math.abs(seconds) > 7 * 86400) return short.format(moment);
+    if (style === "hour") return hour.format(moment);
+    if (style === "since") return length(seconds);
+    if (style === "day") return (moment.getFullYear() === new Date().getFullYear() ? day : date).format(moment);
+    if (style !== "ago" || Math.abs(seconds) > 7 * 86400) return short.format(moment);
     return seconds < 0 ? `in ${length(-seconds)}` : `${length(seconds)} ago`;
   }
 
-  function times(root) {
+  function showTimes(root) {
     for (const time of root.querySelectorAll("time[datetime]")) {
       const moment = new Date(time.dateTime);
       if (Number.isNaN(moment.getTime())) continue;
       time.title = clock.format(moment);
-      time.textContent = told(moment, time.dataset.as);
+      time.textContent = formatTime(moment, time.dataset.as);
     }
   }
 
-  times(document);
+  showTimes(document);
   // Right after the swap, before the browser paints: a time in UTC would be seen for a moment.
-  document.addEventListener("htmx:afterSwap", () => times(document));
-  setInterval(() => times(document), 15000);
+  document.addEventListener("htmx:afterSwap", () => showTimes(document));
+  setInterval(() => showTimes(document), 15000);
 
   // ── Keys and menus ──
 
@@ -68,12 +69,12 @@
 
   // ── Tick all rows on a page, or a range with Shift ──
 
-  function pickers() {
+  function showSelectAllBoxes() {
     for (const box of document.querySelectorAll("input[data-picks]")) {
       for (let part = box; part !== null; part = part.parentElement.closest("[hidden]")) part.hidden = false;
     }
   }
-  function count() {
+  function showSelectedCount() {
     const ticked = [...document.querySelectorAll(".pick input[name]:checked")];
     const chosen = ticked.reduce((sum, box) => sum + box.value.split(",").length, 0);
     for (const one of document.querySelectorAll("[data-chosen]")) one.textContent = chosen;
@@ -81,123 +82,124 @@
       option.textContent = chosen ? `${chosen} ticked` : "ticked jobs";
     }
   }
-  document.addEventListener("reset", () => setTimeout(count));
+  document.addEventListener("reset", () => setTimeout(showSelectedCount));
   document.addEventListener("change", (event) => {
     const box = event.target;
     if (box.matches && box.matches("input[data-picks]")) {
       for (const one of document.getElementsByName(box.dataset.picks)) one.checked = box.checked;
     }
-    count();
+    showSelectedCount();
   });
-  let last = null;
+  let lastTicked = null;
   document.addEventListener("click", (event) => {
     const box = event.target;
     if (!box.matches || !box.matches(".pick input[name]")) return;
     const boxes = [...document.getElementsByName(box.name)];
-    if (event.shiftKey && boxes.includes(last)) {
-      const ends = [boxes.indexOf(last), boxes.indexOf(box)];
+    if (event.shiftKey && boxes.includes(lastTicked)) {
+      const ends = [boxes.indexOf(lastTicked), boxes.indexOf(box)];
       for (const one of boxes.slice(Math.min(...ends), Math.max(...ends))) one.checked = box.checked;
     }
-    last = box;
+    lastTicked = box;
   });
-  pickers();
+  showSelectAllBoxes();
   // A browser that returns to a page keeps its ticks.
-  window.addEventListener("pageshow", count);
-  document.addEventListener("htmx:load", () => { pickers(); count(); });
+  window.addEventListener("pageshow", showSelectedCount);
+  document.addEventListener("htmx:load", () => { showSelectAllBoxes(); showSelectedCount(); });
 
   // ── Keep a log scrolled to its end, unless the reader has scrolled up ──
 
-  let follows = true;
+  let isAtEnd = true;
   const logs = () => document.querySelectorAll("pre.log");
-  function toEnd() {
-    for (const log of logs()) if (follows) log.scrollTop = log.scrollHeight;
+  function scrollToEnd() {
+    for (const log of logs()) if (isAtEnd) log.scrollTop = log.scrollHeight;
   }
-  toEnd();
+  scrollToEnd();
   document.addEventListener("htmx:beforeSwap", () => {
-    for (const log of logs()) follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    for (const log of logs()) isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   });
-  document.addEventListener("htmx:load", toEnd);
+  document.addEventListener("htmx:load", scrollToEnd);
 
   // ── Live parts ──
 
-  const POLL = 4000;
-  const REST = 1000;
-  let asked = 0;
-  let waiting = null;
-  let poll = null;
+  const POLL_MS = 4000;
+  // Shortest time between two refreshes.
+  const REFRESH_MS = 1000;
+  let refreshedAt = 0;
+  let refreshTimer = null;
+  let pollTimer = null;
 
-  function busy(part) {
+  function isInUse(part) {
     const focus = document.activeElement;
     return part.contains(focus) && focus !== document.body && !focus.matches("[data-keep] > summary")
       || part.querySelector("input:checked, details[open]:not([data-keep])") !== null;
   }
 
   function refresh() {
-    waiting = null;
+    refreshTimer = null;
     if (document.hidden || !window.htmx) return;
-    asked = Date.now();
+    refreshedAt = Date.now();
     for (const part of document.querySelectorAll("[data-live]")) {
-      if (!busy(part)) window.htmx.trigger(part, "changed");
+      if (!isInUse(part)) window.htmx.trigger(part, "changed");
     }
   }
 
   // Drop a response that arrives after the reader has started to tick or type.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const cause = event.detail.requestConfig.triggeringEvent;
-    if (cause && cause.type === "changed" && busy(event.target)) event.detail.shouldSwap = false;
+    if (cause && cause.type === "changed" && isInUse(event.target)) event.detail.shouldSwap = false;
   });
 
   // Keep rows open that the reader has opened.
-  let kept = [];
-  let focused = null;
+  let openIds = [];
+  let focusedId = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
-    kept = [...event.target.querySelectorAll("details[data-keep][open]")].map((one) => one.id);
+    openIds = [...event.target.querySelectorAll("details[data-keep][open]")].map((one) => one.id);
     const row = document.activeElement.closest("[data-keep]");
-    focused = row === null ? null : row.id;
+    focusedId = row === null ? null : row.id;
   });
   document.addEventListener("htmx:afterSwap", () => {
     for (const row of document.querySelectorAll("details[data-keep]")) {
-      if (kept.includes(row.id)) row.open = true;
-      if (row.id === focused) row.querySelector("summary").focus();
+      if (openIds.includes(row.id)) row.open = true;
+      if (row.id === focusedId) row.querySelector("summary").focus();
     }
-    kept = [];
-    focused = null;
+    openIds = [];
+    focusedId = null;
   });
 
-  function soon() {
-    if (waiting === null) waiting = setTimeout(refresh, Math.max(0, asked + REST - Date.now()));
+  function refreshSoon() {
+    if (refreshTimer === null) refreshTimer = setTimeout(refresh, Math.max(0, refreshedAt + REFRESH_MS - Date.now()));
   }
 
   let stream = null;
 
-  function listen() {
+  function openStream() {
     if (stream !== null || document.hidden) return;
-    const about = document.querySelector("[data-about]");
-    stream = new EventSource("/api/events" + (about ? `?${about.dataset.about}` : ""));
+    const scope = document.querySelector("[data-about]");
+    stream = new EventSource("/api/events" + (scope ? `?${scope.dataset.about}` : ""));
     // The stream omits events from before it was open.
-    stream.addEventListener("open", soon);
-    for (const name of ["job", "notice", "progress", "reset"]) stream.addEventListener(name, soon);
+    stream.addEventListener("open", refreshSoon);
+    for (const name of ["job", "notice", "progress", "reset"]) stream.addEventListener(name, refreshSoon);
     stream.addEventListener("error", () => {
       // The stream was refused, so poll instead.
-      if (stream !== null && stream.readyState === EventSource.CLOSED && poll === null) poll = setInterval(soon, POLL);
+      if (stream !== null && stream.readyState === EventSource.CLOSED && pollTimer === null) pollTimer = setInterval(refreshSoon, POLL_MS);
     });
   }
 
-  function leave() {
+  function closeStream() {
     // Browsers open few connections per site, so a hidden tab closes its stream.
     if (stream !== null) stream.close();
     stream = null;
   }
 
-  function begin() {
+  function startLiveParts() {
     if (!document.querySelector("[data-live]")) return;
-    listen();
-    window.addEventListener("pagehide", leave);
-    window.addEventListener("pageshow", listen);
+    openStream();
+    window.addEventListener("pagehide", closeStream);
+    window.addEventListener("pageshow", openStream);
     document.addEventListener("visibilitychange", () => {
-      if (document.hidden) leave();
-      else { listen(); soon(); }
+      if (document.hidden) closeStream();
+      else { openStream(); refreshSoon(); }
     });
   }
-  begin();
+  startLiveParts();
 })();

@@ -14,20 +14,20 @@
   for (const hint of document.querySelectorAll(".drop-hint")) hint.hidden = false;
 
   const carriesFiles = (event) => event.dataTransfer && Array.from(event.dataTransfer.types).includes("Files");
-  const drag = (is) => document.body.classList.toggle("dragging", is);
+  const showDragging = (isDragging) => document.body.classList.toggle("dragging", isDragging);
 
   document.addEventListener("dragover", (event) => {
     if (!carriesFiles(event)) return;
     event.preventDefault();
-    drag(true);
+    showDragging(true);
   });
   document.addEventListener("dragleave", (event) => {
-    if (event.relatedTarget === null) drag(false);
+    if (event.relatedTarget === null) showDragging(false);
   });
   document.addEventListener("drop", (event) => {
     if (!carriesFiles(event)) return;
     event.preventDefault();
-    drag(false);
+    showDragging(false);
     if (event.dataTransfer.files.length === 0) return;
     input.files = event.dataTransfer.files;
     form.requestSubmit();
@@ -45,16 +45,16 @@
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const request = new XMLHttpRequest();
-    const say = (sentence) => { status.textContent = sentence; };
-    const fail = (sentence) => { say(sentence); close.hidden = false; };
+    const show = (sentence) => { status.textContent = sentence; };
+    const fail = (sentence) => { show(sentence); close.hidden = false; };
     sending.hidden = bar.hidden = false;
     close.hidden = true;
     if (form === veil) veil.classList.add("sending");
-    request.upload.addEventListener("progress", (moved) => {
-      if (!moved.lengthComputable) return;
-      const percent = Math.floor((100 * moved.loaded) / moved.total);
+    request.upload.addEventListener("progress", (event) => {
+      if (!event.lengthComputable) return;
+      const percent = Math.floor((100 * event.loaded) / event.total);
       bar.value = percent;
-      say(percent < 100 ? `${percent} % uploaded` : "Upload complete");
+      show(percent < 100 ? `${percent} % uploaded` : "Upload complete");
     });
     request.addEventListener("load", () => {
       // The redirect leads to the page that shows their progress.
@@ -63,7 +63,10 @@
         return;
       }
       let sentence = `Upload failed (${request.status})`;
-      try { const told = JSON.parse(request.responseText); sentence = [told.detail, told.remedy].filter(Boolean).join(": ") || sentence; } catch { /* not one of our error responses */ }
+      try {
+        const problem = JSON.parse(request.responseText);
+        sentence = [problem.detail, problem.remedy].filter(Boolean).join(": ") || sentence;
+      } catch { /* a proxy's error page is no JSON */ }
       fail(sentence);
     });
     request.addEventListener("error", () => fail("Upload failed: the connection was lost. Try again."));
