@@ -27,7 +27,7 @@ from worker_service.web.error_responses import BodyTooLarge, HttpProblem
 from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
 from worker_service.web.middleware import announced_bytes, write_slot_of
 from worker_service.web.resources.jobs import owner_for
-from worker_service.web.resources.read_requests import Words, submit_files
+from worker_service.web.resources.read_requests import OptionValues, submit_files
 
 
 class NotConverted(HttpProblem, code="not_converted", status=422):
@@ -81,14 +81,16 @@ async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
         yield incoming
 
 
-async def convert(request: Request, name: str, incoming: IncomingFile, words: Words | None = None) -> Conversion:
+async def convert(
+    request: Request, name: str, incoming: IncomingFile, options: OptionValues | None = None
+) -> Conversion:
     """Return the document once it has been read. Raise `NotConverted` if it cannot be."""
     if not incoming.size:
         raise BadInput("the request contains no file")
     streams: EventStreams = request.app.state.streams
     streams.refuse_too_many(visitor_of(request).name)
     async with write_slot_of(request):
-        awaited = await run_in_threadpool(_submit, request, name, incoming, words or {})
+        awaited = await run_in_threadpool(_submit, request, name, incoming, options or {})
     streams.join(visitor_of(request).name)
     try:
         while True:
@@ -111,13 +113,13 @@ class _Awaited(Struct, frozen=True):
     """None: the document has been read before, and needs no job."""
 
 
-def _submit(request: Request, name: str, incoming: IncomingFile, words: Words) -> _Awaited:
+def _submit(request: Request, name: str, incoming: IncomingFile, options: OptionValues) -> _Awaited:
     owner = owner_for(visitor_of(request), None)
     path = incoming.keep(Path(name).name or "document", owner)
     with session_of(request) as session:
         document = _find_document(session, written(path))
         has_failed = document is not None and document.status is IndexStatus.FAILED
-        [requested], _ = submit_files(session, [path], words, owner=owner, is_forced=has_failed)
+        [requested], _ = submit_files(session, [path], options, owner=owner, is_forced=has_failed)
     return _Awaited(written(path), requested.enqueued.job_id or None)
 
 

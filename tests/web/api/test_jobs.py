@@ -298,7 +298,7 @@ def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_g
     for _ in range(5):
         site.post("/api/jobs", json={"job_type": "a"})
     monkeypatch.setattr("worker_service.services.jobs._FIRST_RANGE_IDS", 2)
-    monkeypatch.setattr("worker_service.web.resources.jobs.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("worker_service.web.resources.jobs.SEARCH_SECONDS_MAX", 0.0)
 
     found, pages, before = list[int](), 0, dict[str, int]()
     while True:

@@ -118,7 +118,7 @@ def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_mat
     for _ in range(5):
         pending()
     monkeypatch.setattr("worker_service.services.jobs._FIRST_RANGE_IDS", 2)
-    monkeypatch.setattr("worker_service.web.views.jobs.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("worker_service.web.views.jobs.SEARCH_SECONDS_MAX", 0.0)
 
     asked = look(site, "/jobs/change?verb=cancel&scope=all&platform=drive")
     assert "Cancel all jobs that match?" in asked.text

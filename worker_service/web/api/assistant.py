@@ -57,6 +57,6 @@ class AssistantEndpoint:
 def _add(caller: Caller, source: str) -> dict[str, Any]:
     visitor = _visitor.get()
     owner = owner_for(visitor, None)
-    made = jobs_of_sources(caller.session, visitor, [source], {}, owner=owner)
-    added = batches.add_batch(caller.session, made.jobs, owner=owner, asked={"sources": [source]})
-    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(made.left_out)}
+    source_jobs = jobs_of_sources(caller.session, visitor, [source], {}, owner=owner)
+    added = batches.add_batch(caller.session, source_jobs.jobs, owner=owner, asked={"sources": [source]})
+    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(source_jobs.left_out)}

@@ -19,12 +19,12 @@ from worker_service.services.batches import BatchDetails, BatchPage
 from worker_service.services.jobs import require_jobs
 from worker_service.services.parse_job import read_job
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
-from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, words_of
+from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, enqueue_words
 from worker_service.web.parameters import Given, about
 from worker_service.web.resources import batches as resource
 from worker_service.web.resources.batches import JOBS_MAX, BatchesQuery, jobs_of_sources, visible_batch
 from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
-from worker_service.web.resources.read_requests import SourceJobs, address_for
+from worker_service.web.resources.read_requests import SourceJobs, notify_address
 
 _MANY = Meta(min_length=1, max_length=JOBS_MAX)
 
@@ -86,37 +86,44 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
     if body.jobs is not UNSET and body.read:
         raise BadInput("read applies to sources only", "put reading options into the payload of each job")
     owner = owner_for(call.visitor, body.owner or None)
-    words = msgspec.to_builtins(body)
-    then = words.get("then", [])
+    fields = msgspec.to_builtins(body)
+    then = fields.get("then", [])
     refuse_server_files(call.visitor, then)
     if body.sources is not UNSET:
-        made = jobs_of_sources(call.session, call.visitor, body.sources, body.read, owner=owner)
+        source_jobs = jobs_of_sources(call.session, call.visitor, body.sources, body.read, owner=owner)
     else:
-        made = SourceJobs([_job(call, one, owner) for one in body.jobs or ()], (), {})
+        source_jobs = SourceJobs([_new_job(call, job, owner) for job in body.jobs or ()], (), {})
     for action in then:
         enqueuing.check_action_payload(call.session, read_action(action_word(action)))
     added = batches.add_batch(
         call.session,
-        made.jobs,
+        source_jobs.jobs,
         owner=owner,
         name=body.name,
         priority=body.priority,
-        asked={name: words[name] for name in ("sources", "read", "jobs") if words.get(name)},
+        asked={name: fields[name] for name in ("sources", "read", "jobs") if fields.get(name)},
         actions=then,
-        notify=address_for(call.session, body.notify, owner=owner),
+        notify=notify_address(call.session, body.notify, owner=owner),
     )
-    answer = BatchSubmitted(added.batch, added.jobs, added.replaced, made.left_out, made.left_out_files, made.lacking)
+    answer = BatchSubmitted(
+        added.batch,
+        added.jobs,
+        added.replaced,
+        source_jobs.left_out,
+        source_jobs.left_out_files,
+        source_jobs.lacking,
+    )
     return ApiResponse(answer, 201, f"/api/batches/{added.batch.id}")
 
 
-def _job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
+def _new_job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
     if (job.owner or owner) != owner:
         raise BadInput(f"all jobs of a batch have its owner, {owner!r}")
     require_jobs(call.session, job.after or (), call.visitor.owner)
-    words = words_of(call.visitor, replace(job, owner=owner))
-    new = read_job(words, call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
-    enqueuing.check_payload(call.session, new)
-    return new
+    words = enqueue_words(call.visitor, replace(job, owner=owner))
+    new_job = read_job(words, call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
+    enqueuing.check_payload(call.session, new_job)
+    return new_job
 
 
 @endpoint("POST", "/api/batches/{id}/stop")

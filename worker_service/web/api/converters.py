@@ -22,7 +22,7 @@ from worker_service.web.conversions import Conversion, NotConverted, convert, ne
 from worker_service.web.database_sessions import session_of
 from worker_service.web.incoming_files import IncomingFile
 from worker_service.web.multipart import ReceivedForm, receive_form
-from worker_service.web.resources.read_requests import Words
+from worker_service.web.resources.read_requests import OptionValues
 
 PARSED_AT_ONCE = 4
 PARSE_BYTES_MAX = 64 * 1024 * 1024
@@ -34,13 +34,17 @@ _NAMELESS = "document"
 async def open_webui(request: Request) -> Response:
     """Answer `PUT /process` of Open WebUI's external document loader: a list of pages, numbered from 0."""
     async with received_body(request) as incoming:
-        made = await convert(request, unquote(request.headers.get("x-filename", _NAMELESS)), incoming)
-    return JSONResponse(await run_in_threadpool(_open_webui_answer, made))
+        conversion = await convert(request, unquote(request.headers.get("x-filename", _NAMELESS)), incoming)
+    return JSONResponse(await run_in_threadpool(_open_webui_answer, conversion))
 
 
-def _open_webui_answer(made: Conversion) -> list[dict[str, Any]]:
-    metadata = {"source": made.document.name, "document_id": made.document.id, "Content-Type": made.media_type}
-    pages = zip(made.pages, made.markdown, strict=True)
+def _open_webui_answer(conversion: Conversion) -> list[dict[str, Any]]:
+    metadata = {
+        "source": conversion.document.name,
+        "document_id": conversion.document.id,
+        "Content-Type": conversion.media_type,
+    }
+    pages = zip(conversion.pages, conversion.markdown, strict=True)
     return [{"page_content": text, "metadata": {**metadata, "page": page.number - 1}} for page, text in pages]
 
 
@@ -48,20 +52,20 @@ async def tika(request: Request) -> Response:
     """Answer `PUT /tika/text` of Apache Tika 3, and `PUT /tika/json/md` of Tika 4."""
     name = unquote(request.headers.get("x-filename", _NAMELESS))
     async with received_body(request) as incoming:
-        made = await convert(request, name, incoming)
-    return JSONResponse(await run_in_threadpool(_tika_answer, made, request.url.path.endswith("/md")))
+        conversion = await convert(request, name, incoming)
+    return JSONResponse(await run_in_threadpool(_tika_answer, conversion, request.url.path.endswith("/md")))
 
 
-def _tika_answer(made: Conversion, is_markdown: bool) -> dict[str, str]:
-    content = {"tk:content": "\n\n".join(made.markdown)} if is_markdown else {"X-TIKA:content": made.text}
-    return {**content, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))}
+def _tika_answer(conversion: Conversion, is_markdown: bool) -> dict[str, str]:
+    content = {"tk:content": "\n\n".join(conversion.markdown)} if is_markdown else {"X-TIKA:content": conversion.text}
+    return {**content, "Content-Type": conversion.media_type, "xmpTPg:NPages": str(len(conversion.pages))}
 
 
 # ── OpenContracts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ParseRequest(Struct, frozen=True):
-    """The fields that are used; others are ignored."""
+    """The fields that pagemill uses; it ignores others."""
 
     filename: str
     pdf_base64: bytes
@@ -74,23 +78,23 @@ async def opencontracts(request: Request) -> Response:
         async with request.app.state.parse_slots:
             body = await receive_body(request, PARSE_BYTES_MAX)
             name, options = await run_in_threadpool(_write_pdf, body, incoming)
-        made = await convert(request, name, incoming, options)
-    return JSONResponse(await run_in_threadpool(_opencontracts_answer, request, made))
+        conversion = await convert(request, name, incoming, options)
+    return JSONResponse(await run_in_threadpool(_opencontracts_answer, request, conversion))
 
 
-def _write_pdf(body: bytes, to: IncomingFile) -> tuple[str, Words]:
+def _write_pdf(body: bytes, incoming: IncomingFile) -> tuple[str, OptionValues]:
     """Write the PDF of the request. Return its name and the reading options."""
     try:
         asked = msgspec.json.decode(body, type=ParseRequest)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInput(f"the body is not what OpenContracts sends: {error}") from None
-    to.write(asked.pdf_base64)
+    incoming.write(asked.pdf_base64)
     return asked.filename, {"force-ocr": ["true"] if asked.force_ocr else []}
 
 
-def _opencontracts_answer(request: Request, made: Conversion) -> dict[str, Any]:
+def _opencontracts_answer(request: Request, conversion: Conversion) -> dict[str, Any]:
     with session_of(request) as session:
-        return opencontracts_export(session, made.document, made.pages)
+        return opencontracts_export(session, conversion.document, conversion.pages)
 
 
 # ── docling-serve ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,26 +102,27 @@ def _opencontracts_answer(request: Request, made: Conversion) -> dict[str, Any]:
 
 async def docling(request: Request) -> Response:
     """Answer `POST /v1/convert/file` of docling-serve. A file that cannot be read is a `failure` with status 200."""
-    began = time.monotonic()
+    started = time.monotonic()
     async with receive_form(request) as form:
         if len(form.files) != 1:
             raise BadInput("send one file in the field `files`")
         [(name, incoming)] = form.files
         try:
-            made = await convert(request, name, incoming, _docling_options(form))
+            conversion = await convert(request, name, incoming, _docling_options(form))
         except NotConverted as error:
-            return JSONResponse(_docling_answer(began, {"filename": name}, error))
-    return JSONResponse(_docling_answer(began, await run_in_threadpool(_docling_document, name, form, made)))
+            return JSONResponse(_docling_answer(started, {"filename": name}, error))
+    return JSONResponse(_docling_answer(started, await run_in_threadpool(_docling_document, name, form, conversion)))
 
 
-def _docling_document(name: str, form: ReceivedForm, made: Conversion) -> dict[str, Any]:
-    mark, formats = form.first_value("md_page_break_placeholder"), form.fields.get("to_formats", ["md"])
-    separator = f"\n\n{mark}\n\n" if mark else "\n\n"
-    docling = "".join(docling_json(made.document, made.pages)) if "json" in formats else "null"
+def _docling_document(name: str, form: ReceivedForm, conversion: Conversion) -> dict[str, Any]:
+    formats = form.fields.get("to_formats", ["md"])
+    page_break = form.first_value("md_page_break_placeholder")
+    separator = f"\n\n{page_break}\n\n" if page_break else "\n\n"
+    docling = "".join(docling_json(conversion.document, conversion.pages)) if "json" in formats else "null"
     return {
         "filename": name,
-        "md_content": separator.join(made.markdown) if "md" in formats else None,
-        "text_content": made.text if "text" in formats else None,
+        "md_content": separator.join(conversion.markdown) if "md" in formats else None,
+        "text_content": conversion.text if "text" in formats else None,
         "json_content": msgspec.json.decode(docling),
         "html_content": None,
         "doctags_content": None,
@@ -131,13 +136,13 @@ def _docling_options(form: ReceivedForm) -> Mapping[str, Sequence[str]]:
     return options
 
 
-def _docling_answer(began: float, document: dict[str, Any], error: NotConverted | None = None) -> dict[str, Any]:
+def _docling_answer(started: float, document: dict[str, Any], error: NotConverted | None = None) -> dict[str, Any]:
     errors = [{"component_type": "user_input", "module_name": "pagemill", "error_message": str(error)}]
     return {
         "document": document,
         "status": "success" if error is None else "failure",
         "errors": [] if error is None else errors,
-        "processing_time": time.monotonic() - began,
+        "processing_time": time.monotonic() - started,
         "timings": {},
     }
 

@@ -39,7 +39,7 @@ from worker_service.web.resources.jobs import refuse_server_files, visible_job
 from worker_service.web.resources.read_requests import ReadRequested, give_password, submit_reindex
 from worker_service.web.streaming import stream_file, stream_lines
 
-_FILE: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
+_FILE_RESPONSES: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
 
 
 class PagesQuery(Struct, frozen=True):
@@ -88,9 +88,9 @@ class ReadRequest(Struct, frozen=True):
     lacking: Annotated[Sequence[str], about("Missing programs or models that the job waits for.")]
 
     @classmethod
-    def from_request(cls, made: ReadRequested) -> ReadRequest:
-        one = made.enqueued
-        return cls(one.job_id or None, one.existing, one.document_id, one.decision, made.lacking)
+    def from_request(cls, requested: ReadRequested) -> ReadRequest:
+        job = requested.enqueued
+        return cls(job.job_id or None, job.existing, job.document_id, job.decision, requested.lacking)
 
 
 class TextOfPage(Struct, frozen=True):
@@ -152,17 +152,16 @@ def document(call: ApiRequest) -> DocumentDetails:
 def text(call: ApiRequest, query: PagesQuery) -> DocumentText:
     """Return the text of a document, page by page."""
     _visible(call)
-    found, pages = documents.document_text(call.session, call.id, pages=query.pages)
-    return DocumentText(
-        call.id, found.name, [TextOfPage(one.number, one.method, one.confidence, one.text) for one in pages]
-    )
+    document, pages = documents.document_text(call.session, call.id, pages=query.pages)
+    texts = [TextOfPage(page.number, page.method, page.confidence, page.text) for page in pages]
+    return DocumentText(call.id, document.name, texts)
 
 
 @endpoint("GET", "/api/documents/{id}/tables")
 def tables(call: ApiRequest, query: PagesQuery) -> DocumentTables:
     """Return the tables of a document: rows of cells, as text."""
-    found = _visible(call)
-    return DocumentTables(call.id, found.name, [*tables_of(call.session, call.id, pages=query.pages)])
+    name = _visible(call).name
+    return DocumentTables(call.id, name, [*tables_of(call.session, call.id, pages=query.pages)])
 
 
 @endpoint("GET", "/api/documents/{id}/pages/{number}")
@@ -183,16 +182,16 @@ def image(call: ApiRequest, query: ImageQuery) -> Response:
     return page_image_response(call.request, call.session, call.id, call.path("number"), query.width)
 
 
-@endpoint("GET", "/api/documents/{id}/files/{form}", **{**_FILE, "media": "*/*"})
+@endpoint("GET", "/api/documents/{id}/files/{form}", **{**_FILE_RESPONSES, "media": "*/*"})
 def file(call: ApiRequest) -> Response:
     """Send one file of a document, whole or a range; formats made from its text (md, …) whole only."""
     _visible(call)
     form = call.path("form")
     if form in FORMATS:
-        made, name = exports.make_file(call.session, call.id, form)
-        return stream_file(made, FORMATS[form].media_type, file_name=name)
-    found, name = exports.find_file(call.session, call.id, form)
-    return FileResponse(found.path, media_type="application/octet-stream", filename=name)
+        text, name = exports.make_file(call.session, call.id, form)
+        return stream_file(text, FORMATS[form].media_type, file_name=name)
+    stored, name = exports.find_file(call.session, call.id, form)
+    return FileResponse(stored.path, media_type="application/octet-stream", filename=name)
 
 
 @endpoint("GET", "/api/passages")
@@ -212,7 +211,7 @@ def zip_of_files(call: ApiRequest, query: DocumentsQuery) -> Response:
     return zip_response(call.request, lambda _: chosen, [form], file_name=f"documents-{form}.zip")
 
 
-@endpoint("GET", "/api/jobs/{id}/files/{number}", **_FILE)
+@endpoint("GET", "/api/jobs/{id}/files/{number}", **_FILE_RESPONSES)
 def file_of_job(call: ApiRequest) -> Response:
     """Send one file that a job has published. `/api/jobs/{id}` lists their ids."""
     visible_job(call.session, call.visitor, call.id)
@@ -225,32 +224,33 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
     """Read a document again if its file or the options have changed; with force, in any case."""
     _visible(call)
     refuse_server_files(call.visitor, body.read)
-    made = ReadRequest.from_request(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
-    return ApiResponse(made, 202, f"/api/jobs/{made.id}" if made.id else None)
+    requested = ReadRequest.from_request(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
+    return ApiResponse(requested, 202, f"/api/jobs/{requested.id}" if requested.id else None)
 
 
 @endpoint("PUT", "/api/documents/{id}/password", statuses=(202,))
 def put_password(call: ApiRequest, body: PasswordBody) -> ApiResponse[ReadRequest]:
     """Open a locked PDF: read it with this password, which is then deleted unless it is to be remembered."""
     renderer = call.request.app.state.renderer
-    made = give_password(call.session, renderer, _visible(call), body.password, is_kept=body.remember)
-    return ApiResponse(ReadRequest.from_request(made), 202)
+    requested = give_password(call.session, renderer, _visible(call), body.password, is_kept=body.remember)
+    return ApiResponse(ReadRequest.from_request(requested), 202)
 
 
 @endpoint("DELETE", "/api/documents/{id}/password")
 def delete_password(call: ApiRequest) -> Document:
     """Forget the password of a document. Its text stays readable."""
-    documents.forget_passwords(call.session, [found := _visible(call)])
-    return found
+    document = _visible(call)
+    documents.forget_passwords(call.session, [document])
+    return document
 
 
 @endpoint("DELETE", "/api/documents/{id}")
 def delete_document(call: ApiRequest, query: RemovalQuery) -> Removed | Weight:
     """Remove a document that is not being read, with its pages and files. This cannot be undone."""
-    found = _visible(call)
+    document = _visible(call)
     if query.dry_run:
-        return document_removal.weigh_removal(call.session, [found])
-    removed, _ = document_removal.remove_documents(call.session, [found])
+        return document_removal.weigh_removal(call.session, [document])
+    removed, _ = document_removal.remove_documents(call.session, [document])
     for reason in removed.refused.values():
         raise Refused(f"document {call.id}: {reason}")
     return removed
@@ -282,7 +282,7 @@ def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
         return {"terms": query.term, "items": []}
     terms = keyword_counts.parse_terms("\n".join(query.term))
     portions = count_keywords(call.request, terms, scope)
-    rows = (row for one in portions for row in (one.by_page if query.by == "page" else one.by_document))
+    rows = (row for part in portions for row in (part.by_page if query.by == "page" else part.by_document))
     return stream_lines(_keyword_json(terms, rows), "application/json")
 
 

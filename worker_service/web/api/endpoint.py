@@ -1,7 +1,7 @@
 """Declares API endpoints from the annotations of their functions, for router, parser and OpenAPI file.
 
-An ETag has two parts: the database's version and a digest of the response; if the first still matches, 304 needs no
-query.
+An ETag has two parts: the state (version of the database, and the request) and a digest of the response. If the state
+still matches, a request is answered with 304 and without a query.
 """
 
 from __future__ import annotations
@@ -100,9 +100,8 @@ class Endpoint(Struct, frozen=True):
         visitor.require(self.power)
         if self.needs_all_owners:
             visitor.require_all_owners()
-        arguments: dict[str, Struct] = {"query": _read_query(request, self.query)}
-        if self.query is NoParameters:
-            arguments.clear()
+        query = _read_query(request, self.query)
+        arguments = {} if self.query is NoParameters else {"query": query}
         if inspect.iscoroutinefunction(self.run):
             return cast(Response, await self.run(request, visitor, **arguments))
         if self.body is not None:
@@ -112,25 +111,25 @@ class Endpoint(Struct, frozen=True):
     def _run(self, request: Request, visitor: Visitor, arguments: Mapping[str, Struct]) -> Response:
         request_digest = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
         state = f"{version_of(request)}-{request_digest}" if self.has_etag and not self.is_time_dependent else ""
-        known = _known_etag(request) if self.has_etag else ("", "")
-        if state and known[0] == state:
-            return _not_modified(state, known[1])
+        known_state, known_content = _known_etag(request) if self.has_etag else ("", "")
+        if state and known_state == state:
+            return _not_modified(state, known_content)
         with session_of(request) as session:
             call = ApiRequest(request, session, visitor)
             if self.method == "POST":
-                content = msgspec.to_builtins(arguments)
-                return respond_once(request, session, content, lambda: stored(self.run(call, **arguments)))
+                identity = msgspec.to_builtins(arguments)
+                return respond_once(request, session, identity, lambda: stored_response(self.run(call, **arguments)))
             answer = self.run(call, **arguments)
             if isinstance(answer, Response):
                 return answer
-            written = stored(answer)
+            response = stored_response(answer)
         headers = {}
         if self.has_etag:
-            content = digest([written.answer, request_digest])[:16]
-            if known[1] == content:
+            content = digest([response.answer, request_digest])[:16]
+            if known_content == content:
                 return _not_modified(state, content)
             headers = _etag_headers(state, content)
-        return Response(written.answer + "\n", written.status, headers, media_type="application/json")
+        return Response(response.answer + "\n", response.status, headers, media_type="application/json")
 
 
 def endpoint(
@@ -173,23 +172,25 @@ def endpoint(
 # ── Responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def respond_once(request: Request, session: Session, identity: object, grant: Callable[[], StoredResponse]) -> Response:
-    """Call `grant`, or return its stored response to the same Idempotency-Key and `identity`."""
+def respond_once(
+    request: Request, session: Session, identity: object, execute: Callable[[], StoredResponse]
+) -> Response:
+    """Call `execute`, or return the stored response to an earlier request with this Idempotency-Key and `identity`."""
     key = request.headers.get(IDEMPOTENCY)
     if key is None:
-        response = grant()
+        response = execute()
     elif not 0 < len(key) <= _KEY_CHARACTERS_MAX or not key.isprintable():
         raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_CHARACTERS_MAX} characters")
     else:
         visitor = visitor_of(request)
         response = run_once(
-            session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, identity]), grant
+            session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, identity]), execute
         )
     headers = {} if response.location is None else {"Location": response.location}
     return Response(response.answer + "\n", response.status, headers, media_type="application/json")
 
 
-def stored(answer: Any) -> StoredResponse:
+def stored_response(answer: Any) -> StoredResponse:
     response = answer if isinstance(answer, ApiResponse) else ApiResponse(answer)
     text = as_json(as_object(response.value), indent=None, is_ascii=False)
     return StoredResponse(response.status, text, response.location)

@@ -26,12 +26,14 @@ from worker_service.web.error_responses import HttpProblem
 from worker_service.web.parameters import Id, about
 
 _POLL_SECONDS = 0.25
-_SIGN_OF_LIFE_SECONDS = 15.0
-_LIFE_SECONDS = 600.0
-"""A client that reconnects is authenticated again."""
+_COMMENT_SECONDS = 15.0
+"""Time without events after which a comment shows that the connection is alive."""
+_STREAM_SECONDS = 600.0
+"""Length of a stream. The client reconnects, and is authenticated again."""
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_MAX = 20_000
+"""With more missed events, the client is told to load everything again (`reset`)."""
 
 
 class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...
@@ -82,10 +84,10 @@ class EventStreams:
             self._poller = None
 
     async def has_changed(self, since: str) -> bool:
-        """Wait until the version differs or the server stops; return False after a while without."""
+        """Wait until the version differs from `since` or the server stops; return False after `_COMMENT_SECONDS`."""
         if self.version == since:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                async with asyncio.timeout(_COMMENT_SECONDS):
                     await self._changed.wait()
         return self.version != since
 
@@ -100,7 +102,7 @@ class EventStreams:
             except Exception as error:
                 # The database may be unavailable for a moment. Streams keep sending comments meanwhile.
                 self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
-                await asyncio.sleep(_SIGN_OF_LIFE_SECONDS)
+                await asyncio.sleep(_COMMENT_SECONDS)
         self._wake()
 
     def _wake(self) -> None:
@@ -110,16 +112,19 @@ class EventStreams:
 
 class EventReader:
     def __init__(self, app: Starlette, visitor: Visitor, query: EventsQuery, cursor: EventCursor | None) -> None:
-        self._app, self._visitor, self._query, self._cursor = app, visitor, query, cursor
-        self._progress: Mapping[int, JobProgress] = {}
+        self._app = app
+        self._visitor = visitor
+        self._query = query
+        self._cursor = cursor
+        self._sent_progress: Mapping[int, JobProgress] = {}
 
     def read(self) -> list[str]:
         with self._app.state.sessions.borrow(self._visitor.name) as session:
             newest, running = feed.newest_cursor(session), feed.progress_of_running_jobs(session)
             texts = self._read_changes(session, newest)
-        progress = [one for job_id, one in running.items() if self._progress.get(job_id) != one]
-        self._progress = running
-        return [*texts, *(_event("progress", one) for one in progress if self._is_wanted(one))]
+        changed = [progress for job_id, progress in running.items() if self._sent_progress.get(job_id) != progress]
+        self._sent_progress = running
+        return [*texts, *(_event("progress", progress) for progress in changed if self._is_wanted(progress))]
 
     def _read_changes(self, session: Any, newest: EventCursor) -> list[str]:
         cursor, self._cursor = self._cursor, newest
@@ -141,8 +146,12 @@ class EventReader:
 
     def _is_wanted(self, value: Any) -> bool:
         query = self._query
-        wanted = (query.job, value.job_id), (query.batch, value.batch_id), (query.document, value.document_id)
-        return self._visitor.may_see(value.owner) and all(want in (None, has) for want, has in wanted)
+        return (
+            self._visitor.may_see(value.owner)
+            and query.job in (None, value.job_id)
+            and query.batch in (None, value.batch_id)
+            and query.document in (None, value.document_id)
+        )
 
 
 def _with_cursors(cursor: EventCursor, found: NewEvents) -> Iterator[tuple[str, Any, EventCursor]]:
@@ -179,7 +188,7 @@ async def listen(request: Request, visitor: Visitor, query: EventsQuery) -> Resp
 async def _stream(streams: EventStreams, visitor: Visitor, reader: EventReader) -> AsyncIterator[str]:
     # Not in `listen`: if the client disconnects before the response begins, this generator never runs.
     streams.join(visitor.name)
-    ends_at = time.monotonic() + _LIFE_SECONDS
+    ends_at = time.monotonic() + _STREAM_SECONDS
     try:
         yield "retry: 2000\n\n"
         while time.monotonic() < ends_at and not streams.is_stopping:

@@ -111,9 +111,9 @@ class ChangedJobs(Struct, frozen=True, kw_only=True):
 
 
 # `job` returns the fields of a job and of its details in one object.
-_details: dict[str, Any] = {"state": str, **get_type_hints(Job), **get_type_hints(JobDetails)}
-del _details["job"]
-JobAnswer = msgspec.defstruct("JobDetails", list(_details.items()))
+_fields: dict[str, Any] = {"state": str, **get_type_hints(Job), **get_type_hints(JobDetails)}
+del _fields["job"]
+JobAnswer = msgspec.defstruct("JobDetails", list(_fields.items()))
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,11 +133,11 @@ def list_jobs(call: ApiRequest, query: JobsQuery) -> FoundJobs:
 def job(call: ApiRequest) -> Any:
     """Return one job with its attempts, history, the jobs it waits for, its files, and the end of its log."""
     visible_job(call.session, call.visitor, call.id)
-    whole = get_job_details(call.session, call.id)
+    details = get_job_details(call.session, call.id)
     if call.visitor.owner is not None:
-        whole = replace(whole, waits_for=[one for one in whole.waits_for if _may_see(call, one.id)])
-    details = as_object(whole)
-    return details.pop("job") | details
+        details = replace(details, waits_for=[needed for needed in details.waits_for if _may_see(call, needed.id)])
+    fields = as_object(details)
+    return fields.pop("job") | fields
 
 
 @endpoint("GET", "/api/jobs/{id}/why", is_time_dependent=True)
@@ -168,17 +168,18 @@ def _may_see(call: ApiRequest, job_id: int) -> bool:
 @endpoint("POST", "/api/jobs", statuses=(201, 200), refusals=(404, 422))
 def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiResponse[EnqueuedJob]:
     """Enqueue a job. Once the response is sent, the job survives a power cut."""
-    words = words_of(call.visitor, body)
+    words = enqueue_words(call.visitor, body)
     jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
-    made = enqueuing.enqueue(call.session, words, lambda _: b"", is_checked=query.check)
-    if made.existing and not _may_see(call, made.job_id):
+    enqueued = enqueuing.enqueue(call.session, words, lambda _: b"", is_checked=query.check)
+    if enqueued.existing and not _may_see(call, enqueued.job_id):
         raise Refused("another job that has not ended has this unique_key", "choose another key")
     doubt = enqueuing.unknown_type_warning(call.session, body.job_type)
-    answer = EnqueuedJob(made.job_id, made.existing, doubt or UNSET)
-    return ApiResponse(answer, 200 if made.existing else 201, f"/api/jobs/{made.job_id}")
+    answer = EnqueuedJob(enqueued.job_id, enqueued.existing, doubt or UNSET)
+    return ApiResponse(answer, 200 if enqueued.existing else 201, f"/api/jobs/{enqueued.job_id}")
 
 
-def words_of(visitor: Visitor, body: JobOfBatch) -> dict[str, Any]:
+def enqueue_words(visitor: Visitor, body: JobOfBatch) -> dict[str, Any]:
+    """Return the job as the options of `pagemill enqueue`."""
     words: dict[str, Any] = msgspec.to_builtins(body)
     resource.refuse_server_files(visitor, [words.get("payload"), words.get("on_failure")])
     if "payload" in words:
@@ -274,15 +275,15 @@ def _change_many(
 
 
 def _apply(call: ApiRequest, plan: Plan, *, is_immediate: bool) -> ApiResponse[ChangedJobs]:
-    done = job_control.apply_plan(call.session, plan, without_grace=is_immediate)
-    answer = changed_jobs(done)
-    if plan.is_single and answer.refused and not done.job_ids and not done.asked:
-        raise Refused(f"job {answer.refused[0].id}: {answer.refused[0].reason}")
+    changed = job_control.apply_plan(call.session, plan, without_grace=is_immediate)
+    if plan.is_single and not changed.job_ids and not changed.asked:
+        for job_id, reason in changed.refused.items():
+            raise Refused(f"job {job_id}: {reason}")
     documents = [*plan.failing] if plan.error_code else UNSET
-    answer = replace(answer, documents=documents, waiting=[*done.waiting] or UNSET)
-    return ApiResponse(answer, 202 if done.asked else 200)
+    answer = replace(changed_jobs(changed), documents=documents, waiting=[*changed.waiting] or UNSET)
+    return ApiResponse(answer, 202 if changed.asked else 200)
 
 
-def changed_jobs(done: Changed) -> ChangedJobs:
-    refused = [RefusedChange(job_id, reason) for job_id, reason in done.refused.items()]
-    return ChangedJobs(action=done.action_id, items=[*done.job_ids], asked=[*done.asked], refused=refused)
+def changed_jobs(changed: Changed) -> ChangedJobs:
+    refused = [RefusedChange(job_id, reason) for job_id, reason in changed.refused.items()]
+    return ChangedJobs(action=changed.action_id, items=[*changed.job_ids], asked=[*changed.asked], refused=refused)

@@ -16,10 +16,11 @@ from worker_service.services.database import Session
 from worker_service.services.overview import CheckedNode, Overview
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
-_LATELY = timedelta(days=1)
+_FAILED_JOBS_PERIOD = timedelta(days=1)
 _TYPES_MAX = 100
 
 Sample = tuple[Mapping[str, object], float]
+"""Labels and value."""
 
 
 def metrics_text(session: Session) -> str:
@@ -27,8 +28,9 @@ def metrics_text(session: Session) -> str:
 
 
 def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
-    found = Overview(session)
-    counts = found.counts
+    """Yield name, help text and samples of each metric."""
+    overview = Overview(session)
+    counts = overview.counts
     yield "jobs", "Jobs by status.", [({"status": status}, number) for status, number in counts.by_status.items()]
     live = sorted(session.overview.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MAX]
     yield (
@@ -41,18 +43,18 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
         ],
     )
     oldest = counts.oldest_pending_at
-    waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
+    waited = 0.0 if oldest is None else max(0.0, (overview.at - from_text(oldest)).total_seconds())
     yield "oldest_pending_age_seconds", "Waiting time of the oldest job that could start.", [({}, waited)]
-    failed = session.overview.errors(since=as_text(add_duration(found.at, -_LATELY)))[:_TYPES_MAX]
+    failed = session.overview.errors(since=as_text(add_duration(overview.at, -_FAILED_JOBS_PERIOD)))[:_TYPES_MAX]
     yield (
         "failed_jobs_last_day",
         "Jobs that failed in the last 24 hours.",
         [({"code": one.code, "job_type": one.job_type}, one.jobs) for one in failed],
     )
-    states = Counter(one.state for one in found.workers)
+    states = Counter(one.state for one in overview.workers)
     yield "workers", "Workers by state.", [({"state": state}, number) for state, number in states.items()]
-    yield "worker_healthy", "1 if a worker is alive.", [({}, int(found.is_healthy))]
-    alive = [one for one in found.workers if one.is_alive]
+    yield "worker_healthy", "1 if a worker is alive.", [({}, int(overview.is_healthy))]
+    alive = [one for one in overview.workers if one.is_alive]
     yield (
         "worker_slots",
         "Slots for running jobs, by class.",
@@ -62,15 +64,15 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
             ({"class": "node"}, sum(one.node_slots for one in alive)),
         ],
     )
-    yield from _node_families(found.nodes)
+    yield from _node_families(overview.nodes)
     yield (
         "worker_heartbeat_timestamp_seconds",
         "Last heartbeat of a worker.",
-        [({"worker": one.id}, from_text(one.heartbeat_at).timestamp()) for one in found.workers],
+        [({"worker": one.id}, from_text(one.heartbeat_at).timestamp()) for one in overview.workers],
     )
     documents = session.library.counts_by_state()
     yield "documents", "Documents by status.", [({"status": status}, number) for status, number in documents.items()]
-    yield "pauses", "Number of pauses.", [({}, len(found.pauses))]
+    yield "pauses", "Number of pauses.", [({}, len(overview.pauses))]
     settings = session.settings
     if settings.workspace.exists():
         free = shutil.disk_usage(settings.workspace).free

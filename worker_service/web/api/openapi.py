@@ -53,8 +53,8 @@ _ETAG_HEADER = {"If-None-Match": "The ETag of an earlier response: 304 if nothin
 def document() -> dict[str, Any]:
     schemas = _Schemas(ENDPOINTS)
     paths: dict[str, Any] = {}
-    for one in ENDPOINTS:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schemas)
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -72,42 +72,45 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(one: Endpoint, schemas: _Schemas) -> dict[str, Any]:
-    headers = {**one.headers, **(_ETAG_HEADER if one.has_etag else {})}
-    parameters = [*_path_parameters(one.path), *_query_parameters(one.query)]
+def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
+    headers = {**endpoint.headers, **(_ETAG_HEADER if endpoint.has_etag else {})}
+    parameters = [*_path_parameters(endpoint.path), *_query_parameters(endpoint.query)]
     parameters += [
         {"name": name, "in": "header", "description": about, "schema": {"type": "string"}}
         for name, about in headers.items()
     ]
-    responses = {status: _response(one, status, schemas) for status in one.statuses}
-    if one.has_etag:
+    responses = {status: _response(endpoint, status, schemas) for status in endpoint.statuses}
+    if endpoint.has_etag:
         responses[304] = {"description": HTTPStatus(304).phrase}
-    refusals = {*_ALWAYS_REFUSED, *one.refusals, *((413, 415) if one.body is not None else ())}
-    refusals |= {404} if "{" in one.path else set()
-    refusals |= {409} if one.method != "GET" else set()
+    refusals = {*_ALWAYS_REFUSED, *endpoint.refusals, *((413, 415) if endpoint.body is not None else ())}
+    refusals |= {404} if "{" in endpoint.path else set()
+    refusals |= {409} if endpoint.method != "GET" else set()
     responses |= {status: {"description": HTTPStatus(status).phrase, **_REFUSAL} for status in sorted(refusals)}
     made: dict[str, Any] = {
-        "operationId": one.name,
-        "summary": one.about,
-        "tags": [one.path.split("/")[2] if one.path.startswith("/api/") else "metrics"],
-        "x-scope": one.power.value,
+        "operationId": endpoint.name,
+        "summary": endpoint.about,
+        "tags": [endpoint.path.split("/")[2] if endpoint.path.startswith("/api/") else "metrics"],
+        "x-scope": endpoint.power.value,
         "responses": {str(status): response for status, response in responses.items()},
     }
     if parameters:
         made["parameters"] = parameters
-    if one.body is not None:
-        is_required = any(field.required for field in fields(one.body))
-        made["requestBody"] = {"required": is_required, "content": {one.body_media: {"schema": schemas.get(one.body)}}}
+    if endpoint.body is not None:
+        is_required = any(field.required for field in fields(endpoint.body))
+        made["requestBody"] = {
+            "required": is_required,
+            "content": {endpoint.body_media: {"schema": schemas.get(endpoint.body)}},
+        }
     return made
 
 
 _BINARY = ("*/*", "application/octet-stream", "application/zip", "image/webp")
 
 
-def _response(one: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
-    schema = {"type": "string"} if one.answer is None else schemas.get(one.answer)
-    content = {} if one.media in _BINARY else {"schema": schema}
-    return {"description": HTTPStatus(status).phrase, "content": {one.media: content}}
+def _response(endpoint: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
+    schema = {"type": "string"} if endpoint.answer is None else schemas.get(endpoint.answer)
+    content = {} if endpoint.media in _BINARY else {"schema": schema}
+    return {"description": HTTPStatus(status).phrase, "content": {endpoint.media: content}}
 
 
 # ── Parameters ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from worker_service.services.database import Session
 from worker_service.web.access import Visitor
 from worker_service.web.api.documents import ReadRequest
-from worker_service.web.api.endpoint import ApiResponse, endpoint, respond_once, stored
+from worker_service.web.api.endpoint import ApiResponse, endpoint, respond_once, stored_response
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_slot_of
 from worker_service.web.multipart import ReceivedForm, receive_form
@@ -69,13 +69,13 @@ async def upload(request: Request, visitor: Visitor) -> Response:
 
 
 def _submit(request: Request, visitor: Visitor, form: ReceivedForm) -> Response:
-    asked = [form.fields, [(name, incoming.digest) for name, incoming in form.files]]
+    identity = [form.fields, [(name, incoming.digest) for name, incoming in form.files]]
     with session_of(request) as session:
-        return respond_once(request, session, asked, lambda: stored(_response(session, visitor, form)))
+        return respond_once(request, session, identity, lambda: stored_response(_response(session, visitor, form)))
 
 
 def _response(session: Session, visitor: Visitor, form: ReceivedForm) -> ApiResponse[UploadedFiles]:
     upload = submit_upload(session, visitor, form)
-    items = [UploadedFile(**asdict(ReadRequest.from_request(made)), name=name) for name, made in upload.accepted]
+    items = [UploadedFile(**asdict(ReadRequest.from_request(one)), name=name) for name, one in upload.accepted]
     refused = [RefusedFile(name, "empty_file", f"{name!r} is empty") for name in upload.empty]
     return ApiResponse(UploadedFiles(items, refused, upload.batch_id), 201)

@@ -1,4 +1,4 @@
-"""Batches: whose a visitor may see, and what one may be made of."""
+"""Batches: which a visitor may see, and which files they may be made of."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def list_batches(session: Session, visitor: Visitor, query: BatchesQuery) -> Bat
 
 
 def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:
-    found = batches.get_batch(session, batch_id)
-    if not visitor.may_see(found.owner):
+    batch = batches.get_batch(session, batch_id)
+    if not visitor.may_see(batch.owner):
         raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
-    return found
+    return batch
 
 
 def jobs_of_sources(

@@ -120,7 +120,7 @@ class SearchScope(Struct, frozen=True):
 
 
 def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id: int | None) -> SearchScope | None:
-    """Return the documents to search; None if this owner has none for the visitor."""
+    """Return None if the visitor may see none of this owner's documents."""
     if batch_id is not None:
         visible_batch(session, visitor, batch_id)
     if visitor.owner is not None and owner not in (None, visitor.owner):
@@ -129,7 +129,7 @@ def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id
 
 
 def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
-    """Count terms while the client reads; the first portion at once, so that errors precede the response."""
+    """Count terms while the client reads. The first portion is counted at once, so that errors precede the response."""
 
     def counts() -> Iterator[KeywordPart]:
         with session_of(request) as session:
@@ -140,10 +140,10 @@ def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -
 
 
 def visible_document(session: Session, visitor: Visitor, document_id: int) -> Document:
-    found = session.library.document(document_id)
-    if not visitor.may_see(found.owner):
+    document = session.library.document(document_id)
+    if not visitor.may_see(document.owner):
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
-    return found
+    return document
 
 
 def requested_document(session: Session, request: Request) -> Document:
@@ -152,13 +152,13 @@ def requested_document(session: Session, request: Request) -> Document:
 
 def page_image_response(request: Request, session: Session, document_id: int, number: int, width: int) -> Response:
     visible_document(session, visitor_of(request), document_id)
-    found = page_image(session, request.app.state.renderer, document_id, number, width)
+    image = page_image(session, request.app.state.renderer, document_id, number, width)
     # The name contains file, page and width. Reading the document again may change the file.
-    tag = f'"{found.path.stem}"'
-    headers = {"Cache-Control": "private, max-age=60", "ETag": tag}
-    if request.headers.get("if-none-match") == tag:
+    etag = f'"{image.path.stem}"'
+    headers = {"Cache-Control": "private, max-age=60", "ETag": etag}
+    if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
-    return Response(found.path.read_bytes(), media_type="image/webp", headers=headers)
+    return Response(image.path.read_bytes(), media_type="image/webp", headers=headers)
 
 
 def zip_response(

@@ -1,4 +1,4 @@
-"""Jobs: filters in the URL, and whose jobs a visitor may see and submit."""
+"""Jobs: filters in the URL, and which jobs a visitor may see and submit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker_service.web.parameters import Id, Number, about
 
 S = TypeVar("S", bound=Struct)
 
-LOOK_SECONDS = 0.015
+SEARCH_SECONDS_MAX = 0.015
 """Time limit of a list whose filters no index serves."""
 
 COLUMN_FILTERS: Mapping[str, Column] = {column.flag.removeprefix("--"): column for column in CHOSEN_BY}
@@ -42,7 +42,8 @@ def _column_filter(name: str, column: Column) -> tuple[str, object, object]:
     meta = about(column.about or f"Jobs of this {name}.")
     if column.is_number:
         return name, Annotated[Number, meta] | None, None
-    if column.chosen_by.endswith("s"):
+    is_plural = column.chosen_by.endswith("s")
+    if is_plural:
         return name, Annotated[tuple[str, ...], meta], ()
     return name, Annotated[str, meta] | None, None
 
@@ -67,7 +68,7 @@ def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs
         visitor.limit_selector(selector_of(session, query)),
         limit=query.limit,
         before_id=query.before,
-        seconds=LOOK_SECONDS,
+        seconds=SEARCH_SECONDS_MAX,
     )
 
 
@@ -111,13 +112,13 @@ def owner_for(visitor: Visitor, owner: str | None) -> str:
 
 
 def refuse_server_files(visitor: Visitor, value: object) -> None:
-    """Raise `NotAllowed` if a visitor of one owner names a file: handlers read with the daemon's rights."""
+    """Raise `NotAllowed` if a visitor of one owner names a file of the server, which handlers could read."""
     if visitor.owner is not None and any(names_file(text) for text in _texts(value)):
         raise NotAllowed(f"{visitor.limit_in_words} and cannot read files on the server")
 
 
 def action_word(action: Mapping[str, object]) -> str:
-    """Return a follow-up job as `read_action` takes it."""
+    """Return a follow-up job as `read_action` takes it: TYPE or TYPE={…}."""
     job_type, payload = str(action["job_type"]), action.get("payload")
     if "=" in job_type:
         raise BadInput(f"{job_type!r} is not a job type")
@@ -125,6 +126,7 @@ def action_word(action: Mapping[str, object]) -> str:
 
 
 def _texts(value: object) -> Iterator[str]:
+    """Yield all texts in the value, also inside JSON in a text."""
     if isinstance(value, str):
         yield value
         yield from _texts(_json_in(value))

@@ -25,18 +25,19 @@ from worker_service.web.error_responses import NotAllowed
 from worker_service.web.multipart import ReceivedForm
 from worker_service.web.resources.jobs import owner_for, refuse_server_files
 
-Words = Mapping[str, Sequence[str]]
+OptionValues = Mapping[str, Sequence[str]]
+"""Values of the options of `pagemill add`, by name without dashes."""
 
 _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
-_OWN_FIELDS = ("owner", "force", "csrf", "notify", "replaces")
+_FIELDS_BESIDE_OPTIONS = ("owner", "force", "csrf", "notify", "replaces")
 
 
 class ReadRequested(Struct, frozen=True):
     enqueued: Enqueued
     lacking: Sequence[str]
-    """A sentence for each requested thing that the machine lacks; the job waits for it."""
+    """A sentence for each program or model that this machine lacks; the job waits for it."""
 
 
 class SourceJobs(Struct, frozen=True):
@@ -47,17 +48,24 @@ class SourceJobs(Struct, frozen=True):
 
 
 def submit_files(
-    session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False, notify: str = ""
+    session: Session,
+    files: Sequence[Path],
+    values: OptionValues,
+    *,
+    owner: str,
+    is_forced: bool = False,
+    notify: str = "",
 ) -> tuple[Sequence[ReadRequested], int | None]:
-    """Enqueue the files, several as a batch.
+    """Enqueue the files. Return the requests, and the id of their batch.
 
-    A single file is none, so that a loop of uploads does not replace its own batches.
+    A single file without `notify` is no batch, because each new batch of an owner may hold up the one before: a loop
+    of uploads would hold up its own files.
     """
-    options = parse_options(ReadOptions, words)
-    sentences = _check(session, options)
+    options = parse_options(ReadOptions, values)
+    lacking = _check_options(session, options)
     jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
     if len(jobs) == 1 and not notify:
-        return [ReadRequested(enqueue_job(session, jobs[0]), sentences)], None
+        return [ReadRequested(enqueue_job(session, jobs[0]), lacking)], None
     names = [file.name for file in files]
     name = names[0][:_NAME_CHARACTERS_MAX] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     asked = {"sources": names[:_SOURCES_KEPT_MAX]}
@@ -68,15 +76,15 @@ def submit_files(
         items = added.jobs
     else:
         submission = batches.prepare_submission(session, jobs)
-        done = batches.submit_batch(session, submission, owner=owner, name=name, asked=asked)
-        items, added = done.items, done.added
-    requested = [ReadRequested(Enqueued(one.job_id or 0, *one[1:]), sentences) for one in items]
-    return requested, None if added is None else added.batch.id
+        submitted = batches.submit_batch(session, submission, owner=owner, name=name, asked=asked)
+        items, added = submitted.items, submitted.added
+    enqueued = [Enqueued(item.job_id or 0, item.existing, item.document_id, item.decision) for item in items]
+    return [ReadRequested(one, lacking) for one in enqueued], None if added is None else added.batch.id
 
 
-def address_for(session: Session, word: str, *, owner: str) -> str:
-    """Return the address to notify. Raise `NotAllowed` if not everybody may name it."""
-    address = notifications.read_address(session, word.strip(), owner=owner)
+def notify_address(session: Session, text: str, *, owner: str) -> str:
+    """Return the address to notify. Raise `NotAllowed` if only the administrator may name it."""
+    address = notifications.read_address(session, text.strip(), owner=owner)
     if not notifications.is_allowed_address(session, address, owner=owner):
         raise NotAllowed(
             "only your own address and those that the setting notify_allow lists can be notified", "write me"
@@ -84,15 +92,17 @@ def address_for(session: Session, word: str, *, owner: str) -> str:
     return address
 
 
-def submit_reindex(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> ReadRequested:
+def submit_reindex(
+    session: Session, document_id: int, values: OptionValues, *, is_forced: bool = False
+) -> ReadRequested:
     document = session.library.document(document_id)
-    options = parse_options(ReadOptions, words)
-    sentences = _check(session, options)
+    options = parse_options(ReadOptions, values)
+    lacking = _check_options(session, options)
     if options.as_usual:
         passwords.forget(session.settings.workspace, document)
     has_original = exports.has_original(session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
-    return ReadRequested(enqueue_job(session, job), sentences)
+    return ReadRequested(enqueue_job(session, job), lacking)
 
 
 class WrongPassword(BadInput):
@@ -102,31 +112,31 @@ class WrongPassword(BadInput):
 def give_password(
     session: Session, renderer: PageRenderer, document: Document, password: str, *, is_kept: bool
 ) -> ReadRequested:
-    """Try and store the password; read the document unless its text is there."""
+    """Store the password if it opens the PDF, and have the document read unless it has text."""
     workspace = session.settings.workspace
     key = (document.platform, document.owner, document.source_key)
-    before = passwords.find(workspace, document)
+    previous = passwords.find(workspace, document)
     passwords.save(workspace, DocumentPassword(*key, passwords.check(password), is_kept))
     try:
         check_password(session, renderer, document)
     except PageLocked as error:
-        if before is None:
+        if previous is None:
             passwords.forget(workspace, document)
         else:
-            passwords.save(workspace, before)
+            passwords.save(workspace, previous)
         remedy = "type it again; capital letters and the language of the keyboard matter"
         raise WrongPassword("this password does not open the PDF", remedy) from error
     return submit_reindex(session, document.id, {})
 
 
-def source_jobs(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> SourceJobs:
-    options, left_out = parse_options(SourceOptions, words), LeftOut()
+def source_jobs(session: Session, sources: Sequence[object], values: OptionValues, *, owner: str) -> SourceJobs:
+    options, left_out = parse_options(SourceOptions, values), LeftOut()
     jobs = jobs_of_request(sources, options, owner=owner, left_out=left_out)
-    return SourceJobs(jobs, _check(session, options), dict(left_out.counts), left_out.files)
+    return SourceJobs(jobs, _check_options(session, options), dict(left_out.counts), left_out.files)
 
 
-def _check(session: Session, options: ReadOptions) -> Sequence[str]:
-    """Raise an error for invalid options; return a sentence for each thing that the machine lacks."""
+def _check_options(session: Session, options: ReadOptions) -> Sequence[str]:
+    """Raise an error for invalid options; return a sentence for each program or model that this machine lacks."""
     for action in options.actions():
         check_action_payload(session, action)
     return missing_capability_warnings(session, options.reading_settings())
@@ -150,21 +160,22 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     if len(empty) == len(files):
         raise BadInput(", ".join(f"{name!r} is empty" for name in empty))
     owner = owner_for(visitor, form.first_value("owner") or None)
-    options = {name: values for name, values in form.fields.items() if name not in _OWN_FIELDS}
+    options = {name: values for name, values in form.fields.items() if name not in _FIELDS_BESIDE_OPTIONS}
     refuse_server_files(visitor, options)
     force = (form.first_value("force") or "").lower()
     if force not in (*_TRUE, *_FALSE):
         raise BadInput(f"force must be true or false, not {force!r}")
-    notify = address_for(session, form.first_value("notify") or "", owner=owner)
-    replaced = [_job_number(word) for word in form.fields.get("replaces", ())]
+    notify = notify_address(session, form.first_value("notify") or "", owner=owner)
+    replaced_ids = [_job_id(text) for text in form.fields.get("replaces", ())]
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
-    made, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE, notify=notify)
-    dismiss_replaced(session, visitor.owner, replaced)
-    return Upload([(path.name, one) for path, one in zip(paths, made, strict=True)], empty, batch_id)
+    requests, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE, notify=notify)
+    dismiss_replaced(session, visitor.owner, replaced_ids)
+    accepted = [(path.name, request) for path, request in zip(paths, requests, strict=True)]
+    return Upload(accepted, empty, batch_id)
 
 
-def _job_number(word: str) -> int:
+def _job_id(text: str) -> int:
     try:
-        return int(word)
+        return int(text)
     except ValueError:
-        raise BadInput(f"replaces must be the id of a job, not {word!r}") from None
+        raise BadInput(f"replaces must be the id of a job, not {text!r}") from None

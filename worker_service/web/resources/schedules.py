@@ -20,10 +20,12 @@ def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState
     return [_limited(visitor, one) for one in schedules.list_schedules(session) if visitor.may_see(one.owner)]
 
 
-def _limited(visitor: Visitor, one: ScheduleState) -> ScheduleState:
-    job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
-    batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
-    return replace(one, job=job, job_id=one.job_id if job is one.job else None, batch=batch)
+def _limited(visitor: Visitor, schedule: ScheduleState) -> ScheduleState:
+    if schedule.job is not None and not visitor.may_see(schedule.job.owner):
+        schedule = replace(schedule, job=None, job_id=None)
+    if schedule.batch is not None and not visitor.may_see(schedule.batch.owner):
+        schedule = replace(schedule, batch=None)
+    return schedule
 
 
 def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:

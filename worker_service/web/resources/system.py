@@ -28,8 +28,8 @@ class WorkersAndNodes(Struct, frozen=True):
 
 
 def list_workers(session: Session) -> WorkersAndNodes:
-    found = Overview(session)
-    return WorkersAndNodes(found.workers, found.nodes)
+    overview = Overview(session)
+    return WorkersAndNodes(overview.workers, overview.nodes)
 
 
 def list_pauses(session: Session, visitor: Visitor) -> Sequence[Pause]:
@@ -60,7 +60,7 @@ def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
-    """Return the newest changes; to a visitor of one owner their own, since others may concern other owners."""
+    """Return the newest changes. A visitor of one owner gets only their own: others may concern other owners."""
     if visitor.owner is None:
         return session.history.actions(most=limit)
     return _own_actions(session, visitor)[:limit]

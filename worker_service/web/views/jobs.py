@@ -34,7 +34,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
-from worker_service.web.resources.jobs import LOOK_SECONDS, JobFilters, JobsQuery, visible_job
+from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, JobsQuery, visible_job
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect, redirect_after
@@ -216,7 +216,7 @@ def preview_change(request: Request, session: Session) -> Response:
         return redirect("/jobs", message="nothing")
     priority = _priority(verb, query.get("priority"))
     selector = _selector(session, visitor, filters)
-    plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=LOOK_SECONDS)
+    plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=SEARCH_SECONDS_MAX)
     number = counted(plan.jobs, "job")
     if plan.is_partial:
         number = f"at least {number}" if plan.jobs else "all jobs that match"
