@@ -195,7 +195,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
         payload=canonical(payload),
         source=source.source_of_jobs(credential),
         source_key=reference.key,
-        on_failure=options.after_failure(),
+        on_failure=options.actions_on_failure(),
     )
 
 

@@ -22,16 +22,16 @@ def run(context: Context[AdoptPayload]) -> Done:
     if not allowed:
         raise Permanent("PATH_REFUSED", f"{path} may not be read by jobs")
     try:
-        whole = allowed[0].read_text("utf-8", "replace")
+        content = allowed[0].read_text("utf-8", "replace")
     except OSError as error:
         raise Permanent("TEXT_ABSENT", f"{path} cannot be read: {error.strerror}") from error
-    pages = whole.removesuffix("\f").split("\f")
+    pages = content.removesuffix("\f").split("\f")
     for number, text in enumerate(pages, 1):
         context.save_page(PageResult(number, digest(["adopted", text]), text, method="adopted"))
         of = len(pages)
         context.progress(message=f"page {number} of {of}", done=number, total=of, unit="pages")
     target = context.staging / "text.txt"
-    target.write_text(whole, "utf-8")
+    target.write_text(content, "utf-8")
     return Done(
         {"pages": len(pages)},
         files=[File(target, role="text")],

@@ -46,14 +46,14 @@ from worker_service.handlers import (
 )
 
 _THUMBNAIL_CPU_SECONDS = 20
-_SLICE = 100
-"""Pages per request; fewer if they are too large for one answer."""
+_PAGES_PER_QUESTION = 100
+"""Fewer if they are too large for one answer."""
 _PDF_CPU_SECONDS = 60
-_PDF_CPU_PAGES = 10
+_PDF_PAGES_PER_CPU_SECOND = 10
 
 
 class _PdfResult(msgspec.Struct, frozen=True):
-    why_not: str = ""
+    error: str = ""
 
 
 class Assembly:
@@ -64,28 +64,28 @@ class Assembly:
         self._methods: Counter[str] = Counter()
         self._left_out: list[int] = []
         self._partial: list[int] = []
-        self._unsure: list[int] = []
-        self._unread: dict[layout.UnreadScript, list[int]] = {}
+        self._uncertain: list[int] = []
+        self._unread_scripts: dict[layout.UnreadScript, list[int]] = {}
         self._has_words = False
         self._characters = 0
         self._stem = original.stem or "document"
-        self._spool = context.staging / "layouts"
-        self._open = ExitStack()
+        self._layouts_file = context.staging / "layouts"
+        self._open_files = ExitStack()
         self._text = self._open_output("text.txt", "text", ".txt")
         self._json = self._open_output("pages.json", "pages", ".pages.json")
-        self._layouts = self._open.enter_context(self._spool.open("w", encoding="utf-8"))
+        self._layouts = self._open_files.enter_context(self._layouts_file.open("w", encoding="utf-8"))
         self._json.write('{"pages": [')
 
     def __enter__(self) -> Assembly:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._open_files.close()
 
     def _open_output(self, name: str, role: str, ending: str) -> TextIO:
         self._add_file(name, role, ending)
         path = self._context.staging / name
-        return self._open.enter_context(path.open("w", encoding="utf-8", errors="replace"))
+        return self._open_files.enter_context(path.open("w", encoding="utf-8", errors="replace"))
 
     def _add_file(self, path: Path | str, role: str, ending: str) -> None:
         self._files.append(File(path, role, f"{self._stem}{ending}"))
@@ -103,44 +103,34 @@ class Assembly:
             self._partial.append(page.number)
         unread = None
         if page.layout is not None and layout.has_lines(page.layout):
-            found = layout.decode(page.layout)
             self._has_words = True
             self._layouts.write(f"{page.number} {page.layout}\n")
-            unread = found.unread
+            unread = layout.decode(page.layout).unread
         if unread is not None:
-            self._unread.setdefault(unread, []).append(page.number)
+            self._unread_scripts.setdefault(unread, []).append(page.number)
         elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
-            self._unsure.append(page.number)
+            self._uncertain.append(page.number)
 
     def add_rest(self, pages: int) -> None:
         for page in _stored_pages(self._context, self.pages + 1, pages):
             self.add(page)
 
-    def finish(self, facts: DocumentFacts, draw: Callable[[], bytes] | None) -> Done:
+    def finish(self, facts: DocumentFacts, draw_thumbnail: Callable[[], bytes] | None) -> Done:
+        """Publish the files. A document without `draw_thumbnail` gets no searchable PDF either."""
         context = self._context
         self._json.write("\n]}\n")
-        self._open.close()
+        self._open_files.close()
         if self._methods[UNREADABLE] == self.pages:
             raise Permanent(
                 f"{self._kind.upper()}_BROKEN", "not one of its pages can be read", "download the file again"
             )
-        notes = [facts.note] if facts.note else []
-        if self._left_out:
-            notes.append(f"left out as broken or too large: {pages_in_words(self._left_out)}")
-        if self._partial:
-            notes.append(f"damaged, read in part: {pages_in_words(self._partial)}")
-        if self._unsure:
-            notes.append(f"recognised with less than {CONFIDENCE_LEAST} % confidence: {pages_in_words(self._unsure)}")
-        for unread, numbers in self._unread.items():
-            how = f"{unread.install}, then " if unread.install else ""
-            letters = unread.script.replace("_", " ")
-            again = f"{how}read it with --lang {unread.language}"
-            notes.append(f"seems to be in {letters} letters ({again}): {pages_in_words(numbers)}")
-        if draw is not None:
+        notes = [*([facts.note] if facts.note else []), *self._notes_about_pages()]
+        if draw_thumbnail is not None:
             context.progress(80, "searchable PDF")
-            notes += self._publish_pdf()
+            if not self._publish_pdf():
+                notes.append("no searchable PDF could be made")
             context.progress(95, "thumbnail")
-            self._publish_thumbnail(draw)
+            self._publish_thumbnail(draw_thumbnail)
         context.progress(100, counted(self.pages, "page"), done=self.pages, total=self.pages, unit="pages")
         return Done(
             {"kind": self._kind, "pages": self.pages, "characters": self._characters, "methods": dict(self._methods)},
@@ -149,38 +139,55 @@ class Assembly:
             publishes=True,
         )
 
-    def _publish_pdf(self) -> list[str]:
+    def _notes_about_pages(self) -> list[str]:
+        notes: list[str] = []
+        if self._left_out:
+            notes.append(f"left out as broken or too large: {pages_in_words(self._left_out)}")
+        if self._partial:
+            notes.append(f"damaged, read in part: {pages_in_words(self._partial)}")
+        if self._uncertain:
+            pages = pages_in_words(self._uncertain)
+            notes.append(f"recognised with less than {CONFIDENCE_LEAST} % confidence: {pages}")
+        for unread, numbers in self._unread_scripts.items():
+            install = f"{unread.install}, then " if unread.install else ""
+            letters = unread.script.replace("_", " ")
+            remedy = f"{install}read it with --lang {unread.language}"
+            notes.append(f"seems to be in {letters} letters ({remedy}): {pages_in_words(numbers)}")
+        return notes
+
+    def _publish_pdf(self) -> bool:
+        """Return False if no searchable PDF could be made."""
         if not self._has_words and self._kind == FileKind.PDF:
             # The original is already searchable.
-            same = self._context.ask(SameContent(sha256=content_of(self._context))).files
-            self._files += [SameFile(one.id, "pdf", f"{self._stem}.pdf") for one in same[:1]]
-            return []
+            files = self._context.ask(SameContent(sha256=content_of(self._context))).files
+            self._files += [SameFile(file.id, "pdf", f"{self._stem}.pdf") for file in files[:1]]
+            return True
         original, target = self._original, self._context.staging / "searchable.pdf"
         password = password_of(self._context, self._how)
-        kind, spool = self._kind, self._spool
+        kind, layouts_file = self._kind, self._layouts_file
 
-        def make(number: int) -> _PdfResult:
+        def make_pdf(_: int) -> _PdfResult:
             try:
-                _make_searchable(original, target, password, kind, spool)
+                _make_searchable(original, target, password, kind, layouts_file)
             except (pdf.Broken, pdf.PageTooLarge, OSError) as error:
                 return _PdfResult(str(error) or type(error).__name__)
             return _PdfResult()
 
-        seconds = _PDF_CPU_SECONDS + self.pages // _PDF_CPU_PAGES
-        with PageProcess[_PdfResult](lambda: make, _PdfResult, cpu_seconds=seconds) as process:
+        seconds = _PDF_CPU_SECONDS + self.pages // _PDF_PAGES_PER_CPU_SECOND
+        with PageProcess[_PdfResult](lambda: make_pdf, _PdfResult, cpu_seconds=seconds) as process:
             try:
-                why_not = process.read(1).why_not
+                error_text = process.read(1).error
             except (TooLarge, Lost) as error:
-                why_not = str(error)
-        if why_not:
-            self._context.log(f"no searchable PDF could be made: {why_not}")
-            return ["no searchable PDF could be made"]
+                error_text = str(error)
+        if error_text:
+            self._context.log(f"no searchable PDF could be made: {error_text}")
+            return False
         self._add_file(target, "pdf", ".pdf")
-        return []
+        return True
 
-    def _publish_thumbnail(self, draw: Callable[[], bytes]) -> None:
+    def _publish_thumbnail(self, draw_thumbnail: Callable[[], bytes]) -> None:
         try:
-            picture = draw()
+            picture = draw_thumbnail()
         except (TooLarge, Lost) as error:
             self._context.log(f"no thumbnail: {error}")
             return
@@ -191,7 +198,7 @@ class Assembly:
 
 def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[PageResult]:
     """Raise `Permanent` naming the pages that are missing."""
-    size = _SLICE
+    size = _PAGES_PER_QUESTION
     while first <= pages:
         last = min(first + size - 1, pages)
         try:
@@ -201,23 +208,24 @@ def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[Pag
                 raise
             size = max(size // 5, 1)
             continue
-        found = {page.number: page for page in answer.pages}
-        lacking = [number for number in range(first, last + 1) if number not in found]
-        if lacking:
+        stored = {page.number: page for page in answer.pages}
+        missing = [number for number in range(first, last + 1) if number not in stored]
+        if missing:
             raise Permanent(
                 "PAGES_MISSING",
-                f"{pages_in_words(lacking)} have not been read",
+                f"{pages_in_words(missing)} have not been read",
                 "read the document again with `pagemill reindex`",
             )
-        yield from (found[number] for number in range(first, last + 1))
+        yield from (stored[number] for number in range(first, last + 1))
         context.progress(75 * last / pages, f"page {last} of {pages}", done=last, total=pages, unit="pages")
         first = last + 1
 
 
 def _page_json(page: PageResult) -> str:
-    known = {"number": page.number, "method": page.method, "confidence": page.confidence, "text": page.text or ""}
-    written = msgspec.json.encode(known).decode()
-    return written if page.layout is None else f'{written[:-1]},"layout":{page.layout}}}'
+    fields = {"number": page.number, "method": page.method, "confidence": page.confidence, "text": page.text or ""}
+    text = msgspec.json.encode(fields).decode()
+    # The layout is JSON already.
+    return text if page.layout is None else f'{text[:-1]},"layout":{page.layout}}}'
 
 
 # --- the job -----------------------------------------------------------------------------------------------
@@ -236,18 +244,18 @@ def run(context: Context[AssemblePayload]) -> Done:
     if kind is None or not pages:
         raise Permanent("PAGES_MISSING", "its pages have not been counted", "read it again with `pagemill reindex`")
     facts, password = DocumentFacts(note=context.payload.note or None), password_of(context, how)
+    has_thumbnail = kind in (FileKind.PDF, FileKind.IMAGE)
     with (
         Assembly(context, original, kind, how) as assembly,
         PageProcess[bytes](
             lambda: _thumbnail_drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
         ) as thumbnail,
     ):
-        is_drawn = kind in (FileKind.PDF, FileKind.IMAGE)
-        if is_drawn:
+        if has_thumbnail:
             # The thumbnail is drawn while the pages are written.
             thumbnail.begin()
         assembly.add_rest(pages)
-        return assembly.finish(facts, (lambda: thumbnail.read(1)) if is_drawn else None)
+        return assembly.finish(facts, (lambda: thumbnail.read(1)) if has_thumbnail else None)
 
 
 assemble = Handler(
@@ -270,31 +278,31 @@ def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
 # --- in the page process ----------------------------------------------------------------------------------
 
 
-def _make_searchable(original: Path, target: Path, password: str, kind: str, spool: Path) -> None:
+def _make_searchable(original: Path, target: Path, password: str, kind: str, layouts_file: Path) -> None:
     if kind == FileKind.IMAGE:
-        made = target.with_name("image.pdf")
-        pdf.pdf_of_image(original, made)
-        original = made
+        image_pdf = target.with_name("image.pdf")
+        pdf.pdf_of_image(original, image_pdf)
+        original = image_pdf
     fonts = searchable.Fonts()
     # The fonts must be known before the first page is changed, and there may be many pages: read the file twice.
-    for _, found in _read_spool(spool):
-        fonts.meet(found)
-    waiting = _read_spool(spool)
-    coming = next(waiting, None)
+    for _, page_layout in _read_layouts(layouts_file):
+        fonts.add_fonts_of(page_layout)
+    layouts = _read_layouts(layouts_file)
+    next_number, next_layout = next(layouts, (0, None))
 
     def draw(number: int, matrix: pdf.Matrix) -> bytes:
-        nonlocal coming
-        if coming is None or coming[0] != number:
+        nonlocal next_number, next_layout
+        if next_layout is None or next_number != number:
             return b""
-        stream = searchable.stream_of(coming[1], matrix, fonts)
-        coming = next(waiting, None)
+        stream = searchable.stream_of(next_layout, matrix, fonts)
+        next_number, next_layout = next(layouts, (0, None))
         return stream
 
     pdf.add_streams(original, target, password, fonts.sources(), searchable.widths(), draw)
 
 
-def _read_spool(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
-    with spool.open(encoding="utf-8") as lines:
+def _read_layouts(layouts_file: Path) -> Iterator[tuple[int, layout.Layout]]:
+    with layouts_file.open(encoding="utf-8") as lines:
         for line in lines:
             number, _, text = line.partition(" ")
             yield int(number), layout.decode(text)

@@ -13,6 +13,7 @@ from job_handlers.file_kinds import SUFFIXES
 from worker_service.base.files import sha256_of
 from worker_service.handlers import BadInput, counted, legible, written
 
+# Reasons. Another reason is the suffix of files that cannot be read.
 HIDDEN, LINKS, SPECIAL, OTHERS = "hidden", "symbolic_links", "special_files", "others"
 _LEFT_OUT_NAMED_MAX = 1000
 
@@ -55,16 +56,17 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
     found: list[Path] = []
     entries = 0
     # Refuse a directory that cannot be listed: its files must not be left out silently.
-    for folder, folders, names in os.walk(path, onerror=_raise_error):
-        entries += len(folders) + len(names)
+    for folder, subfolders, names in os.walk(path, onerror=_raise_error):
+        entries += len(subfolders) + len(names)
         if entries_max is not None and entries > entries_max:
             raise BadInput(f"{path} has more than {entries_max:,} entries", "name parts of it, or crawl it")
-        here = {name: _why_left_out(Path(folder, name)) for name in sorted([*folders, *names])}
-        for name, why in here.items():
+        reasons = {name: _why_left_out(Path(folder, name)) for name in sorted([*subfolders, *names])}
+        for name, why in reasons.items():
             if why:
                 left_out.add(Path(folder, name), why)
-        folders[:] = [name for name in folders if not here[name]]
-        found += (Path(folder, name) for name in names if not here[name])
+        # The walk goes on in the subfolders that stay in this list.
+        subfolders[:] = [name for name in subfolders if not reasons[name]]
+        found += (Path(folder, name) for name in names if not reasons[name])
     if not found:
         skipped = f" (skipped: {in_words(left_out.counts)})" if left_out.counts else ""
         raise BadInput(f"there is nothing to read below {path}{skipped}: {', '.join(SUFFIXES)} can be read")
@@ -76,14 +78,14 @@ def files_to_adopt(directory: Path) -> list[AdoptedFile]:
     files = find_files(directory, LeftOut())
     # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
-    found: list[AdoptedFile] = []
+    adopted: list[AdoptedFile] = []
     for file in files:
         if file in texts:
             continue
-        beside = file.with_suffix(".txt")
-        text = written(beside) if beside in texts and beside.is_file() else None
-        found.append(AdoptedFile(written(file), sha256_of(file), text))
-    return found
+        text_file = file.with_suffix(".txt")
+        text = written(text_file) if text_file in texts and text_file.is_file() else None
+        adopted.append(AdoptedFile(written(file), sha256_of(file), text))
+    return adopted
 
 
 def in_words(left_out: Mapping[str, int]) -> str:
@@ -94,11 +96,12 @@ def in_words(left_out: Mapping[str, int]) -> str:
         SPECIAL: ("special file", None),
         OTHERS: ("other", "others"),
     }
-    most_first = sorted(left_out.items(), key=lambda one: (-one[1], one[0]))
+    most_first = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
 
 
 def _why_left_out(path: Path) -> str:
+    """Return an empty text for what is read, and for directories."""
     if path.name.startswith("."):
         return HIDDEN
     if path.is_symlink():

@@ -76,8 +76,9 @@ _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Page results per message: they are read faster than saved one by one."""
 _SAVE_SECONDS = 1.0
-_THUMBNAIL = -1
-"""Pseudo page number."""
+# Pseudo page numbers. The page process of a flowing document unpacks attachment n if asked for page -n.
+_PAGE_COUNT, _THUMBNAIL = 0, -1
+_BROKEN = "BROKEN"
 _REPAIRED = "the file was broken and has been repaired"
 
 
@@ -131,82 +132,82 @@ ingest = Handler(
 
 def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, kind: FileKind, content: str) -> Done:
     password, is_flow = password_of(context, how), kind.is_flowing
+
+    def make_reader() -> Callable[[int], Answer]:
+        return _flow_reader(original, kind, context.staging) if is_flow else _page_reader(original, password)
+
     with (
         Assembly(context, original, kind, how) as assembly,
         PageProcess[Answer](
-            lambda: _flow_reader(original, kind, context.staging) if is_flow else _page_reader(original, password),
-            Answer,
-            cpu_seconds=_FLOW_CPU_SECONDS if is_flow else _PAGE_CPU_SECONDS,
+            make_reader, Answer, cpu_seconds=_FLOW_CPU_SECONDS if is_flow else _PAGE_CPU_SECONDS
         ) as process,
     ):
-        counted = _count_pages(context, process, kind, password)
+        page_count = _count_pages(context, process, kind, password)
         source = PageSource(content, library_of(kind))
-        numbers = range(1, counted.pages + 1)
+        numbers = range(1, page_count.pages + 1)
         is_forced = bool(how.force_ocr) and not is_flow
         layers = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
         to_read = _save_known_pages(context, layers)
         scans = _save_layer_pages(context, process, to_read, assembly)
-        to_recognise = _save_known_pages(context, _ocr_digests(source, how, numbers if is_forced else scans))
-        inside = attachments.unpack(context, process, kind) if kind in (FileKind.ZIP, FileKind.MAIL) else None
-        note = "; ".join(filter(None, [counted.note, *(inside.notes if inside else ())]))
-        facts = DocumentFacts(kind.value, counted.pages, content, note or None, counted.is_locked)
+        to_recognise = _save_known_pages(context, _ocr_digests(source, how, list(numbers if is_forced else scans)))
+        unpacked = attachments.unpack(context, process, kind) if kind in (FileKind.ZIP, FileKind.MAIL) else None
+        note = "; ".join(filter(None, [page_count.note, *(unpacked.notes if unpacked else ())]))
+        facts = DocumentFacts(kind.value, page_count.pages, content, note or None, page_count.is_locked)
         if to_recognise:
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
-            assembly.add_rest(counted.pages)
+            assembly.add_rest(page_count.pages)
             done = assembly.finish(facts, None if is_flow else lambda: _thumbnail(process))
-    if inside is None:
+    if unpacked is None:
         return done
-    return replace(done, files=[*done.files, *inside.files], follow_ups=[*done.follow_ups, *inside.follow_ups])
+    return replace(done, files=[*done.files, *unpacked.files], follow_ups=[*done.follow_ups, *unpacked.follow_ups])
 
 
 def _count_pages(context: Context[HowToRead], process: PageProcess[Answer], kind: FileKind, password: str) -> PageCount:
     try:
-        answer = process.read(0)
+        answer = process.read(_PAGE_COUNT)
     except (TooLarge, Lost) as error:
         raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
     if isinstance(answer, Refusal):
         if answer.code == LOCKED:
             raise locked_error(context, password)
-        code = answer.code.replace("BROKEN", f"{kind.upper()}_BROKEN")
+        code = f"{kind.upper()}_BROKEN" if answer.code == _BROKEN else answer.code
         raise Permanent(code, answer.message, answer.remedy)
     assert isinstance(answer, PageCount)
+    if not answer.pages and answer.was_repaired:
+        detail = "nothing of the broken file could be saved"
+        raise Permanent(f"{kind.upper()}_BROKEN", detail, "download it again")
     if not answer.pages:
-        broken = answer.was_repaired
-        raise Permanent(
-            f"{kind.upper()}_{'BROKEN' if broken else 'EMPTY'}",
-            "nothing of the broken file could be saved" if broken else "the file has no pages",
-            "download it again" if broken else "",
-        )
+        raise Permanent(f"{kind.upper()}_EMPTY", "the file has no pages")
     return answer
 
 
-def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> dict[int, str]:
+def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> dict[int, str]:
     # Identifying the engine costs more than reading a page with a text layer.
-    if not (some := list(numbers)):
+    if not numbers:
         return {}
-    wanted = engine_settings(how)
-    engine = ocr.identity_of(wanted)
-    return {number: ocr_digest(source, number, wanted.languages, wanted.quality, engine) for number in some}
+    settings = engine_settings(how)
+    engine = ocr.identity_of(settings)
+    return {number: ocr_digest(source, number, settings.languages, settings.quality, engine) for number in numbers}
 
 
 def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -> dict[int, str]:
     """Return the digests of the pages without a stored result."""
-    left: dict[int, str] = {}
+    unknown: dict[int, str] = {}
     waiting = iter(digests.items())
-    while some := list(islice(waiting, _DIGESTS_AT_ONCE)):
-        known = set(context.ask(KnownPages([found for _, found in some])).digests)
-        again = [PageResult(number, found) for number, found in some if found in known]
-        left.update((number, found) for number, found in some if found not in known)
-        for at in range(0, len(again), _SAVE_EVERY):
-            context.save_pages(again[at : at + _SAVE_EVERY])
-    return left
+    while asked := dict(islice(waiting, _DIGESTS_AT_ONCE)):
+        known = set(context.ask(KnownPages(list(asked.values()))).digests)
+        results = [PageResult(number, name) for number, name in asked.items() if name in known]
+        unknown.update((number, name) for number, name in asked.items() if name not in known)
+        for at in range(0, len(results), _SAVE_EVERY):
+            context.save_pages(results[at : at + _SAVE_EVERY])
+    return unknown
 
 
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
-    """Return the pages that need OCR."""
+    """Return the pages that need OCR. Add the others to the assembly, up to the first missing page."""
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
@@ -238,18 +239,18 @@ def _thumbnail(process: PageProcess[Answer]) -> bytes:
     return answer.picture if isinstance(answer, Thumbnail) else b""
 
 
-def _page_result(context: Context[HowToRead], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
+def _page_result(
+    context: Context[HowToRead], page_digest: str, number: int, answer: Answer | TooLarge | Lost
+) -> PageResult:
     if isinstance(answer, ExaminedPage):
         # Replace NUL characters, as the store does.
-        return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
-    method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
-    method, why = (
-        (answer.code, in_a_sentence(answer.message, answer.remedy))
-        if isinstance(answer, Refusal)
-        else (method, str(answer))
-    )
+        return PageResult(number, page_digest, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
+    if isinstance(answer, Refusal):
+        method, why = answer.code, in_a_sentence(answer.message, answer.remedy)
+    else:
+        method, why = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, str(answer)
     context.log(f"page {number} is left out: {why}")
-    return PageResult(number, job_digest(found, context.idempotency_key), "", method)
+    return PageResult(number, job_digest(page_digest, context.idempotency_key), "", method)
 
 
 def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
@@ -259,12 +260,12 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
     except pdf.PdfLocked:
         refused = Refusal(LOCKED, "")
     except (pdf.Broken, pdf.PageTooLarge) as error:
-        refused = Refusal("BROKEN", f"the file cannot be opened ({error})", "download it again")
+        refused = Refusal(_BROKEN, f"the file cannot be opened ({error})", "download it again")
 
     def read(number: int) -> Answer:
         if refused is not None:
             return refused
-        if number == 0:
+        if number == _PAGE_COUNT:
             return PageCount(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired, book.is_locked)
         try:
             if number == _THUMBNAIL:
@@ -280,19 +281,19 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
 
 def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int], Answer]:
     try:
-        writing = formats.open_document(original, kind)
-        pages = formats.paginate(writing.pieces())
+        document = formats.open_document(original, kind)
+        pages = formats.paginate(document.pieces())
     except formats.UnreadableDocument as error:
-        code = "FILE_ENCRYPTED" if isinstance(error, formats.DocumentLocked) else "BROKEN"
+        code = "FILE_ENCRYPTED" if isinstance(error, formats.DocumentLocked) else _BROKEN
         refused = Refusal(code, f"the file cannot be read: {error.detail}", error.remedy)
         return lambda number: refused
-    look_inside = attachments.unpacker(writing, staging)
+    unpack = attachments.unpacker(document, staging)
 
     def read(number: int) -> Answer:
         if number < 0:
-            return look_inside(-number)
-        if number == 0:
-            return PageCount(len(pages), "; ".join(writing.notes))
+            return unpack(-number)
+        if number == _PAGE_COUNT:
+            return PageCount(len(pages), "; ".join(document.notes))
         page = pages[number - 1]
         if any(isinstance(piece, formats.PictureReference) for piece in page):
             return ExaminedPage(Verdict.OCR, scan=Scan("", 0))
@@ -303,14 +304,14 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
 
 
 def examine_page(book: pdf.PagedFile, number: int) -> ExaminedPage:
-    found = book.text(number)
-    needs_look = found.may_be_scan or not found.text.strip()
-    verdict = classify_page(found.text, book.measure_ink(number) if needs_look else PageInk())
+    page = book.text(number)
+    needs_look = page.may_be_scan or not page.text.strip()
+    verdict = classify_page(page.text, book.measure_ink(number) if needs_look else PageInk())
     if verdict is Verdict.OCR:
         return ExaminedPage(verdict, scan=Scan(*book.scan_packing(number)))
     if verdict is Verdict.BLANK:
-        return ExaminedPage(verdict, "", layout.encode(layout.Layout(found.size)))
-    return ExaminedPage(verdict, found.text, layout.encode(found.layout))
+        return ExaminedPage(verdict, "", layout.encode(layout.Layout(page.size)))
+    return ExaminedPage(verdict, page.text, layout.encode(page.layout))
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -321,26 +322,28 @@ def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, c
         lambda: spreadsheets.sheet_reader(original, kind), RowRanges, cpu_seconds=_TABLE_CPU_SECONDS
     ) as process:
         try:
-            pages = process.read(0)
+            row_ranges = process.read(_PAGE_COUNT)
         except (TooLarge, Lost) as error:
             raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
-    if isinstance(pages, Refusal):
-        raise Permanent(pages.code, pages.message, pages.remedy)
-    if not pages:
+    if isinstance(row_ranges, Refusal):
+        raise Permanent(row_ranges.code, row_ranges.message, row_ranges.remedy)
+    if not row_ranges:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
-    ranges = [_range_job(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.job_ranges(pages)]
-    facts = DocumentFacts(kind=FileKind.SHEET.value, pages=len(pages), content=content)
-    return _done_with_ranges(context, facts, ranges)
+    # A range of rows is a page.
+    numbers_of_jobs = spreadsheets.job_ranges(row_ranges)
+    range_jobs = [_range_job(context, "extract_rows", numbers, [content]) for numbers in numbers_of_jobs]
+    facts = DocumentFacts(kind=FileKind.SHEET.value, pages=len(row_ranges), content=content)
+    return _done_with_ranges(context, facts, range_jobs)
 
 
 # --- what follows -----------------------------------------------------------------------------------------
 
 
-def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
+def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, range_jobs: list[NewJob]) -> Done:
     assemble = _follow_up_job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
-        {"kind": facts.kind, "pages": facts.pages, "ranges": len(ranges)},
-        follow_ups=[*ranges, replace(assemble, after_earlier=True)],
+        {"kind": facts.kind, "pages": facts.pages, "ranges": len(range_jobs)},
+        follow_ups=[*range_jobs, replace(assemble, after_earlier=True)],
         document=facts,
     )
 
@@ -349,9 +352,9 @@ def _ocr_range_jobs(
     context: Context[HowToRead], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), engine_settings(how)
-    way = [content, engine.languages, engine.quality, how.password_file]
-    some = divide_pages(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
-    return [_range_job(context, "ocr_pages", one, way) for one in some]
+    ranges = divide_pages(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
+    reading = [content, engine.languages, engine.quality, how.password_file]
+    return [_range_job(context, "ocr_pages", pages, reading) for pages in ranges]
 
 
 def _parallel_ranges(context: Context[HowToRead], pages: int) -> int:
@@ -359,10 +362,11 @@ def _parallel_ranges(context: Context[HowToRead], pages: int) -> int:
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 
-def _range_job(context: Context[HowToRead], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
+def _range_job(context: Context[HowToRead], job_type: str, numbers: Sequence[int], reading: Sequence[object]) -> NewJob:
     pages = format_ranges(numbers)
     # If two documents need the same range of the same file, the second job waits and finds the pages read.
-    return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
+    concurrency_key = digest([job_type, pages, *reading])
+    return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=concurrency_key)
 
 
 def _follow_up_job(context: Context[HowToRead], job_type: str, payload: dict[str, Any]) -> NewJob:

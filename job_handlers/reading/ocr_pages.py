@@ -62,8 +62,8 @@ from worker_service.handlers import (
 
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
-_LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
-_LOOKS_AGAIN_AFTER = 0.25
+_DATA_RETRY_SECONDS_LEAST, _DATA_RETRY_SECONDS_MOST = 30.0, 900.0
+_DATA_RETRY_SHARE = 0.25
 """Share of the time waited so far."""
 
 
@@ -75,32 +75,32 @@ class OcrPagesPayload(HowToRead, frozen=True, kw_only=True):
 def run(context: Context[OcrPagesPayload]) -> Done:
     how = how_to_read(context)
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
-    sliced = context.inputs.get("slice")
-    original, content = sliced or original_of(context), content_of(context)
-    kind = kind_of(original)
+    slice_file = context.inputs.get("slice")
+    file, content = slice_file or original_of(context), content_of(context)
+    kind = kind_of(file)
     password, engine = password_of(context, how), engine_settings(how)
     identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)
     # A slice contains only these pages, in this order.
-    places = {number: at for at, number in enumerate(numbers, 1)} if sliced else {}
-    with PageProcess[DrawnPage | ReadPage](
-        lambda: (
-            flow_reader(original, kind, engine)
-            if kind.is_flowing
-            else page_reader(original, password, engine, places, is_forced=bool(how.force_ocr))
-        ),
-        DrawnPage | ReadPage,
-        cpu_seconds=_PAGE_CPU_SECONDS,
-    ) as process:
+    places = {number: at for at, number in enumerate(numbers, 1)} if slice_file else {}
+
+    def make_reader() -> Callable[[int], DrawnPage | ReadPage]:
+        if kind.is_flowing:
+            return flow_reader(file, kind, engine)
+        return page_reader(file, password, engine, places, is_forced=bool(how.force_ocr))
+
+    answer_type = DrawnPage | ReadPage
+    with PageProcess[DrawnPage | ReadPage](make_reader, answer_type, cpu_seconds=_PAGE_CPU_SECONDS) as process:
         # The engine starts while the pages are looked up.
         process.begin()
         pages = PageRange(context, numbers, PageSource(content, library_of(kind)), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
         pages.read_with(process)
-    of = len(numbers)
-    context.progress(message=counted(of, "page") if of > 1 else f"page {numbers[0]}", done=of, total=of, unit="pages")
-    return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
+    total = len(numbers)
+    message = counted(total, "page") if total > 1 else f"page {numbers[0]}"
+    context.progress(message=message, done=total, total=total, unit="pages")
+    return Done({"pages": total, "recognised": pages.recognised, "engine": identity})
 
 
 def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
@@ -127,17 +127,16 @@ ocr_pages = Handler(
 )
 
 
-def _wait_for_data(context: Context[OcrPagesPayload], wanted: OcrSettings) -> None:
-    """Raise `MissingDependency`, to look again at growing intervals."""
+def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> None:
+    """Raise `MissingDependency`, so that the job runs again at growing intervals."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
-        ocr.reader_for(wanted)
+        ocr.reader_for(engine)
     except MissingDependency as error:
         context.checkpoint({"lacking_since": since})
-        waited = (time.time() - since) * _LOOKS_AGAIN_AFTER
-        raise MissingDependency(
-            error.detail, error.remedy, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)
-        ) from error
+        seconds = (time.time() - since) * _DATA_RETRY_SHARE
+        seconds = min(max(seconds, _DATA_RETRY_SECONDS_LEAST), _DATA_RETRY_SECONDS_MOST)
+        raise MissingDependency(error.detail, error.remedy, after=seconds) from error
 
 
 class PageServer(Protocol):

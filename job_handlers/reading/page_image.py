@@ -25,20 +25,20 @@ class PageImagePayload(HowToRead, frozen=True, kw_only=True):
 
 
 def run(context: Context[PageImagePayload]) -> Done:
-    wish = context.payload
+    number = context.payload.page
     password = password_of(context, how_to_read(context))
     try:
         with pdf.PagedFile(original_of(context), password) as book:
-            if not 1 <= wish.page <= book.pages:
-                raise Permanent("NO_PAGE", f"it has {counted(book.pages, 'page')}, and none is page {wish.page}")
-            drawn = book.image(wish.page, min(max(wish.width, _WIDTH_LEAST), _WIDTH_MOST))
-            words: list[tuple[Any, ...]] = book.words(wish.page)
-            size = book.size(wish.page)
+            if not 1 <= number <= book.pages:
+                raise Permanent("NO_PAGE", f"it has {counted(book.pages, 'page')}, and none is page {number}")
+            image = book.image(number, min(max(context.payload.width, _WIDTH_LEAST), _WIDTH_MOST))
+            words: list[tuple[Any, ...]] = book.words(number)
+            size = book.size(number)
     except pdf.PdfLocked as error:
         raise locked_error(context, password) from error
     except (pdf.Broken, pdf.PageTooLarge) as error:
         raise Permanent("UNREADABLE", str(error)) from error
-    (context.staging / "page.webp").write_bytes(drawn)
+    (context.staging / "page.webp").write_bytes(image)
     (context.staging / "words.json").write_bytes(msgspec.json.encode({"size": size, "words": words}))
     return Done(files=["page.webp", "words.json"])
 

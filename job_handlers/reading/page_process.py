@@ -23,15 +23,15 @@ R = TypeVar("R")
 
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<i")
-_AHEAD = 128
-_MANY = 64
+_PENDING_MOST = 128
+_PENDING_TO_NAP = 64
 _NAP_SECONDS = 0.01
-"""Batches answers: a wake-up costs more than an ordinary page."""
+"""With so many pages pending, answers are collected: a wake-up costs more than an ordinary page."""
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _OBJECTS_AT_ONCE = 50_000
 
-Make = Callable[[], Callable[[int], Any]]
+MakeReader = Callable[[], Callable[[int], Any]]
 """Called in the page process."""
 
 
@@ -50,14 +50,15 @@ class Refusal(msgspec.Struct, tag=True, frozen=True):
 
 
 class PageProcess(Generic[R]):
-    def __init__(self, make: Make, kind: Any, *, cpu_seconds: int) -> None:
-        self._make = make
-        self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(kind)
+    def __init__(self, make_reader: MakeReader, answer_type: Any, *, cpu_seconds: int) -> None:
+        self._make_reader = make_reader
+        self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(answer_type)
         self._cpu_seconds = cpu_seconds
         self._pending: deque[int] = deque()
         self._pid = 0
-        self._numbers = self._said = -1
-        self._inbox = bytearray()
+        # Ends of two pipes: page numbers to the process, its answers back.
+        self._numbers = self._answers = -1
+        self._received = bytearray()
         self._seconds_allowed = -1
 
     def __enter__(self) -> PageProcess[R]:
@@ -72,16 +73,16 @@ class PageProcess(Generic[R]):
             self._start()
 
     def read(self, number: int) -> R:
-        found = next(iter(self.read_all([number])))[1]
-        if isinstance(found, TooLarge | Lost):
-            raise found
-        return found
+        _, answer = next(self.read_all([number]))
+        if isinstance(answer, TooLarge | Lost):
+            raise answer
+        return answer
 
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
         waiting = iter(numbers)
         while True:
-            if len(self._pending) <= _AHEAD // 2:
-                self.request(*islice(waiting, _AHEAD - len(self._pending)))
+            if len(self._pending) <= _PENDING_MOST // 2:
+                self.request(*islice(waiting, _PENDING_MOST - len(self._pending)))
             if not self.has_pending:
                 return
             yield self.receive()
@@ -95,13 +96,15 @@ class PageProcess(Generic[R]):
         return bool(self._pending)
 
     def receive(self) -> tuple[int, R | TooLarge | Lost]:
-        body = self._receive_answer(is_hurried=len(self._pending) < _MANY)
+        """Return the first pending number, and its answer."""
+        body = self._receive_answer(may_nap=len(self._pending) >= _PENDING_TO_NAP)
         number = self._pending.popleft()
         if body is not None:
             return number, self._decoder.decode(body)
-        why = self._loss_reason()
+        error = self._reap_and_explain()
+        # A new process reads the other pages.
         self._send_numbers(self._pending)
-        return number, why
+        return number, error
 
     def stop(self) -> None:
         if self._pid:
@@ -120,21 +123,21 @@ class PageProcess(Generic[R]):
         with contextlib.suppress(BrokenPipeError):
             os.write(self._numbers, b"".join(map(_NUMBER.pack, numbers)))
 
-    def _receive_answer(self, *, is_hurried: bool) -> bytes | None:
-        """None if the pipe was closed before the answer was complete."""
-        inbox = self._inbox
-        if not is_hurried and len(inbox) < _LENGTH.size:
+    def _receive_answer(self, *, may_nap: bool) -> bytes | None:
+        """Return None if the pipe was closed before the answer was complete."""
+        received = self._received
+        if may_nap and len(received) < _LENGTH.size:
             time.sleep(_NAP_SECONDS)
-        while len(inbox) < _LENGTH.size or len(inbox) < (end := _LENGTH.size + _LENGTH.unpack_from(inbox)[0]):
-            some = os.read(self._said, _READ_BYTES)
-            if not some:
+        while len(received) < _LENGTH.size or len(received) < (end := _LENGTH.size + _LENGTH.unpack_from(received)[0]):
+            block = os.read(self._answers, _READ_BYTES)
+            if not block:
                 return None
-            inbox += some
-        body = bytes(inbox[_LENGTH.size : end])
-        del inbox[:end]
+            received += block
+        body = bytes(received[_LENGTH.size : end])
+        del received[:end]
         return body
 
-    def _loss_reason(self) -> TooLarge | Lost:
+    def _reap_and_explain(self) -> TooLarge | Lost:
         status = self._reap()
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
@@ -149,52 +152,53 @@ class PageProcess(Generic[R]):
 
     def _reap(self) -> int:
         os.close(self._numbers)
-        os.close(self._said)
-        self._inbox.clear()
+        os.close(self._answers)
+        self._received.clear()
         pid, self._pid = self._pid, 0
         return os.waitpid(pid, 0)[1]
 
     def _start(self) -> None:
-        there, self._numbers = os.pipe()
-        self._said, here = os.pipe()
+        numbers, self._numbers = os.pipe()
+        self._answers, answers = os.pipe()
         with contextlib.suppress(OSError):
             # The system limits how much pipe buffer a user may have.
-            fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         # No signal may interrupt between the fork and the assignment of the pid.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
-            self._pid = fork_process(lambda: self._run_child(there, here))
+            self._pid = fork_process(lambda: self._run_child(numbers, answers))
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        os.close(there)
-        os.close(here)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
+        os.close(numbers)
+        os.close(answers)
 
     # --- in the page process ---
 
-    def _run_child(self, numbers: int, said: int) -> None:
+    def _run_child(self, numbers: int, answers: int) -> None:
         # Ignore SIGTERM, so that the page can be finished.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(self._numbers)
-        os.close(self._said)
+        os.close(self._answers)
         encoder = msgspec.msgpack.Encoder()
         # The process lives for one file and pages leave no reference cycles: collecting at every other page costs 3 %.
         gc.set_threshold(_OBJECTS_AT_ONCE)
         self._allow_seconds()
-        read = self._make()
-        while block := os.read(numbers, _NUMBER.size * _AHEAD):
+        read = self._make_reader()
+        while block := os.read(numbers, _NUMBER.size * _PENDING_MOST):
             for (number,) in _NUMBER.iter_unpack(block):
                 self._allow_seconds()
                 body = encoder.encode(read(number))
-                left = memoryview(_LENGTH.pack(len(body)) + body)
-                while left:
-                    left = left[os.write(said, left) :]
+                unsent = memoryview(_LENGTH.pack(len(body)) + body)
+                while unsent:
+                    unsent = unsent[os.write(answers, unsent) :]
 
     def _allow_seconds(self) -> None:
         # The kernel counts whole seconds. The hard limit is the attempt's.
         soft = int(time.process_time()) + self._cpu_seconds
         if soft != self._seconds_allowed:
             self._seconds_allowed = soft
-            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-            soft = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+            if hard != resource.RLIM_INFINITY:
+                soft = min(soft, hard)
             resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))

@@ -58,13 +58,13 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
     def reading_settings(self) -> dict[str, object]:
         """Return the payload of `ingest`. None resets a setting to the default."""
-        said: dict[str, object] = dict.fromkeys(HowToRead.__struct_fields__) if self.as_usual else {}
+        settings: dict[str, object] = dict.fromkeys(HowToRead.__struct_fields__) if self.as_usual else {}
         if self.languages:
-            said["languages"] = [language for word in self.languages for language in _languages(word)]
+            settings["languages"] = [language for word in self.languages for language in _parse_languages(word)]
         if self.quality is not None:
-            said["quality"] = self.quality
+            settings["quality"] = self.quality
         if self.force_ocr:
-            said["force_ocr"] = True
+            settings["force_ocr"] = True
         if self.password_file is not None:
             if not PASSWORD_CREDENTIAL.fullmatch(self.password_file):
                 raise BadInput(
@@ -72,54 +72,56 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
                     "give an existing file with `add` or `reindex`; otherwise add LoadCredential=password-reports:"
                     "/path/of/the/file to the service, and give --password-file password-reports",
                 )
-            said["password_file"] = self.password_file
-        return said
+            settings["password_file"] = self.password_file
+        return settings
 
     def actions(self, *, standing: bool = False) -> list[DeferredAction]:
-        """`standing` repeats them for each new generation."""
-        on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
-        return [read_action(word, when, standing=standing) for when, word in on_end]
+        """Return what follows the reading. `standing` actions are repeated for each new generation."""
+        on_success = [read_action(word, OnEnd.SUCCESS, standing=standing) for word in self.then]
+        return [*on_success, *self.actions_on_failure(standing=standing)]
 
-    def after_failure(self) -> list[DeferredAction]:
-        return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
+    def actions_on_failure(self, *, standing: bool = False) -> list[DeferredAction]:
+        return [read_action(word, OnEnd.FAILURE, standing=standing) for word in self.on_failure]
 
     def actions_and_tags(self, *, standing: bool = False) -> dict[str, object]:
         """Return them as in the payload of `download`."""
         tags = read_tags(self.tags)
         actions = [
             {
-                "job_type": one.job_type,
-                **({"payload": json.loads(one.payload)} if one.payload else {}),
-                **({"on_end": one.on_end} if one.on_end is OnEnd.FAILURE else {}),
+                "job_type": action.job_type,
+                **({"payload": json.loads(action.payload)} if action.payload else {}),
+                **({"on_end": action.on_end} if action.on_end is OnEnd.FAILURE else {}),
                 **({"standing": True} if standing else {}),
             }
-            for one in self.actions()
+            for action in self.actions()
         ]
         return {**({"then": actions} if actions else {}), **({"tags": tags} if tags else {})}
 
 
-def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
+def parse_options(options_type: type[Options], given: Mapping[str, object]) -> Options:
     # A value may be a list; an empty text means not given.
-    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    known = {field.encode_name: field for field in msgspec.structs.fields(options_type)}
     converted: dict[str, Any] = {}
-    for key, said in words.items():
+    for key, value_or_list in given.items():
         # "newer-than" is the earlier word for "since".
         name = "since" if key in ("newer-than", "newer_than") else key.replace("_", "-")
         if name not in known:
             raise BadInput(f"there is no option {key!r}", did_you_mean(name, known, f"there are {', '.join(known)}"))
-        values = [one for one in (said if isinstance(said, list | tuple) else [said]) if one != ""]
+        given_values = value_or_list if isinstance(value_or_list, list | tuple) else [value_or_list]
+        values = [value for value in given_values if value != ""]
         if not values:
             continue
-        is_list = known[name].type == tuple[str, ...]
-        value: object = values if is_list else values[-1]
-        if known[name].type is bool:
-            value = values[-1] is not False
+        value_type = known[name].type
+        value: object = values if value_type == tuple[str, ...] else values[-1]
+        if value_type is bool:
+            # Any other value, such as "on", means yes.
+            value = value is not False
         try:
-            converted[known[name].name] = msgspec.convert(value, known[name].type, strict=False)
+            converted[known[name].name] = msgspec.convert(value, value_type, strict=False)
         except msgspec.ValidationError as error:
             hint = f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill add --help` lists the options"
             raise BadInput(f"{name} cannot be {value!r}", hint) from error
-    return kind(**converted)
+    return options_type(**converted)
 
 
 # ── Jobs ──
@@ -156,7 +158,7 @@ def download_job(
         source_key=source,
         unique_key=key,
         brings=request,
-        on_failure=options.after_failure(),
+        on_failure=options.actions_on_failure(),
     )
 
 
@@ -177,16 +179,17 @@ def reindex_job(document: Document, options: ReadOptions, *, has_original: bool,
     # Force reading: the document was adopted, or its files were lost.
     read = {"read": options.reading_settings(), "force": True, **options.actions_and_tags()}
     body = {"source": document.source_key, "name": document.name, **read}
-    rests = next((source.source_of_jobs("") for source in sources() if platform == source.PLATFORM), "")
+    # Jobs of one source pause together.
+    source_of_job = next((source.source_of_jobs("") for source in sources() if platform == source.PLATFORM), "")
     return NewJob(
         "download",
         platform=platform,
         owner=owner,
         payload=canonical(body),
-        source=rests,
+        source=source_of_job,
         name=document.name,
         source_key=document.source_key,
-        on_failure=options.after_failure(),
+        on_failure=options.actions_on_failure(),
     )
 
 
@@ -194,8 +197,8 @@ def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
     return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=request)
 
 
-def _languages(word: str) -> list[str]:
+def _parse_languages(word: str) -> list[str]:
     languages = re.split(r"[+,]", word)
-    if not all(LANGUAGE_CODE.fullmatch(one) for one in languages):
+    if not all(LANGUAGE_CODE.fullmatch(code) for code in languages):
         raise BadInput(f"{word!r} is not a language", "write eng, or eng+deu")
     return languages

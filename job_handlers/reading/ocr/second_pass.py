@@ -18,6 +18,7 @@ from job_handlers.reading.preprocess import Box, Gray, unread_ink
 
 _REREAD_BELOW = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
 """On a page with at least the first confidence, reread words below the second."""
+_ABOVE_ANY_CONFIDENCE = 101.0
 _UNSURE_SHARE_TO_REREAD_LINE = 0.6
 
 # Minimum confidences, measured on 37,000 words that both engines read, 900 of them differently.
@@ -58,16 +59,16 @@ class SecondReader:
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
         """Return the lines, and the numbers of the changed ones."""
-        below = 101.0 if self._is_thorough else _reread_below(layout.confidence_of(lines) or 0.0)
+        below = _ABOVE_ANY_CONFIDENCE if self._is_thorough else _reread_below(layout.confidence_of(lines) or 0.0)
         words = [*chain.from_iterable(lines)]
         improved = [self._reread(line, words, gray, below) for line in lines]
         changed = [at for at, line in enumerate(lines) if layout.text_of([line]) != layout.text_of([improved[at]])]
         boxes = [layout.with_margin(word, _MARGIN_BESIDE * (word.y1 - word.y0)) for line in improved for word in line]
         if is_weak or self._is_thorough or unread_ink(gray, boxes) > _UNREAD_INK_SHARE:
             for box in _unread_boxes(improved, self._finder.boxes(gray)):
-                words = self._lines.read(gray, box)
-                if len(_joined_text(words)) >= _CHARACTERS_LEAST and _mean_confidence(words) >= _READ_WELL:
-                    _insert_words(improved, words, changed)
+                found = self._lines.read(gray, box)
+                if len(_joined_text(found)) >= _CHARACTERS_LEAST and _mean_confidence(found) >= _READ_WELL:
+                    _insert_words(improved, found, changed)
         return improved, changed
 
     def _reread(self, line: list[Word], words: Sequence[Word], gray: Gray, below: float) -> list[Word]:
@@ -87,12 +88,13 @@ def _reread_below(page_confidence: float) -> float:
 
 def unsure_spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
     # Ranges do not cross dot leaders.
-    dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
-    return [
-        (after_dots + begin, after_dots + end)
-        for after_dots, next_dots in ((one + 1, other) for one, other in pairwise(dots))
-        for begin, end in _unsure_spans_of_part(line[after_dots:next_dots], below)
-    ]
+    spans: list[tuple[int, int]] = []
+    part_begin = 0
+    for part_end in [*(at for at, word in enumerate(line) if is_leader(word)), len(line)]:
+        part_spans = _unsure_spans_of_part(line[part_begin:part_end], below)
+        spans += [(part_begin + begin, part_begin + end) for begin, end in part_spans]
+        part_begin = part_end + 1
+    return spans
 
 
 def _unsure_spans_of_part(words: Sequence[Word], below: float) -> list[tuple[int, int]]:

@@ -57,7 +57,7 @@ def with_open_content(document: Any) -> None:
 
 def made_searchable(original: Path, layout: Layout, password: str = "") -> Path:
     fonts = Fonts()
-    fonts.meet(layout)
+    fonts.add_fonts_of(layout)
     target = original.with_suffix(".searchable.pdf")
 
     def draw(number: int, matrix: pdf.Matrix) -> bytes:
