@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+# Flags of inotify, and its struct of an event.
 _MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
 _EVENT = struct.Struct("iIII")
 
-_FIRST_LOOK_SECONDS = 0.0005
-_LAST_LOOK_SECONDS = 0.5
+_FIRST_READ_SECONDS = 0.0005
+_LAST_READ_SECONDS = 0.5
 
 
 class FileWatch:
@@ -31,15 +32,16 @@ class FileWatch:
     ) -> None:
         # The resolved path, as /proc shows it.
         self._path = database.resolve()
-        self._identity = _identity(self._path)
+        self._file_id = _file_id(self._path)
         self._log_name = f"{database.name}-wal"
         self._names = {database.name, self._log_name, f"{database.name}-shm"}
         self._change_counter = change_counter
         self._monotonic = monotonic
         self._begins_turn = begins_turn
-        self._seen: int | None = None
-        self._gap = _FIRST_LOOK_SECONDS
+        self._last_counter: int | None = None
+        self._seconds_to_next_read = _FIRST_READ_SECONDS
         self.look_at: float | None = None
+        """Time on the monotonic clock of the next planned read of the counter."""
         self.is_doubtful = False
         """The files may have been deleted or replaced; `fault` finds out. SQLite does not notice it."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
@@ -52,25 +54,27 @@ class FileWatch:
         self._begins_turn()
         is_hinted, now = self._read_hints(), self._monotonic()
         if is_hinted:
-            self._gap, self.look_at = _FIRST_LOOK_SECONDS, now + _FIRST_LOOK_SECONDS
+            self._seconds_to_next_read, self.look_at = _FIRST_READ_SECONDS, now + _FIRST_READ_SECONDS
         counter = self._change_counter()
-        if counter != self._seen:
-            self._seen = counter
+        if counter != self._last_counter:
+            self._last_counter = counter
             if not is_hinted:
                 # With a new hint, keep checking: the hint may announce a commit after this one.
                 self.look_at = None
             return True
         if self.look_at is not None and now >= self.look_at:
-            self._gap *= 2
-            self.look_at = now + self._gap if self._gap <= _LAST_LOOK_SECONDS else None
+            self._seconds_to_next_read *= 2
+            self.look_at = (
+                now + self._seconds_to_next_read if self._seconds_to_next_read <= _LAST_READ_SECONDS else None
+            )
         return False
 
     def fault(self) -> str | None:
         self.is_doubtful = False
-        identity = _identity(self._path)
+        identity = _file_id(self._path)
         if identity is None:
             return f"{self._path} was deleted while it was in use"
-        if identity != self._identity:
+        if identity != self._file_id:
             return f"{self._path} was replaced by another file while it was in use"
         for name in _open_names():
             for suffix in ("", "-wal"):
@@ -113,7 +117,7 @@ def _watch(folder: Path) -> int | None:
     return watch
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_id(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:

@@ -1,3 +1,5 @@
+"""Effects of a completed job: published files and pages, facts about its document, and follow-up jobs."""
+
 from __future__ import annotations
 
 import json
@@ -13,7 +15,7 @@ from worker_service.jobs.documents import NewFile, RepublishedFile
 from worker_service.jobs.job import Enqueued, Lease, NewJob
 from worker_service.store.database import Row, StorePart
 from worker_service.store.removal import forget_files
-from worker_service.store.settling import documents_changed
+from worker_service.store.settling import follow_document_changes
 
 
 class Work(Struct, frozen=True):
@@ -69,16 +71,15 @@ class Completions(StorePart):
         forget_files(self._db, "forget_older_files", **work.generation_key)
         if not self._db.write("publish", **work.generation_key, now=now):
             raise RuleBroken(f"generation {work.generation} of document {document_id} is no longer the newest")
-        documents_changed(self._db, [document_id])
+        follow_document_changes(self._db, [document_id])
         self._db.write("mark_link_due", document_id=document_id)
 
     def _fail_unpublished_document(self, done: Completion, work: Work, now: str) -> None:
         if done.publishes or work.generation is None:
             return
         values = {**work.generation_key, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
-        documents_changed(
-            self._db, [document_id for (document_id,) in self._db.write("fail_unpublished_document", **values)]
-        )
+        failed = [document_id for (document_id,) in self._db.write("fail_unpublished_document", **values)]
+        follow_document_changes(self._db, failed)
 
     def _add_file(self, lease: Lease, work: Work, file: NewFile | RepublishedFile, now: str) -> None:
         row = {**lease._asdict(), "document_id": work.document_id, "owner": work.owner, "now": now}
@@ -92,9 +93,12 @@ class Completions(StorePart):
         return self._store.intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
 
     def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
-        asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
-        for request, document_id in asked:
-            content = request.content or None if len(asked) > 1 else None
+        requests = [
+            (job.document, enqueued.document_id) for job, enqueued in zip(jobs, inserted, strict=True) if job.document
+        ]
+        for request, document_id in requests:
+            # Of several originals, assign to each document the one with its content.
+            content = request.content or None if len(requests) > 1 else None
             if self._db.write("assign_originals", **lease._asdict(), document_id=document_id, content=content):
                 self._db.write("mark_link_due", document_id=document_id)
 

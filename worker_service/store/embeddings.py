@@ -75,16 +75,16 @@ class PassageEmbeddings(StorePart):
     def save(self, lease: Lease, embeddings: Embeddings) -> None:
         if not self._db.write("is_embedding_job", **lease._asdict()):
             raise Refused("only jobs of type embed save vectors")
-        place = {
+        generation = {
             "model": embeddings.model, "document_id": embeddings.document_id, "generation": embeddings.generation
         }  # fmt: skip
         passages = embeddings.passages
-        new = [{**place, "digest": one.digest, "vectors": one.vectors} for one in passages if one.vectors]
+        new = [{**generation, "digest": one.digest, "vectors": one.vectors} for one in passages if one.vectors]
         self._db.write_each("save_vectors", new)
         rows = [(one.number, one.digest, *page) for one in passages for page in one.pages]
-        self._db.write("save_passages", **place, passages=json.dumps(rows))
+        self._db.write("save_passages", **generation, passages=json.dumps(rows))
         if embeddings.total is not None:
-            self._db.write("document_embedded", **place, total=embeddings.total)
+            self._db.write("document_embedded", **generation, total=embeddings.total)
             self._db.write("forget_passages", model=embeddings.model, document_id=embeddings.document_id)
 
     def use(self, model: str) -> bool:

@@ -1,3 +1,5 @@
+"""Inserts of jobs, and of the documents that jobs have to read."""
+
 from __future__ import annotations
 
 import json
@@ -40,13 +42,15 @@ class Intake(StorePart):
         The caller calls `settle` after its last write: earlier, documents without their follow-up jobs would fail.
         """
         inserted: list[Enqueued] = []
-        for statement, some in groupby(jobs, key=statement_of):
+        for statement, similar_jobs in groupby(jobs, key=statement_of):
             if statement:
-                inserted += self._insert_together(statement, list(some), parent_id)
+                inserted += self._insert_together(statement, list(similar_jobs), parent_id)
                 continue
-            for job in some:
-                earlier = [each.job_id for each in inserted if each.job_id] if job.after_earlier else []
-                inserted.append(self._insert(job, parent_id, earlier))
+            for job in similar_jobs:
+                earlier_ids: list[int] = []
+                if job.after_earlier:
+                    earlier_ids = [enqueued.job_id for enqueued in inserted if enqueued.job_id]
+                inserted.append(self._insert(job, parent_id, earlier_ids))
         return inserted
 
     def _insert_together(self, statement: str, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
@@ -56,15 +60,16 @@ class Intake(StorePart):
             rows = [(*usual_values(job), now, retries_of(job, rules) if rules else None, parent_id) for job in jobs]
         else:
             rows = [row_of_job(job, now, parent_id, rules) for job in jobs]
-        for some in chunks(rows, _ROWS_AT_ONCE):
-            self._db.write_rows(statement, some)
-        # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
-        last = self._db.writer.last_insert_rowid()
-        return list(map(Enqueued, range(last - len(jobs) + 1, last + 1)))
+        for chunk in chunks(rows, _ROWS_AT_ONCE):
+            self._db.write_rows(statement, chunk)
+        # No other writer inserts meanwhile, so AUTOINCREMENT gives consecutive ids.
+        last_id = self._db.writer.last_insert_rowid()
+        first_id = last_id - len(jobs) + 1
+        return [Enqueued(job_id) for job_id in range(first_id, last_id + 1)]
 
-    def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
+    def _insert(self, job: NewJob, parent_id: int | None = None, earlier_ids: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
-            return self._insert_for_document(job, job.document, parent_id, earlier)
+            return self._insert_for_document(job, job.document, parent_id, earlier_ids)
         if job.brings is not None and job.brings.revision:
             known = self._find_known(job, job.brings, parent_id)
             if known is not None:
@@ -78,18 +83,17 @@ class Intake(StorePart):
         for action in job.on_failure:
             values = {"job_type": action.job_type, "payload": action.payload}
             self._db.write("add_failure_action", job_id=job_id, **values)
-        if job.after or earlier:
+        if job.after or earlier_ids:
             needs = "ended" if job.after_any else "completed"
-            waits = [(job_id, other, needs) for other in job.after] + [
-                (job_id, other, "completed") for other in earlier
-            ]
-            self._db.write_each("add_dependency", waits)
+            dependencies = [(job_id, other_id, needs) for other_id in job.after]
+            dependencies += [(job_id, other_id, "completed") for other_id in earlier_ids]
+            self._db.write_each("add_dependency", dependencies)
         return Enqueued(job_id)
 
     # ── Documents ──
 
     def _insert_for_document(
-        self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
+        self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier_ids: Sequence[int]
     ) -> Enqueued:
         """Insert the job if its document has to be read. The document takes the place of a unique_key."""
         document_id, new_settings, decision = self._decide(job, request)
@@ -109,7 +113,7 @@ class Intake(StorePart):
         self._db.write("copy_standing_actions", document_id=document_id, generation=generation)
         if decision is Decision.TAKEN_OVER:
             self._db.write("move_actions", document_id=document_id, generation=generation)
-        self._ask_for_actions(document_id, request)
+        self._add_actions(document_id, request)
         if generation == 1 or not request.is_standing:
             tag_documents(self._db, [document_id], request.tags)
         if generation == 1 and parent_id is not None:
@@ -129,20 +133,20 @@ class Intake(StorePart):
             name=job.name or request.name,
             unique_key=None,
         )
-        return self._insert(work, parent_id, earlier)._replace(document_id=document_id, decision=decision)
+        return self._insert(work, parent_id, earlier_ids)._replace(document_id=document_id, decision=decision)
 
     def _find_known(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
-        if (found := self.decide_by_revision(job, request)) is None:
+        if (decided := self.decide_by_revision(job, request)) is None:
             return None
-        known, document_id, decision = found
+        known, document_id, decision = decided
         if decision not in (Decision.UNCHANGED, Decision.UNDER_WAY):
             return None
         return self._record_known_document(job, known, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
         """Return None if no document has this revision: it must be downloaded first."""
-        named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for content, name in self._db.write("document_with_revision", **named, revision=request.revision):
+        document_key = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
+        for content, name in self._db.write("document_with_revision", **document_key, revision=request.revision):
             known = replace(request, content=content, name=name)
             document_id, _, decision = self._decide(job, known)
             return known, document_id, decision
@@ -159,15 +163,17 @@ class Intake(StorePart):
         live_id = 0
         if decision is Decision.UNDER_WAY:
             live_id = next((job_id for (job_id,) in self._db.write("live_work", document_id=document_id)), 0)
-        self._ask_for_actions(document_id, request)
+        self._add_actions(document_id, request)
         new_tags = [] if request.is_standing else tag_documents(self._db, [document_id], request.tags)
         if (request.actions or new_tags) and decision is Decision.UNCHANGED:
             fire_actions(self._db, [document_id], new_tags, ParentFacts(parent_id, job.batch_id, job.priority))
-        return Enqueued(live_id, bool(live_id), document_id, decision)
+        return Enqueued(live_id, existing=live_id != 0, document_id=document_id, decision=decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
-        named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for document_id, state, content, settings, before, updated_at in self._db.write("document_named", **named):
+        document_key = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
+        for document_id, state, content, settings, before, updated_at in self._db.write(
+            "document_named", **document_key
+        ):
             status = IndexStatus(state)
             new_settings = way_to_read(request, status, settings, before)
             decision = decide(
@@ -183,24 +189,24 @@ class Intake(StorePart):
             )
             return document_id, new_settings, decision
         new_settings = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)
-        return self._add_document(request, named), new_settings, Decision.ACCEPTED
+        return self._add_document(request, document_key), new_settings, Decision.ACCEPTED
 
-    def _ask_for_actions(self, document_id: int, request: DocumentRequest) -> None:
+    def _add_actions(self, document_id: int, request: DocumentRequest) -> None:
         for action in request.actions:
-            standing = {"standing": action.is_standing}
-            self._db.write("add_deferred_action", document_id=document_id, **action_values(action), **standing)
+            values = action_values(action) | {"standing": action.is_standing}
+            self._db.write("add_deferred_action", document_id=document_id, **values)
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         """Insert a document that need not be read yet, unless it exists. Return its id."""
-        named = {"owner": owner, "platform": platform, "source_key": request.source_key}
+        document_key = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
-            for document_id, *_ in self._db.write("document_named", **named):
+            for document_id, *_ in self._db.write("document_named", **document_key):
                 return int(document_id)
-            return self._add_document(request, named)
+            return self._add_document(request, document_key)
 
-    def _add_document(self, request: DocumentRequest, named: dict[str, str]) -> int:
+    def _add_document(self, request: DocumentRequest, document_key: dict[str, str]) -> int:
         facts = {"name": request.name, "content": request.content, "now": self._db.now()}
-        [(document_id,)] = self._db.write("add_document", **named, **facts)
+        [(document_id,)] = self._db.write("add_document", **document_key, **facts)
         return int(document_id)
 
 

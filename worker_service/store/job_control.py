@@ -18,7 +18,7 @@ from worker_service.store.settling import settle
 
 _JOBS_PER_TRANSACTION = 500
 
-_POSSIBLE = {
+_POSSIBLE_WHERE = {
     "cancel": "status IN ('pending', 'running')",
     "retry": "status IN ('completed', 'failed', 'cancelled')",
     "delete": "status <> 'running'",
@@ -58,9 +58,9 @@ class Steering(StorePart):
                 self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), owners=owners, priority=level)
         changed = self._run_action(("priority",), selector, actor, level)
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
-        late = f"{_POSSIBLE['priority']} AND priority <> {level}"
+        with_old_priority = f"{_POSSIBLE_WHERE['priority']} AND priority <> {level}"
         while (selector.names_more or selector.batch_id is not None) and (
-            ids := self._store.reading.ids(selector, late)
+            ids := self._store.reading.ids(selector, with_old_priority)
         ):
             self._run_action(("priority",), Selector(ids=ids), actor, level)
         return changed
@@ -94,7 +94,7 @@ class Steering(StorePart):
         verb = verbs[0]
         # Try all jobs that were named by id, so that each refusal gives its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
-        job_ids = sorted(set(selector.ids)) if is_named else self._store.reading.ids(selector, _POSSIBLE[verb])
+        job_ids = sorted(set(selector.ids)) if is_named else self._store.reading.ids(selector, _POSSIBLE_WHERE[verb])
 
         def change(job: JobToChange) -> None:
             nonlocal action_id
@@ -107,15 +107,15 @@ class Steering(StorePart):
             item = {"item_id": job.id, "left_as": changed.state if changed else job.title}
             self._db.write("add_action_item", action_id=action_id, **item, priority_before=job.priority)
 
-        done, asked, refused = self.apply_to_each(job_ids, change, asks=verb == "cancel")
-        return Changed(action_id, done, asked, refused)
+        done, requested_ids, refused = self.apply_to_each(job_ids, change, requests_stop=verb == "cancel")
+        return Changed(action_id, done, requested_ids, refused)
 
     def apply_to_each(
-        self, job_ids: Sequence[int], change: Callable[[JobToChange], None], *, asks: bool
+        self, job_ids: Sequence[int], change: Callable[[JobToChange], None], *, requests_stop: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
         """Return the changed jobs, the jobs requested to stop, and the reason for each refused job."""
         done: list[int] = []
-        asked: list[int] = []
+        requested_ids: list[int] = []
         refused: dict[int, str] = {}
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():
@@ -129,9 +129,9 @@ class Steering(StorePart):
                     except Refused as refusal:
                         refused[job_id] = str(refusal)
                     else:
-                        (asked if asks and job.status is Status.RUNNING else done).append(job_id)
+                        (requested_ids if requests_stop and job.status is Status.RUNNING else done).append(job_id)
                 settle(self._db)
-        return done, asked, refused
+        return done, requested_ids, refused
 
     def read_job(self, job_id: int) -> JobToChange | None:
         for status, *rest in self._db.write("job_to_change", job_id=job_id):
@@ -146,7 +146,7 @@ class Steering(StorePart):
         if verb == "delete" and job.status is Status.RUNNING:
             raise Refused("it is running", "cancel it first")
         if verb == "priority" and job.status.is_ended:
-            raise Refused(f"it is {job.status}, and asks for nothing more")
+            raise Refused(f"it is {job.status}, and requests_stop for nothing more")
         if verb == "retry":
             self._refuse_retry(job)
 
@@ -180,11 +180,11 @@ class Steering(StorePart):
             self.refuse(verb, job)
             self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
 
-        done, asked, refused = self.apply_to_each(list(items), undo_one, asks=verb == "cancel")
+        done, requested_ids, refused = self.apply_to_each(list(items), undo_one, requests_stop=verb == "cancel")
         if done:
             with self._db.transaction():
                 self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
-        return Changed(action_id, done, asked, refused)
+        return Changed(action_id, done, requested_ids, refused)
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
         with self._db.transaction():

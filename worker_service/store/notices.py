@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec.structs import asdict
+
 from worker_service.base.clock import as_text
 from worker_service.jobs.history import Episode, Notice
 from worker_service.jobs.job import Enqueued, NewJob
@@ -44,12 +46,12 @@ class Notices(StorePart):
 
     def note(self, kind: str, episodes: Sequence[Episode]) -> None:
         """Replace the episodes of a kind. A new one becomes a notice; a missing one has ended."""
-        keys = [f"{kind}:{one.key}" for one in episodes]
+        keys = [f"{kind}:{episode.key}" for episode in episodes]
         if {key for (key,) in self._db.read("episodes", kind=kind)} == set(keys):
             return
         now = self._db.now()
         with self._db.transaction():
             self._db.write("end_episodes", kind=kind, keys=json.dumps(keys))
-            for key, one in zip(keys, episodes, strict=True):
-                facts = {"job_id": one.job_id, "code": one.code, "message": one.message, "remedy": one.remedy}
-                self._db.write("begin_episode", now=now, kind=kind, key=key, **facts)
+            for key, episode in zip(keys, episodes, strict=True):
+                facts = asdict(episode) | {"key": key}
+                self._db.write("begin_episode", now=now, kind=kind, **facts)

@@ -97,7 +97,7 @@ def _parse_group(tokens: Iterator[re.Match[str]], depth: int) -> str:
 
 def _near_group(token: re.Match[str]) -> str:
     """Translate `NEAR(a b, 10)`, the form that FTS5 itself uses."""
-    operands = [_operand(one) for one in _TOKEN.finditer(token["near"])]
+    operands = [_operand(inner) for inner in _TOKEN.finditer(token["near"])]
     return _near_query(operands, int(token["within"] or NEAR_WORDS))
 
 
@@ -119,9 +119,9 @@ def _resolve_operators(terms: Sequence[str]) -> list[str]:
 
 def _has_operands(term: str, neighbours: tuple[str, str]) -> bool:
     if term in _OPERATORS:
-        return all(one and not _is_operator(one) for one in neighbours)
+        return all(term and not _is_operator(term) for term in neighbours)
     # FTS5's NEAR takes words and phrases, not groups.
-    return not _is_operator(term) or all(one.startswith('"') for one in neighbours)
+    return not _is_operator(term) or all(neighbour.startswith('"') for neighbour in neighbours)
 
 
 # ── Operators, from the lowest precedence to the highest ──
@@ -156,7 +156,7 @@ def _near_chain(terms: Sequence[str]) -> str:
 
 
 def _near_query(operands: Sequence[str], within: int) -> str:
-    operands = [one for one in operands if one]
+    operands = [operand for operand in operands if operand]
     return f"NEAR({' '.join(operands)}, {within})" if len(operands) > 1 else "".join(operands)
 
 

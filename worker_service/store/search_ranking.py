@@ -60,7 +60,7 @@ def without_small_words(operands: Sequence[str], language: str | None) -> Sequen
     if language is None:
         return operands
     small = small_words(language)
-    return [one for one in operands if one.strip('"').casefold() not in small] or operands
+    return [operand for operand in operands if operand.strip('"').casefold() not in small] or operands
 
 
 class Term(Struct, frozen=True):
@@ -80,7 +80,9 @@ def term_of(operand: str, stem: Stem) -> Term:
 
 def fold(word: str) -> str:
     """Remove accents, as the index does; some stemmers do so, too."""
-    return "".join(one for one in unicodedata.normalize("NFD", word.casefold()) if not unicodedata.combining(one))
+    return "".join(
+        letter for letter in unicodedata.normalize("NFD", word.casefold()) if not unicodedata.combining(letter)
+    )
 
 
 def rank_pages(
@@ -108,7 +110,7 @@ def _with_feedback(
         for word, count in stems[page].items():
             if len(word) >= _FEEDBACK_LETTERS_LEAST:
                 shares[word] += score * count / stems[page].total()
-    added = {word: shares[word] for word in sorted(shares, key=lambda one: -shares[one])[:_FEEDBACK_STEMS]}
+    added = {word: shares[word] for word in sorted(shares, key=lambda word: -shares[word])[:_FEEDBACK_STEMS]}
     total = sum(added.values()) or 1.0
     pages_of = Counter(word for counts in stems.values() for word in counts)
     weights = {word: each * _ORIGINAL_SHARE / len(rarity) for word, each in rarity.items()}

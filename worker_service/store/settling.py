@@ -25,7 +25,10 @@ _SETTLED_MAX = 1000
 
 
 def settle(db: Database) -> None:
-    """Handle about `_SETTLED_MAX` rows of each kind; the next claim continues."""
+    """Free or fail waiting jobs, update documents and end batches after jobs have ended.
+
+    Handle about `_SETTLED_MAX` rows of each kind; the next claim continues.
+    """
     if db.read_flag_in_transaction("nothing_to_settle"):
         return
     _settle_jobs(db)
@@ -55,7 +58,7 @@ def _settle_documents(db: Database) -> None:
         before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
         after = db.write("update_document_states", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
-        documents_changed(db, [document_id for document_id, state in after if before[document_id] != state])
+        follow_document_changes(db, [document_id for document_id, state in after if before[document_id] != state])
 
 
 def _settle_batches(db: Database) -> None:
@@ -81,7 +84,8 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
         Store(db, TakeoverTimeouts(math.inf, math.inf)).intake.insert_many([job])
 
 
-def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
+def follow_document_changes(db: Database, document_ids: Sequence[int]) -> None:
+    """Write notices and fire actions of documents whose state has changed."""
     if document_ids:
         ids = json.dumps(list(document_ids))
         db.write("add_document_notices", document_ids=ids, now=db.now())
