@@ -6,12 +6,11 @@ A document is identified by the container and its path in it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -42,7 +41,7 @@ _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _STEP_BYTES = 1 << 20
 _COUNT_FILES = 1
-"""Pseudo page number that returns the number of files."""
+"""Number that is asked of the page process for the number of files. File 1 has the number after it."""
 _PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
 
@@ -75,98 +74,101 @@ class UnpackedFiles:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
-    found = UnpackedFiles()
+    """Make a document of each file that the page process unpacks. The process reads files as negative pages."""
+    unpacked = UnpackedFiles()
     key = document_of(context).source_key
-    is_deep = key.count(WITHIN) >= _DEPTH_MAX
-    left_out: list[SkippedFile] = []
-    seen: set[str] = set()
+    is_too_deep = key.count(WITHIN) >= _DEPTH_MAX
+    skipped: list[SkippedFile] = []
+    digests: set[str] = set()
     places: set[str] = set()
-    size = 0
-    number = process.read(-_COUNT_FILES)
-    assert isinstance(number, FileCount)
-    if number.files_total > _FILES_MAX:
+    total_bytes = 0
+    count = process.read(-_COUNT_FILES)
+    assert isinstance(count, FileCount)
+    if count.files_total > _FILES_MAX:
         raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files", "split it")
-    if is_deep and number.files_total:
-        found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
-        return found
-    numbers = range(1, number.files_total + 1)
-    for at, (_, one) in zip(numbers, process.read_all(-_COUNT_FILES - at for at in numbers), strict=True):
-        if isinstance(one, TooLarge | Lost):
-            left_out.append(SkippedFile(f"file {at}", str(one)))
-        elif isinstance(one, SkippedFile):
-            left_out.append(one)
-        elif isinstance(one, UnpackedFile) and one.sha256 not in seen:
-            seen.add(one.sha256)
-            size += one.size
-            if size > _ALL_BYTES_MAX:
+    if is_too_deep and count.files_total:
+        unpacked.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
+        return unpacked
+    numbers = range(1, count.files_total + 1)
+    for number, (_, answer) in zip(numbers, process.read_all(-_COUNT_FILES - at for at in numbers), strict=True):
+        if isinstance(answer, TooLarge | Lost):
+            skipped.append(SkippedFile(f"file {number}", str(answer)))
+        elif isinstance(answer, SkippedFile):
+            skipped.append(answer)
+        elif isinstance(answer, UnpackedFile) and answer.sha256 not in digests:
+            digests.add(answer.sha256)
+            total_bytes += answer.size
+            if total_bytes > _ALL_BYTES_MAX:
                 raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
-            place = _unused_path(one.place, places)
+            place = _unused_path(answer.place, places)
             places.add(place)
-            _add_document(context, found, one, f"{key}{WITHIN}{place}")
-    if left_out:
-        named = ", ".join(f"{one.place} ({one.why})" for one in left_out[:_NAMED_MAX])
-        more = f", and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
-        found.notes.append(f"{counted(len(left_out), 'file')} in it left out: {named}{more}")
-    return found
+            _add_document(context, unpacked, answer, f"{key}{WITHIN}{place}")
+    if skipped:
+        named = ", ".join(f"{one.place} ({one.why})" for one in skipped[:_NAMED_MAX])
+        more = f", and {len(skipped) - _NAMED_MAX} more" if len(skipped) > _NAMED_MAX else ""
+        unpacked.notes.append(f"{counted(len(skipped), 'file')} in it left out: {named}{more}")
+    return unpacked
 
 
 def _unused_path(place: str, places: Container[str]) -> str:
     plain = place.replace(WITHIN, "!")
-    tries = (plain if number == 1 else f"{plain} ({number})" for number in count(1))
-    return next(one for one in tries if one not in places)
+    unused, number = plain, 1
+    while unused in places:
+        number += 1
+        unused = f"{plain} ({number})"
+    return unused
 
 
-def _add_document(context: Context[Any], found: UnpackedFiles, one: UnpackedFile, key: str) -> None:
-    path = context.staging / one.file
-    known = [file for file in context.ask(SameContent(sha256=one.sha256)).files if file.size == one.size]
-    if known:
+def _add_document(context: Context[Any], unpacked: UnpackedFiles, file: UnpackedFile, key: str) -> None:
+    path = context.staging / file.file
+    stored = [one for one in context.ask(SameContent(sha256=file.sha256)).files if one.size == file.size]
+    if stored:
         path.unlink()
-        found.files.append(SameFile(known[0].id, role="inside", name=one.name))
+        unpacked.files.append(SameFile(stored[0].id, role="inside", name=file.name))
     else:
-        found.files.append(File(path, role="inside", name=one.name, sha256=one.sha256))
-    request = DocumentRequest(key, one.name, content=one.sha256, settings=document_of(context).settings)
-    found.follow_ups.append(
-        NewJob("ingest", context.platform, context.account, owner=context.owner, name=one.name, document=request)
+        unpacked.files.append(File(path, role="inside", name=file.name, sha256=file.sha256))
+    request = DocumentRequest(key, file.name, content=file.sha256, settings=document_of(context).settings)
+    unpacked.follow_ups.append(
+        NewJob("ingest", context.platform, context.account, owner=context.owner, name=file.name, document=request)
     )
 
 
 # --- in the page process ------------------------------------------------------------------------------
 
 
-def unpacker(writing: FlowDocument, staging: Path) -> Callable[[int], Answer]:
-    members: Sequence[tuple[str, str, Callable[[], Any]]] = [
-        (_printable_path(place), refusal, opened) for place, refusal, opened in _members_of(writing)
-    ]
-
-    seen: set[str] = set()
-    size = 0
+def unpacker(container: FlowDocument, staging: Path) -> Callable[[int], Answer]:
+    """Return the function that counts or unpacks files. `unpack` describes its numbers."""
+    members = list(_members_of(container))
+    digests: set[str] = set()
+    unpacked_bytes = 0
 
     def read(number: int) -> Answer:
-        nonlocal size
+        nonlocal unpacked_bytes
         if number == _COUNT_FILES:
             return FileCount(len(members))
-        at = number - _COUNT_FILES
-        place, refusal, opened = members[at - 1]
-        if size > _ALL_BYTES_MAX:
+        file_number = number - _COUNT_FILES
+        path, refusal, open_member = members[file_number - 1]
+        place = _printable_path(path)
+        if unpacked_bytes > _ALL_BYTES_MAX:
             refusal = f"what comes before it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB"
         if refusal:
             return SkippedFile(place, refusal)
         try:
-            with opened() as source:
-                found = _unpack_file(source, place, staging, at)
+            with open_member() as source:
+                answer = _unpack_file(source, place, staging, file_number)
         except UnreadableDocument as error:
             return SkippedFile(place, str(error))
         except Permanent as refused:
             # The remedy lists all supported kinds, and would be repeated for each file.
             return SkippedFile(place, refused.detail if refused.code == "KIND_REFUSED" else str(refused))
-        if isinstance(found, UnpackedFile):
-            if found.sha256 in seen:
+        if isinstance(answer, UnpackedFile):
+            if answer.sha256 in digests:
                 # Equal files are one document, and are stored once.
-                (staging / found.file).unlink()
+                (staging / answer.file).unlink()
             else:
-                seen.add(found.sha256)
-                size += found.size
-        return found
+                digests.add(answer.sha256)
+                unpacked_bytes += answer.size
+        return answer
 
     return read
 
@@ -203,12 +205,13 @@ def _read_block(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
         raise UnreadableDocument(f"it is broken ({error})") from error
 
 
-def _members_of(writing: FlowDocument) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    if isinstance(writing, Archive):
-        for member in writing.members():
-            yield member.name, member.refusal, partial(writing.open, member.info)
-    elif isinstance(writing, mail.MailDocument):
-        for name, part in writing.attachments():
+def _members_of(container: FlowDocument) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield the path of each file, why it is not unpacked or "", and a function that opens it."""
+    if isinstance(container, Archive):
+        for member in container.members():
+            yield member.name, member.refusal, partial(container.open, member.info)
+    elif isinstance(container, mail.MailDocument):
+        for name, part in container.attachments():
             yield name, "", partial(_open_part, part)
 
 

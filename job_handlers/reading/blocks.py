@@ -1,4 +1,7 @@
-"""Divide the lines of a page into blocks. Whether one begins between two lines is a sum of evidence."""
+"""Divide the lines of a page into blocks.
+
+A block begins between two lines if the points of the evidence for and against it reach a sum.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.reading.layout import Word
+from job_handlers.reading.layout import Word, bounds_of
 from worker_service.handlers import BOLD, ITALIC, MARKER, MONOSPACED, SAID, Block, Role
 
-_BREAK_POINTS = 2.0
+_POINTS_LEAST = 2.0
 _CAPTION = re.compile(
     r"(?:figure|fig\.?|table|tab\.?|chart|box|exhibit|map|graph|abbildung|abb\.?|tabelle|schaubild|tableau)\s*"
     r"(?:\d|[IVX]+\b|[A-Z]\b)[\d.\-]*\s*(?:[.:|\u2013\u2014-]\s*|$|\s(?=[A-Z(]))", re.IGNORECASE)  # fmt: skip
@@ -26,8 +29,8 @@ _SENTENCE_END = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 _BOLD_FONT = re.compile(r"bold|black|heavy|cmbx|cmb10|sfbx|semib|demi|-bd|medi\b", re.IGNORECASE)
 _MONO_FONT = re.compile(r"courier|mono|consolas|menlo|cmtt|inconsolata|typewriter|lucidacon", re.IGNORECASE)
 _ITALIC_FONT = re.compile(r"italic|oblique|cmti|-it\b", re.IGNORECASE)
-_NEIGHBOURS = 5
-"""Lines that show how wide the column is."""
+_LINES_OF_COLUMN = 5
+"""Lines above and below, whose ends show how wide the column is."""
 
 
 class TextLine(Struct, frozen=True, gc=False):
@@ -42,6 +45,7 @@ class TextLine(Struct, frozen=True, gc=False):
     text: str
     """Includes the line feed."""
     begins_part: bool
+    """Whether a paragraph, or a part in reading order, begins with the line."""
     role: Role | None = None
     """Role that the file states."""
     level: int = 0
@@ -60,45 +64,54 @@ def font_style(name: str, weight: str) -> int:
 
 class PageFacts(NamedTuple):
     height: float
-    body: float
-    pitch: float
+    body_size: float
+    line_distance: float
+    """Usual distance of two baselines of the body."""
 
 
 def facts_of(lines: Sequence[TextLine], height: float) -> PageFacts:
-    sizes: dict[float, int] = {}
+    characters: dict[float, int] = {}
     for one in lines:
-        sizes[one.size] = sizes.get(one.size, 0) + len(one.text)
-    body = max(sizes, key=sizes.__getitem__, default=10.0)
-    least, most = 0.8 * body, 2.6 * body
-    steps = Counter(
-        [
-            int(2 * (b.base - a.base) + 0.5) / 2
-            for a, b in pairwise(lines)
-            if least < b.base - a.base < most and abs(a.size - body) < 1 and abs(b.size - body) < 1
-        ]
-    )
-    pitch = max(steps, key=lambda one: (steps[one], -one)) if steps else 1.2 * body
-    return PageFacts(height, body, pitch)
+        characters[one.size] = characters.get(one.size, 0) + len(one.text)
+    body_size = max(characters, key=characters.__getitem__, default=10.0)
+    distances: Counter[float] = Counter()
+    for above, below in pairwise(lines):
+        distance = below.base - above.base
+        are_body = abs(above.size - body_size) < 1 and abs(below.size - body_size) < 1
+        if are_body and 0.8 * body_size < distance < 2.6 * body_size:
+            distances[_round_to_half(distance)] += 1
+    most_frequent = max(distances, key=lambda one: (distances[one], -one), default=1.2 * body_size)
+    return PageFacts(height, body_size, most_frequent)
 
 
-def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
-    """Return how much speaks for a new block between `a` and `b`. `right` is the edge of the column at `a`."""
+def _round_to_half(number: float) -> float:
+    return int(2 * number + 0.5) / 2
+
+
+def _points_for_block(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
+    """Return the points for a new block between lines `a` and `b`.
+
+    `first` is the first line of the block so far, `right` the edge of the column at `a`.
+    """
     size = a.size or 1
-    rise = b.base - a.base
-    step = rise / (facts.pitch * max(b.size / (facts.body or 1), 0.8) or 1)
-    # The line ends well before the edge of its column, although the next word had room.
+    distance = b.base - a.base
+    # 1 is the usual distance for the size of the letters.
+    step = distance / (facts.line_distance * max(b.size / (facts.body_size or 1), 0.8) or 1)
     word = b.text.partition(" ")[0]
-    is_short = a.x1 + max((len(word) + 1) * 0.5 * size, 2 * size) < right
+    word_width = max((len(word) + 1) * 0.5 * size, 2 * size)
+    # The line ends well before the edge of its column, although the next word had room.
+    is_short = a.x1 + word_width < right
     is_small_letter = word[:1].islower()
     is_same_look = a.size == b.size and a.style == b.style
     is_same_group = a.group == b.group and a.role is b.role
     if 0.5 < step <= 1.2 and is_small_letter and is_same_look and is_same_group and len(word) > 3 and not is_short:
-        # Most lines of prose, at once: nothing below could make a block begin here.
+        # A shortcut for most lines of prose: no evidence below could make a block begin here.
         return 0.0
-    is_same_row = abs(rise) < 0.5 * min(a.size, b.size)
+    is_same_row = abs(distance) < 0.5 * min(a.size, b.size)
     ends_sentence = a.text.rstrip().endswith(_SENTENCE_END)
     is_item = MARKER.match(first.text) is not None
     is_indented = 0.7 * size < b.x0 - a.x0 < 6 * size and not is_item
+    # Further left than the block began.
     is_dedented = first is not a and first.x0 - 0.7 * size > b.x0 and not is_same_row
     evidence = (
         (1.0, b.begins_part),
@@ -124,74 +137,88 @@ def _break_points(first: TextLine, a: TextLine, b: TextLine, right: float, facts
         (1.0, not is_same_group),
         (-4.0, is_same_group and a.group > 0),
     )
-    return sum([points for points, speaks in evidence if speaks])
+    return sum([points for points, is_true in evidence if is_true])
 
 
 def _is_next_note(first: str, text: str) -> bool:
-    notes = _NOTE.match(first), _NOTE.match(text)
-    one, other = (int("".join(filter(str.isdecimal, note[0])) or "0") if note else 0 for note in notes)
-    return 0 < one == other - 1
+    """Return whether the texts begin with consecutive footnote numbers."""
+    number = _note_number(first)
+    return number > 0 and _note_number(text) == number + 1
+
+
+def _note_number(text: str) -> int:
+    """Return 0 for a footnote marked with a sign, and for other text."""
+    mark = _NOTE.match(text)
+    digits = "".join(filter(str.isdecimal, mark[0])) if mark else ""
+    return int(digits or 0)
 
 
 def blocks_of_words(
     lines: Sequence[Sequence[Word]], text: str, tables: Sequence[tuple[int, int]], height: float
 ) -> list[Block]:
-    """Return the blocks of a recognised page. An empty line precedes a line that begins a paragraph."""
-    usual = median([word.y1 - word.y0 for line in lines for word in line] or [1.0])
-    ends = dict(tables)
-    placed: list[tuple[int | None, int, TextLine]] = []
-    at = table_end = 0
+    """Return the blocks of a recognised page. `tables` are the begin and end of each table in the text."""
+    usual_height = median([word.y1 - word.y0 for line in lines for word in line] or [1.0])
+    table_ends = dict(tables)
+    # Runs of lines of one table, or between tables: where the table and the run begin, and the lines.
+    runs: list[tuple[int | None, int, list[TextLine]]] = []
+    begin = 0
     table: int | None = None
     for line in filter(None, lines):
-        if at in ends:
-            table, table_end = at, ends[at]
-        elif at >= table_end:
+        if begin in table_ends:
+            table = begin
+        elif table is not None and begin >= table_ends[table]:
             table = None
-        end = text.find("\n", at) + 1 or len(text)
+        end = text.find("\n", begin) + 1 or len(text)
+        # An empty line precedes a line that begins a paragraph.
         while text[end : end + 1] == "\n":
             end += 1
-        begins_part = text[max(at - 2, 0) : at] in ("", "\n\n")
-        placed.append((table, at, _recognised_line(line, text[at:end], usual, begins_part=begins_part)))
-        at = end
-    facts = facts_of([line for table, _, line in placed if table is None], height)
-    made: list[Block] = []
-    for table, some in groupby(placed, lambda one: one[0]):
-        (begin, first), *others = [(at, line) for _, at, line in some]
-        run = [first, *(line for _, line in others)]
+        begins_part = text[max(begin - 2, 0) : begin] in ("", "\n\n")
+        if not runs or runs[-1][0] != table:
+            runs.append((table, begin, []))
+        _, _, run_lines = runs[-1]
+        run_lines.append(_recognised_line(line, text[begin:end], usual_height, begins_part=begins_part))
+        begin = end
+    facts = facts_of([line for table, _, run_lines in runs if table is None for line in run_lines], height)
+    blocks: list[Block] = []
+    for table, begin, run_lines in runs:
         if table is None:
-            made += divide_lines(run, begin, facts)
+            blocks += divide_lines(run_lines, begin, facts)
         else:
-            made.append(replace(_block(run, table, facts), role=Role.TABLE, end=ends[table]))
-    return made
+            blocks.append(replace(_block(run_lines, table, facts), role=Role.TABLE, end=table_ends[table]))
+    return blocks
 
 
-def _recognised_line(line: Sequence[Word], text: str, usual: float, *, begins_part: bool) -> TextLine:
-    x0, y0 = min([word.x0 for word in line]), min([word.y0 for word in line])
-    x1, y1 = max([word.x1 for word in line]), max([word.y1 for word in line])
+def _recognised_line(line: Sequence[Word], text: str, usual_height: float, *, begins_part: bool) -> TextLine:
+    x0, y0, x1, y1 = bounds_of(line)
     # Heights of recognised words depend on their letters, and differ by a fifth within one font.
     height = median([word.y1 - word.y0 for word in line])
-    size = usual if 0.75 * usual < height < 1.3 * usual else height
+    size = usual_height if 0.75 * usual_height < height < 1.3 * usual_height else height
     return TextLine(x0, y0, x1, y1, median([word.y1 for word in line]), size, 0, text, begins_part)
 
 
 def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> list[Block]:
-    made: list[Block] = []
-    open_lines: list[TextLine] = []
-    rights = [0.0, *_right_edges(lines)]
-    for right, line in zip(rights, lines, strict=False):
-        if open_lines and _break_points(open_lines[0], open_lines[-1], line, right, facts) >= _BREAK_POINTS:
-            made.append(_block(open_lines, begin, facts))
-            begin = made[-1].end
-            open_lines = []
-        open_lines.append(line)
-    return [*made, _block(open_lines, begin, facts)] if open_lines else made
+    """`begin` is where the first line begins in the page's text."""
+    blocks: list[Block] = []
+    block_lines: list[TextLine] = []
+    right_of_last = 0.0
+    for line, right in zip(lines, _right_edges(lines), strict=True):
+        if block_lines and (
+            _points_for_block(block_lines[0], block_lines[-1], line, right_of_last, facts) >= _POINTS_LEAST
+        ):
+            blocks.append(_block(block_lines, begin, facts))
+            begin = blocks[-1].end
+            block_lines = []
+        block_lines.append(line)
+        right_of_last = right
+    return [*blocks, _block(block_lines, begin, facts)] if block_lines else blocks
 
 
 def _right_edges(lines: Sequence[TextLine]) -> list[float]:
+    """Return for each line where the longest line of its column ends, among those near it."""
     edges = [one.x1 for one in lines]
     for at, one in enumerate(lines):
         x0, x1, reach = one.x0, one.x1, 3 * one.size
-        for other, near in enumerate(lines[at + 1 : at + _NEIGHBOURS + 1], at + 1):
+        for other, near in enumerate(lines[at + 1 : at + _LINES_OF_COLUMN + 1], at + 1):
             if -reach <= near.x0 - x0 <= reach and near.x0 <= x1 and x0 <= near.x1:
                 if near.x1 > edges[at]:
                     edges[at] = near.x1
@@ -202,20 +229,23 @@ def _right_edges(lines: Sequence[TextLine]) -> list[float]:
 
 def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
     end = begin + sum([len(one.text) for one in lines])
-    size, flags = lines[0].size, lines[0].style
-    if any(one.size != size or one.style != flags for one in lines):
-        size, flags = _usual_look(lines)
+    size, style = lines[0].size, lines[0].style
+    if any(one.size != size or one.style != style for one in lines):
+        size, style = _usual_look(lines)
     size = round(size, 1)
-    said = lines[0].role
+    stated_role = lines[0].role
     x0, y0 = min([one.x0 for one in lines]), min([one.y0 for one in lines])
     x1, y1 = max([one.x1 for one in lines]), max([one.y1 for one in lines])
-    # Tags rarely have a word for code.
-    role = Role.CODE if said is Role.PARAGRAPH and flags & MONOSPACED else said or _role_of(lines, size, flags, facts)
+    role = stated_role or _role_of(lines, size, style, facts)
+    if stated_role is Role.PARAGRAPH and style & MONOSPACED:
+        # Tags rarely state that a paragraph is code.
+        role = Role.CODE
     box = round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
-    return Block(*box, begin, end, role, lines[0].level, size, flags | (SAID if said else 0))
+    return Block(*box, begin, end, role, lines[0].level, size, style | (SAID if stated_role else 0))
 
 
 def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:
+    """Return the size of most characters, and the styles of more than 70 % of them."""
     sizes: Counter[float] = Counter()
     styles: Counter[int] = Counter()
     for one in lines:
@@ -223,15 +253,15 @@ def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:
         sizes[one.size] += length
         for flag in (BOLD, ITALIC, MONOSPACED):
             styles[flag] += length if one.style & flag else 0
-    whole = sizes.total()
-    return sizes.most_common(1)[0][0], sum(flag for flag in styles if styles[flag] > 0.7 * whole) if whole else 0
+    [(size, _)] = sizes.most_common(1)
+    return size, sum(flag for flag, length in styles.items() if length > 0.7 * sizes.total())
 
 
-def _role_of(lines: Sequence[TextLine], size: float, flags: int, facts: PageFacts) -> Role:
+def _role_of(lines: Sequence[TextLine], size: float, style: int, facts: PageFacts) -> Role:
     text = lines[0].text
-    if flags & MONOSPACED:
+    if style & MONOSPACED:
         return Role.CODE
-    if lines[0].y0 > 0.5 * facts.height and size < 0.94 * facts.body and _NOTE.match(text):
+    if lines[0].y0 > 0.5 * facts.height and size < 0.94 * facts.body_size and _NOTE.match(text):
         return Role.FOOTNOTE
     if len(lines) < 6 and _CAPTION.match(text):
         return Role.CAPTION

@@ -52,7 +52,7 @@ class PageTable(msgspec.Struct, frozen=True):
 
 
 class UnreadScript(msgspec.Struct, frozen=True):
-    """The script a page seems to be written in, which it was not read in."""
+    """The script that a page seems to have, and in which OCR did not read it."""
 
     script: str
     language: str
@@ -72,8 +72,10 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     skew: float = 0.0
     dpi: int = 0
     readers: list[str] = []
+    """OCR engines."""
     second: list[int] = []
     written_in: list[str] = []
+    """Languages."""
     unread: UnreadScript | None = None
     is_cut: bool = False
 
@@ -83,7 +85,7 @@ class TextTable(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int
     rows: list[list[str]]
     spans: list[tuple[int, int, int, int]] = []
-    """Row, column, rows and columns."""
+    """Row and column of a cell, and how many rows and columns it spans."""
 
 
 class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,7 +93,7 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: list[str] = []
     written_in: list[str] = []
     blocks: list[Block] = []
-    """Their boxes are empty."""
+    """Blocks with empty boxes."""
     links: list[TextLink] = []
     notes: list[NoteMark] = []
 
@@ -127,12 +129,12 @@ def has_lines(text: str) -> bool:
     return '"lines":' in text
 
 
-def bounds_of(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
+def bounds_of(boxes: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
     return (
-        min([one.x0 for one in some]),
-        min([one.y0 for one in some]),
-        max([one.x1 for one in some]),
-        max([one.y1 for one in some]),
+        min([one.x0 for one in boxes]),
+        min([one.y0 for one in boxes]),
+        max([one.x1 for one in boxes]),
+        max([one.y1 for one in boxes]),
     )
 
 
@@ -148,8 +150,8 @@ def build_table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) 
         return TableCell(*bounds_of(words), " ".join(one.text for one in words))
 
     cells = [[cell(words) for words in row] for row in rows]
-    found = [one for row in cells for one in row if one is not None]
-    return PageTable(bounds_of(found), begin, end, cells)
+    filled = [one for row in cells for one in row if one is not None]
+    return PageTable(bounds_of(filled), begin, end, cells)
 
 
 def text_of(lines: Sequence[Sequence[Word]]) -> str:

@@ -1,4 +1,4 @@
-"""Files with flowing text: paragraphs, table rows, pictures and page breaks. Other files are never opened."""
+"""Files with flowing text: paragraphs, table rows, pictures and page breaks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PAGES_MAX = 100_000
 _PAGE_CHARACTERS = 3000
 _PAGE_CHARACTERS_MAX = 6000
 _PICTURE_CHARACTERS = 300
-"""Counts for a picture, so that an album does not become one page."""
+"""A picture counts as this many characters, so that an album does not become one page."""
 _CHARACTERS_MAX = 100_000_000
-_UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
+_INVISIBLE = re.compile("[\u00ad\ud800-\udfff]")
 """Soft hyphens would hide a word from search; UTF-8 cannot encode lone surrogates."""
 _LIGATURES = re.compile("[\ufb00-\ufb06]")
 _CELLS_MAX = 20_000
@@ -64,11 +64,11 @@ class DocumentLocked(UnreadableDocument):
 class PictureReference(NamedTuple):
     key: str
     alt: str | None = ""
-    """None: the text beside it is its alternative text."""
+    """None if the text beside it is its alternative text."""
 
 
 class ShownPicture(NamedTuple):
-    """A picture among the lines of a page, of which it is none."""
+    """A picture between the lines of a page. It has no text."""
 
     alt: str
 
@@ -118,8 +118,8 @@ class StyledText(str):
         if text == self:
             return self
         begin = max(self.find(text), 0)
-        return StyledText(text, self.role, self.level, _moved(self.links, -begin, len(text)),
-                          _moved(self.notes, -begin, len(text)))  # fmt: skip
+        links, notes = _move_marks(self.links, -begin, len(text)), _move_marks(self.notes, -begin, len(text))
+        return StyledText(text, self.role, self.level, links, notes)
 
 
 class LineMark(str):
@@ -138,7 +138,8 @@ class LineMark(str):
 M = TypeVar("M", TextLink, NoteMark)
 
 
-def _moved(marks: Iterable[M], by: int, length: int) -> list[M]:
+def _move_marks(marks: Iterable[M], by: int, length: int) -> list[M]:
+    """Move marks, and drop those that are then outside of the first `length` characters."""
     moved = [replace(one, begin=one.begin + by, end=one.end + by) for one in marks]
     return [one for one in moved if one.begin >= 0 and one.end <= length]
 
@@ -150,7 +151,8 @@ def styled_text(
     written: list[str] = []
     links: list[TextLink] = []
     notes: list[NoteMark] = []
-    length, address, since = 0, "", 0
+    length, address, link_begin = 0, "", 0
+    # The last mark ends a link that is still open.
     for part in (*parts, LineMark()):
         if not isinstance(part, LineMark):
             written.append(_searchable_text(part))
@@ -159,27 +161,29 @@ def styled_text(
             notes.append(NoteMark(length, length, part.note))
         else:
             if LINK_ADDRESS.fullmatch(address):
-                links.append(TextLink(since, length, address))
-            address, since = part.address, length
-    whole = "".join(written)
-    text = whole.rstrip() if keeps_indent else whole.strip()
-    indent = len(whole.rstrip()) - len(text)
-    shown = [
-        replace(one, begin=begin, end=begin + len(words))
-        for one in links
-        if (words := whole[one.begin : one.end].strip())
-        for begin in [whole.index(words, one.begin)]
-    ]
-    last = indent + len(text)
-    placed = [replace(one, begin=at, end=at) for one in notes for at in [min(max(one.begin, indent), last)]]
-    return StyledText(text, role, level, _moved(shown, -indent, len(text)), _moved(placed, -indent, len(text)))
+                links.append(TextLink(link_begin, length, address))
+            address, link_begin = part.address, length
+    untrimmed = "".join(written)
+    text = untrimmed.rstrip() if keeps_indent else untrimmed.strip()
+    text_begin = len(untrimmed.rstrip()) - len(text)
+    text_end = text_begin + len(text)
+    trimmed_links: list[TextLink] = []
+    for link in links:
+        if words := untrimmed[link.begin : link.end].strip():
+            begin = untrimmed.index(words, link.begin)
+            trimmed_links.append(replace(link, begin=begin, end=begin + len(words)))
+    for at, note in enumerate(notes):
+        begin = min(max(note.begin, text_begin), text_end)
+        notes[at] = replace(note, begin=begin, end=begin)
+    links = _move_marks(trimmed_links, -text_begin, len(text))
+    return StyledText(text, role, level, links, _move_marks(notes, -text_begin, len(text)))
 
 
 Piece = str | PictureReference
 
 
 def identity_of(piece: Piece) -> object:
-    """Return all that a page shows of the piece, except the pixels of a picture."""
+    """Return what makes two pieces equal: all that a page shows of them, except the pixels of a picture."""
     if isinstance(piece, PictureReference):
         return piece.alt
     if isinstance(piece, StyledText):
@@ -191,7 +195,7 @@ FlowPage = tuple[Piece, ...]
 
 
 class FlowDocument(Protocol):
-    """Its methods raise `UnreadableDocument`."""
+    """An open file. All methods may raise `UnreadableDocument`."""
 
     notes: list[str]
     """Notes for the user. Complete once all pieces have been yielded."""
@@ -215,35 +219,38 @@ def note_of_unread(pictures: Collection[str]) -> list[str]:
 
 
 def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
-    made: list[FlowPage] = []
+    pages: list[FlowPage] = []
     page: list[Piece] = []
-    on_page = total = 0
+    page_characters = total_characters = 0
+
+    def add(piece: Piece, characters: int, *, begins_page: bool = False) -> None:
+        nonlocal page, page_characters
+        if page and (begins_page or page_characters + characters > _PAGE_CHARACTERS):
+            pages.append(tuple(page))
+            page, page_characters = [], 0
+        if characters:
+            page.append(piece)
+            page_characters += characters
+
     for piece in pieces:
         if isinstance(piece, PictureReference):
-            if page and on_page + _PICTURE_CHARACTERS > _PAGE_CHARACTERS:
-                made.append(tuple(page))
-                page, on_page = [], 0
-            page.append(piece)
-            on_page += _PICTURE_CHARACTERS
+            add(piece, _PICTURE_CHARACTERS)
             continue
-        total += len(piece)
-        if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
+        total_characters += len(piece)
+        if total_characters > _CHARACTERS_MAX or len(pages) > PAGES_MAX:
             raise UnreadableDocument("it holds more text than pagemill reads from one file", "split it")
-        for at, part in enumerate([piece] if isinstance(piece, TableRow) else _searchable_text(piece).split(NEW_PAGE)):
+        parts = [piece] if isinstance(piece, TableRow) else _searchable_text(piece).split(NEW_PAGE)
+        for number, part in enumerate(parts):
             for text in _cut_long(part):
-                if page and (at or on_page + len(text) > _PAGE_CHARACTERS):
-                    made.append(tuple(page))
-                    page, on_page = [], 0
-                if text:
-                    page.append(piece.part(text) if isinstance(piece, StyledText) else text)
-                    on_page += len(text)
-    return [*made, tuple(page)] if page else made
+                cut = piece.part(text) if isinstance(piece, StyledText) and text else text
+                add(cut, len(text), begins_page=number > 0)
+    return [*pages, tuple(page)] if page else pages
 
 
 def _searchable_text(text: str) -> str:
     if text.isascii():
         return text
-    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _UNSEEN.sub("", text))
+    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _INVISIBLE.sub("", text))
 
 
 def _cut_long(paragraph: str) -> Iterator[str]:
@@ -253,53 +260,55 @@ def _cut_long(paragraph: str) -> Iterator[str]:
     text = paragraph.strip("\n")
     begin = 0
     while len(text) - begin > _PAGE_CHARACTERS_MAX:
-        most = begin + _PAGE_CHARACTERS
-        end = text.rfind(" ", begin + 1, most) + 1 or most
+        end_most = begin + _PAGE_CHARACTERS
+        end = text.rfind(" ", begin + 1, end_most) + 1 or end_most
         yield text[begin:end].rstrip()
         begin = end
     yield text[begin:]
 
 
 def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) -> list[Block]:
-    ends = {one.begin: one.end for one in tables}
-    made: list[Block] = []
+    table_ends = {table.begin: table.end for table in tables}
+    blocks: list[Block] = []
     begin = table_end = 0
-    is_open = False
+    may_continue = False
+    # Whether the last line was plain, so that the next plain line belongs to its paragraph.
     for line in lines:
         if isinstance(line, ShownPicture):
-            made.append(Block(0, 0, 0, 0, begin, begin, Role.PICTURE, style=SAID, alt=line.alt))
-            is_open = False
+            blocks.append(Block(0, 0, 0, 0, begin, begin, Role.PICTURE, style=SAID, alt=line.alt))
+            may_continue = False
             continue
         end = begin + len(line) + 1
-        if begin in ends:
-            table_end = ends[begin]
-            made.append(Block(0, 0, 0, 0, begin, table_end, Role.TABLE))
+        is_plain = bool(line.strip()) and not isinstance(line, StyledText | TableRow)
+        if begin in table_ends:
+            table_end = table_ends[begin]
+            blocks.append(Block(0, 0, 0, 0, begin, table_end, Role.TABLE))
         elif begin >= table_end and line.strip():
             if isinstance(line, StyledText):
-                made.append(Block(0, 0, 0, 0, begin, end, line.role, line.level, style=SAID))
-            elif is_open and not isinstance(line, TableRow):
-                made[-1] = replace(made[-1], end=end)
+                blocks.append(Block(0, 0, 0, 0, begin, end, line.role, line.level, style=SAID))
+            elif may_continue and is_plain:
+                blocks[-1] = replace(blocks[-1], end=end)
             else:
-                made.append(Block(0, 0, 0, 0, begin, end, style=SAID))
-        is_open = bool(line.strip()) and not isinstance(line, StyledText | TableRow)
+                blocks.append(Block(0, 0, 0, 0, begin, end, style=SAID))
+        may_continue = is_plain
         begin = end
-    return made
+    return blocks
 
 
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
     """Return the tables: consecutive rows, at least two of them with several columns."""
-    found: list[list[tuple[int, TableRow]]] = []
+    tables: list[list[tuple[int, TableRow]]] = []
     begin = 0
-    follows = False
+    follows_row = False
     for line in lines:
         if isinstance(line, TableRow):
-            if line.begins or not follows:
-                found.append([])
-            found[-1].append((begin, line))
-        follows = isinstance(line, TableRow)
+            if line.begins or not follows_row:
+                tables.append([])
+            tables[-1].append((begin, line))
+        follows_row = isinstance(line, TableRow)
         begin += len(line) + 1
     return [
-        _table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cell_count(rows) <= _CELLS_MAX
+        _table(rows) for rows in tables if sum("\t" in row for _, row in rows) > 1 and _cell_count(rows) <= _CELLS_MAX
     ]
 
 
@@ -314,24 +323,27 @@ def layout_of(
     for line in lines:
         end = begin + len(line)
         if isinstance(line, StyledText):
-            links += _moved(line.links, begin, end)
-            notes += _moved(line.notes, begin, end)
+            links += _move_marks(line.links, begin, end)
+            notes += _move_marks(line.notes, begin, end)
         begin = end + 1
     return FlowLayout(tables, list(readers), list(written_in), blocks_in(shown, tables), links, notes)
 
 
-def _cell_count(placed: Sequence[tuple[int, TableRow]]) -> int:
-    return len(placed) * (max(row.count("\t") for _, row in placed) + 1)
+def _cell_count(rows: Sequence[tuple[int, TableRow]]) -> int:
+    return len(rows) * (max(row.count("\t") for _, row in rows) + 1)
 
 
-def _table(placed: Sequence[tuple[int, TableRow]]) -> TextTable:
-    rows = [row.split("\t") for _, row in placed]
-    width = max(map(len, rows))
-    last, end = placed[-1]
-    spans = [
-        (at, one.column, min(one.rows, len(rows) - at), one.columns)
-        for at, (_, row) in enumerate(placed)
-        for one in row.spans
-        if min(one.rows, len(rows) - at) > 1 or one.columns > 1
-    ]
-    return TextTable(placed[0][0], last + len(end), [[*row, *[""] * (width - len(row))] for row in rows], spans)
+def _table(rows: Sequence[tuple[int, TableRow]]) -> TextTable:
+    """Return a table of rows with their places in the page's text."""
+    cells = [row.split("\t") for _, row in rows]
+    width = max(map(len, cells))
+    spans: list[tuple[int, int, int, int]] = []
+    for number, (_, row) in enumerate(rows):
+        for span in row.spans:
+            # A cell may say that it reaches beyond the last row.
+            height = min(span.rows, len(rows) - number)
+            if height > 1 or span.columns > 1:
+                spans.append((number, span.column, height, span.columns))
+    (begin, _), (last_begin, last_row) = rows[0], rows[-1]
+    padded = [row + [""] * (width - len(row)) for row in cells]
+    return TextTable(begin, last_begin + len(last_row), padded, spans)

@@ -1,4 +1,7 @@
-"""Zip archives, on their own and as containers. Declared sizes are not trusted: unpacking stops at a limit."""
+"""Zip archives, as documents and as containers of office files and books.
+
+Declared sizes are not trusted: unpacking stops at a limit.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ from job_handlers.reading.formats import Piece, UnreadableDocument
 MEMBER_BYTES_MAX = 256 << 20
 _MEMBERS_MAX = 20_000
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, KeyError)
-_IS_LOCKED, _SAYS_UTF_8 = 0x1, 0x800
+_LOCKED_FLAG, _UTF_8_FLAG = 0x1, 0x800
 _DESKTOP_FILES = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 class Member(NamedTuple):
     name: str
     info: zipfile.ZipInfo
-    """Needed because two files may have the same name."""
+    """Two files may have the same name, so a name does not identify a file."""
     refusal: str = ""
+    """Why the file is not unpacked; empty if it is."""
 
 
 class Archive:
@@ -66,9 +70,8 @@ class Archive:
         with file:
             yield file
 
-    # An archive as a document is the list of its files.
-
     def pieces(self) -> Iterator[Piece]:
+        # The text of an archive is the list of its files.
         for member in self.members():
             yield member.name
 
@@ -77,8 +80,8 @@ class Archive:
 
 
 def _file_name(member: zipfile.ZipInfo) -> str:
-    """Many programs write UTF-8 without setting the flag."""
-    if not member.flag_bits & _SAYS_UTF_8:
+    # Python decodes names without the flag as cp437, but many programs write UTF-8 without setting it.
+    if not member.flag_bits & _UTF_8_FLAG:
         with suppress(UnicodeError):
             return member.filename.encode("cp437").decode()
     return member.filename
@@ -87,7 +90,7 @@ def _file_name(member: zipfile.ZipInfo) -> str:
 def _refusal(member: zipfile.ZipInfo) -> str:
     if stat.S_ISLNK(member.external_attr >> 16):
         return "it is a link"
-    return "it needs a password" if member.flag_bits & _IS_LOCKED else ""
+    return "it needs a password" if member.flag_bits & _LOCKED_FLAG else ""
 
 
 def open_document(path: Path, kind: FileKind) -> Archive:

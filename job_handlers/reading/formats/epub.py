@@ -24,7 +24,7 @@ from worker_service.handlers import counted
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
-_NO_CHAPTERS = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
+_NOT_READ_ENDINGS = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
 _FALLBACKS_MAX = 10
 
 
@@ -34,6 +34,7 @@ class EpubBook:
         self._names = set(self._archive.names)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
+        """Pictures of kinds that are not read, in their order."""
 
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._encrypted_names()
@@ -60,18 +61,16 @@ class EpubBook:
             raise UnreadableDocument("it does not say which chapters it has")
         package = self._parse_xml(contents)
         items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
-        wanted = [items[key] for one in package.iterfind("./{*}spine/{*}itemref") if (key := one.get("idref")) in items]
-        found = dict.fromkeys(
-            self._resolve_path(contents, href)
-            for item in wanted
-            if (href := _with_fallback(item, items).get("href", ""))
-        )
-        if lacking := [name for name in found if name not in self._names]:
-            self.notes.append(f"it lacks {counted(len(lacking), 'chapter')}: {lacking[0]}")
-        there = [name for name in found if name in self._names]
-        if strange := [name for name in there if name.lower().endswith(_NO_CHAPTERS)]:
-            self.notes.append(f"{counted(len(strange), 'chapter')} of a kind that is not read in a book: {strange[0]}")
-        return [name for name in there if name not in strange]
+        keys = [one.get("idref") for one in package.iterfind("./{*}spine/{*}itemref")]
+        hrefs = [_with_fallback(items[key], items).get("href", "") for key in keys if key in items]
+        # A chapter that is listed twice is read once.
+        listed = dict.fromkeys(self._resolve_path(contents, href) for href in hrefs if href)
+        if missing := [name for name in listed if name not in self._names]:
+            self.notes.append(f"it lacks {counted(len(missing), 'chapter')}: {missing[0]}")
+        present = [name for name in listed if name in self._names]
+        if unread := [name for name in present if name.lower().endswith(_NOT_READ_ENDINGS)]:
+            self.notes.append(f"{counted(len(unread), 'chapter')} of a kind that is not read in a book: {unread[0]}")
+        return [name for name in present if name not in unread]
 
     def _encrypted_names(self) -> set[str]:
         if _ENCRYPTION not in self._names:
@@ -99,8 +98,9 @@ class EpubBook:
 
 
 def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
+    """Return the item, or its first fallback of a kind that is read."""
     for _ in range(_FALLBACKS_MAX):
-        if not item.get("href", "").lower().endswith(_NO_CHAPTERS) or item.get("fallback") not in items:
+        if not item.get("href", "").lower().endswith(_NOT_READ_ENDINGS) or item.get("fallback") not in items:
             break
         item = items[item.get("fallback")]
     return item

@@ -27,9 +27,9 @@ _HEADER_CHARACTERS_MAX = 64 << 10
 _PART_HEADER_CHARACTERS_MAX = 4 << 10
 """Python's parser takes quadratic time: 38 s for 64 KiB of a hostile Content-Disposition."""
 _DEPTH_MAX = 50
-_STUB = 0.5
-"""A plain text with a smaller share of the words of its HTML alternative only says that there is one."""
-_UNREAD = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
+_COMPLETE_LEAST = 0.5
+"""Share of the words of the longest alternative. A text with less only says that there is an HTML text."""
+_PARSER_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
 
 
 class _BoundedHeaders(policy.EmailPolicy):
@@ -61,15 +61,16 @@ class MailDocument:
                 if file.read(len(BOM_UTF8)) != BOM_UTF8:
                     file.seek(0)
                 message = email.message_from_binary_file(file, policy=_POLICY)
-        except _UNREAD as error:
+        except _PARSER_ERRORS as error:
             raise UnreadableDocument(f"the mail is broken ({error})") from error
         assert isinstance(message, EmailMessage)
         self._message = message
-        cut = {
+        cut_headers = {
             name for name, value in message.raw_items() if name.title() in _HEADERS and len(value) >= _max_length(name)
         }
-        if cut:
-            self.notes.append(f"longer than {_HEADER_CHARACTERS_MAX >> 10} KiB and cut: {', '.join(sorted(cut))}")
+        if cut_headers:
+            names = ", ".join(sorted(cut_headers))
+            self.notes.append(f"longer than {_HEADER_CHARACTERS_MAX >> 10} KiB and cut: {names}")
 
     def pieces(self) -> Iterator[Piece]:
         if any(part.get_content_type() in _LOCKED for part in (self._message, *self._walk())):
@@ -78,12 +79,12 @@ class MailDocument:
             if value := self._header(name):
                 yield StyledText(f"{name}: {value}")
         yield ""
-        told = list(self._texts(self._message, 0))
-        yield from told
-        in_their_places = {piece.key for piece in told if isinstance(piece, PictureReference)}
+        pieces = list(self._texts(self._message, 0))
+        yield from pieces
+        shown_keys = {piece.key for piece in pieces if isinstance(piece, PictureReference)}
         for part in self._walk():
             key = _content_id(part)
-            if _is_inline_picture(part) and key not in in_their_places:
+            if _is_inline_picture(part) and key not in shown_keys:
                 yield PictureReference(key)
         for name, _ in self.attachments():
             yield StyledText(f"Attached: {name}")
@@ -102,7 +103,7 @@ class MailDocument:
     def _header(self, name: str) -> str:
         try:
             value = str(self._message.get(name, ""))
-        except _UNREAD:
+        except _PARSER_ERRORS:
             # Python's parser fails on some headers that occur in practice.
             value = self._raw_header(name)
         if "\ufffd" in value:
@@ -116,7 +117,7 @@ class MailDocument:
         return next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
 
     def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
-        """Of alternatives, choose the first complete one with tables, otherwise the first complete one."""
+        """Yield the texts of a part: of alternatives, the first complete one, if possible with tables."""
         if depth > _DEPTH_MAX:
             return
         if part.is_multipart() and part.get_content_maintype() == "multipart":
@@ -125,10 +126,10 @@ class MailDocument:
                 for one in parts:
                     yield from self._texts(one, depth + 1)
                 return
-            told = [list(self._texts(one, depth + 1)) for one in parts]
-            most = max(map(_count_words, told), default=0)
-            whole = [one for one in told if _count_words(one) >= most * _STUB]
-            yield from next(filter(_has_tables, whole), whole[0] if whole else [])
+            alternatives = [list(self._texts(one, depth + 1)) for one in parts]
+            most = max(map(_count_words, alternatives), default=0)
+            complete = [pieces for pieces in alternatives if _count_words(pieces) >= most * _COMPLETE_LEAST]
+            yield from next(filter(_has_tables, complete), complete[0] if complete else [])
         elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
             text = _text_of(part)
             if part.get_content_subtype() == "html":
@@ -147,6 +148,7 @@ class MailDocument:
         return {_content_id(part): part for part in reversed(list(self._walk())) if _is_inline_picture(part)}
 
     def _walk(self) -> Iterator[EmailMessage]:
+        """Yield the parts, in their order, that contain no other parts; not the mail itself if it is a text."""
         waiting = [self._message]
         while waiting:
             part = waiting.pop()
@@ -162,7 +164,7 @@ def content_of(part: EmailMessage) -> bytes:
     inner = part.get_payload()
     try:
         return bytes(inner[0]) if isinstance(inner, list) and inner else _bytes_of(part)  # type: ignore[arg-type]
-    except _UNREAD as error:
+    except _PARSER_ERRORS as error:
         raise UnreadableDocument(f"it is broken ({error})") from error
 
 
@@ -183,14 +185,14 @@ def _is_inline_picture(part: EmailMessage) -> bool:
 def _is_attachment(part: EmailMessage) -> bool:
     try:
         return part.is_attachment()
-    except _UNREAD:
+    except _PARSER_ERRORS:
         return True
 
 
 def _name_of(part: EmailMessage) -> str:
     try:
         name = part.get_filename()
-    except _UNREAD:
+    except _PARSER_ERRORS:
         return ""
     return " ".join(name.split()) if name else ""
 
@@ -203,7 +205,7 @@ def _ending_of(part: EmailMessage) -> str:
 def _bytes_of(part: EmailMessage) -> bytes:
     try:
         body = part.get_payload(decode=True)
-    except _UNREAD as error:
+    except _PARSER_ERRORS as error:
         raise UnreadableDocument(f"it is broken ({error})") from error
     return body if isinstance(body, bytes) else b""
 
@@ -212,7 +214,7 @@ def _text_of(part: EmailMessage) -> str:
     if part.get_content_type() == _BOUNCE and part.is_multipart():
         try:
             return "\n".join(map(str, part.get_payload()))
-        except _UNREAD as error:
+        except _PARSER_ERRORS as error:
             raise UnreadableDocument(f"the mail is broken ({error})") from error
     body = _bytes_of(part)
     charset = web.codec_for(part.get_content_charset(""))
@@ -230,7 +232,7 @@ def _has_tables(pieces: list[Piece]) -> bool:
 def _content_id(part: EmailMessage) -> str:
     try:
         return str(part.get("Content-ID", "")).strip().strip("<>")
-    except _UNREAD:
+    except _PARSER_ERRORS:
         return ""
 
 

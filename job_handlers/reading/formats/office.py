@@ -36,17 +36,18 @@ from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archi
 from worker_service.handlers import Role
 
 _BLOCK_BYTES = 1 << 20
-"""Expat rescans a comment or attribute for each block."""
+"""Large, because expat scans an unfinished comment or attribute again for each block."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
-_TIMES_MAX = 200
-_ALIKE_CHARACTERS = 1 << 12
+_REPEATS_MAX = 200
+_REPEATED_CHARACTERS = 1 << 12
+"""About as many characters repeated cells or rows have together."""
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
 _SVG = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
 _ALTERNATIVES = (f"{_SVG} title", f"{_SVG} desc")
-"""Texts of a picture, of which the second is the longer."""
+"""Title and description of a picture. The description comes second, and replaces the title."""
 _LINK_TYPE = "/hyperlink"
 _LINK_FIELD = re.compile(r'\s*HYPERLINK\s+"([^"]+)"')
 _HEADING_STYLE = re.compile("heading ([1-6])")
@@ -59,9 +60,11 @@ class _ElementNames(Struct, frozen=True):
     rows: Sequence[str]
     tables: Sequence[str]
     silent: Sequence[str]
+    """Elements whose text is not read."""
     texts: Sequence[str] = ()
     """If given, only these elements contain text."""
     pages: Sequence[str] = ()
+    """Elements that begin a page."""
 
 
 _WORD = _ElementNames(
@@ -124,6 +127,8 @@ _PLACEHOLDERS = {
 
 
 class _PartReference(NamedTuple):
+    """A place where a document shows another part of its archive, such as a chart."""
+
     name: str
 
 
@@ -132,7 +137,7 @@ class OfficeDocument:
         self._archive = Archive(file)
         self._names = set(self._archive.names)
         self._kind = kind
-        self._is_within = not isinstance(file, Path)
+        self._is_inserted = not isinstance(file, Path)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
         self._notes: dict[str, str] = {}
@@ -162,18 +167,19 @@ class OfficeDocument:
         manifest = "META-INF/manifest.xml"
         if manifest in self._names and b"encryption-data" in self._archive.read(manifest):
             raise DocumentLocked
-        own = {f"{begins}{name}": name for name in self._names for begins in ("", "./")}
+        files = {f"{begins}{name}": name for name in self._names for begins in ("", "./")}
+        # An object, such as a formula, is a folder with a content.xml.
         objects = {
-            href.removesuffix("/content.xml"): name for href, name in own.items() if name.endswith("/content.xml")
+            href.removesuffix("/content.xml"): name for href, name in files.items() if name.endswith("/content.xml")
         }
-        is_shown = self._kind is FileKind.ODP
-        yield from self._part("content.xml", _OPEN_SLIDE if is_shown else _OPEN, {**objects, **own})
-        if "styles.xml" in self._names and not is_shown:
+        has_slides = self._kind is FileKind.ODP
+        yield from self._part("content.xml", _OPEN_SLIDE if has_slides else _OPEN, {**objects, **files})
+        if "styles.xml" in self._names and not has_slides:
             # Headers and footers.
-            yield from self._part("styles.xml", _OPEN, own)
+            yield from self._part("styles.xml", _OPEN, files)
 
     def _word(self) -> Iterator[Piece]:
-        # Word for the web calls it document2.xml.
+        # Word for the web calls the main part document2.xml.
         main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
         styles = self._word_styles()
         yield from self._related(main, _WORD, styles)
@@ -182,26 +188,27 @@ class OfficeDocument:
                 yield from self._related(name, _WORD, {"": _WORD_PARTS.get(beside, _PLAIN)})
 
     def _word_styles(self) -> dict[str, _Mark]:
+        """Return style id → role and level."""
         name = "word/styles.xml"
         found: dict[str, _Mark] = {}
-        style = ""
+        style_id = ""
 
         def begin(tag: str, attributes: dict[str, str]) -> None:
-            nonlocal style
+            nonlocal style_id
             plain = {_local(key): value for key, value in attributes.items()}
             value = plain.get("val", "").lower()
             match _local(tag):
                 case "style":
-                    style = plain.get("styleId", "")
+                    style_id = plain.get("styleId", "")
                 case "name" if value in _WORD_STYLES:
-                    found[style] = _WORD_STYLES[value]
+                    found[style_id] = _WORD_STYLES[value]
                 case "name" if heading := _HEADING_STYLE.fullmatch(value):
-                    found[style] = Role.HEADING, int(heading[1])
-                case "outlineLvl" if style and value in "012345":
-                    found.setdefault(style, (Role.HEADING, int(value or 0) + 1))
+                    found[style_id] = Role.HEADING, int(heading[1])
+                case "outlineLvl" if style_id and value in "012345":
+                    found.setdefault(style_id, (Role.HEADING, int(value or 0) + 1))
 
         if name in self._names:
-            _parse(self._archive, name, begin, lambda tag: None, lambda text: None)
+            _parse(self._archive, name, begin)
         return found
 
     def _slides(self) -> Iterator[Piece]:
@@ -223,7 +230,7 @@ class OfficeDocument:
                 wanted.extend(value for key, value in attributes.items() if " " in key)
 
         if related:
-            _parse(self._archive, main, begin, lambda tag: None, lambda text: None)
+            _parse(self._archive, main, begin)
         return [related[key] for key in wanted if key in related]
 
     def _numbered_files(self, begins: str) -> list[str]:
@@ -236,11 +243,11 @@ class OfficeDocument:
         return self._part(name, words, self._relations(name, ""), styles, links=self._relations(name, _LINK_TYPE))
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
-        """Return id → file of the archive; for links, id → address."""
-        folder, own = posixpath.split(name)
-        beside = f"{folder}/_rels/{own}.rels"
+        """Return id → file for the relations of a part whose type ends in `kind`; for links, id → address."""
+        folder, file_name = posixpath.split(name)
+        relations = f"{folder}/_rels/{file_name}.rels"
         found: dict[str, str] = {}
-        if beside not in self._names:
+        if relations not in self._names:
             return found
 
         def begin(tag: str, attributes: dict[str, str]) -> None:
@@ -248,7 +255,7 @@ class OfficeDocument:
             if attributes.get("Type", "").endswith(kind) and (target in self._names or kind == _LINK_TYPE):
                 found[attributes.get("Id", "")] = attributes.get("Target", "") if kind == _LINK_TYPE else target
 
-        _parse(self._archive, beside, begin, lambda tag: None, lambda text: None)
+        _parse(self._archive, relations, begin)
         return found
 
     def _part(
@@ -259,7 +266,7 @@ class OfficeDocument:
         styles: Mapping[str, _Mark] = MappingProxyType({}),
         *,
         links: Mapping[str, str] = MappingProxyType({}),
-        is_shown: bool = False,
+        is_inner: bool = False,
     ) -> Iterator[Piece]:
         if name not in self._names:
             raise UnreadableDocument(f"there is no {name} in it")
@@ -269,17 +276,17 @@ class OfficeDocument:
         for piece in walk.found:
             if not isinstance(piece, _PartReference):
                 yield piece
-            elif not is_shown:
-                # Parts inside a shown part are left out: they could refer to themselves.
-                yield from self._shown_part(piece.name)
+            elif not is_inner:
+                # Parts inside an inner part are left out: they could refer to themselves.
+                yield from self._inner_part(piece.name)
 
-    def _shown_part(self, name: str) -> Iterator[Piece]:
+    def _inner_part(self, name: str) -> Iterator[Piece]:
         if self._is_open:
-            yield from self._part(name, _OPEN, {}, is_shown=True)
+            yield from self._part(name, _OPEN, {}, is_inner=True)
         elif name.endswith(".xml") and "/charts/" in name:
-            yield from self._part(name, _CHART, {}, is_shown=True)
+            yield from self._part(name, _CHART, {}, is_inner=True)
         elif name.endswith(".xml"):
-            yield from self._part(name, _SLIDE, {}, is_shown=True)
+            yield from self._part(name, _SLIDE, {}, is_inner=True)
         else:
             yield from self._inserted_file(name)
 
@@ -291,7 +298,7 @@ class OfficeDocument:
             yield from web.pieces_of(iter([text]), web.embedded_address)
         elif ending == ".txt":
             yield from decode(body)[0].splitlines()
-        elif ending in (".docx", ".docm") and not self._is_within:
+        elif ending in (".docx", ".docm") and not self._is_inserted:
             inner = OfficeDocument(io.BytesIO(body), FileKind.DOCX)
             yield from (piece for piece in inner.pieces() if isinstance(piece, str))
             self.notes += inner.notes
@@ -299,7 +306,7 @@ class OfficeDocument:
             self.notes.append(f"{name}, which is put into it, is left out")
 
 
-def _parse(archive: Archive, name: str, begin: object, end: object, add_text: object) -> None:
+def _parse(archive: Archive, name: str, begin: object, end: object = None, add_text: object = None) -> None:
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, add_text  # type: ignore[assignment]
@@ -325,22 +332,24 @@ def _refuse_entities(*_: object) -> None:
 @dataclass(slots=True)
 class _OpenRow:
     depth: int
+    """Paragraphs that are open around it."""
     cells: list[list[str]] = field(default_factory=list)
     covering: list[CellSpan] = field(default_factory=list)
     continued: list[int] = field(default_factory=list)
     """Columns of cells that belong to the one above them."""
-    spans: int = 1
-    repeats: int = 1
+    cell_columns: int = 1
+    """Columns that the open cell spans."""
+    cell_repeats: int = 1
     """Identical cells that the open cell stands for."""
-    times: int = 1
+    repeats: int = 1
     """Identical rows that this row stands for."""
 
     def end_cell(self) -> None:
         # A cell across several columns is in the first of them.
         if self.cells:
-            times = _bounded_repeats(self.repeats, self.cells[-1])
-            self.cells += [self.cells[-1]] * (times - 1) + [[]] * (self.spans - 1)
-        self.spans = self.repeats = 1
+            repeats = _bounded_repeats(self.cell_repeats, self.cells[-1])
+            self.cells += [self.cells[-1]] * (repeats - 1) + [[]] * (self.cell_columns - 1)
+        self.cell_columns = self.cell_repeats = 1
 
 
 @dataclass(slots=True)
@@ -350,20 +359,24 @@ class _OpenTable:
     """Cells over several rows or columns, each with the last row that it says to cover."""
 
     def end_row(self, row: _OpenRow, *, is_empty: bool) -> None:
-        """Rows without text are left out, so no cell covers them."""
         self.height += 1
-        for span, end in self.spans:
-            span.rows -= is_empty and self.height <= end
-        above = {span.column: span for span, _ in self.spans}
+        # Rows without text are left out, so no cell covers them.
+        for span, last_row in self.spans:
+            if is_empty and self.height <= last_row:
+                span.rows -= 1
+        span_above = {span.column: span for span, _ in self.spans}
         for column in row.continued:
-            if column in above:
-                above[column].rows += not is_empty
-        self.spans += [(one, self.height + one.rows - 1) for one in row.covering]
+            if column in span_above and not is_empty:
+                span_above[column].rows += 1
+        self.spans += [(span, self.height + span.rows - 1) for span in row.covering]
 
 
 @dataclass
 class _PartParser:
-    """A note or text box inside a paragraph follows that paragraph, so that no sentence is cut."""
+    """Turns the elements of a part into pieces.
+
+    A note or text box inside a paragraph follows that paragraph, so that no sentence is cut.
+    """
 
     words: _ElementNames
     related: Mapping[str, str]
@@ -373,15 +386,19 @@ class _PartParser:
     notes: dict[str, str]
     found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    _before_frame: int = 0
-    """Length of `unread` at its start."""
-    _frame_begin: int = 0
-    """Length of `found` at its start."""
+    _unread_before_frame: int = 0
+    """Length of `unread` when the open frame began."""
+    _found_before_frame: int = 0
+    """Length of `found` when the open frame began."""
     _lines: list[list[str]] = field(default_factory=list)
+    """Parts of the open paragraphs, the innermost last."""
     _marks: list[_Mark] = field(default_factory=list)
+    """Roles of the open paragraphs."""
     _shape: _Mark = _PLAIN
-    _lists: int = 0
+    """Role of the paragraphs in the open shape of a slide."""
+    _list_depth: int = 0
     _after_paragraph: list[str] = field(default_factory=list)
+    """Paragraphs that follow the outermost open paragraph."""
     _rows: list[_OpenRow] = field(default_factory=list)
     _tables: list[_OpenTable] = field(default_factory=list)
     _is_new_table: bool = False
@@ -394,8 +411,8 @@ class _PartParser:
     _has_run_link: bool = False
     _alt: str = ""
     _alt_parts: list[str] | None = None
-    _silent: int = 0
-    _texts: int = 0
+    _silent_depth: int = 0
+    _text_depth: int = 0
 
     def __post_init__(self) -> None:
         words = self.words
@@ -436,12 +453,12 @@ class _PartParser:
 
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
-        if self._silent or name in self.words.silent or tag in self.words.silent:
-            self._silent += 1
+        if self._silent_depth or name in self.words.silent or tag in self.words.silent:
+            self._silent_depth += 1
             self._alt_parts = [] if tag in _ALTERNATIVES else self._alt_parts
             return
         if name in self.words.texts:
-            self._texts += 1
+            self._text_depth += 1
         plain = {_local(key): value for key, value in attributes.items()}
         if name in self._begin:
             self._begin[name](plain)
@@ -451,16 +468,17 @@ class _PartParser:
     def _begin_paragraph(self, attributes: dict[str, str]) -> None:
         self._lines.append([LineMark(note=self._note)] if self._note else [])
         self._note = ""
-        mark = (Role.ITEM, self._lists) if self._lists else self.styles.get("", self._shape)
+        mark = (Role.ITEM, self._list_depth) if self._list_depth else self.styles.get("", self._shape)
         if self._notes_open:
             mark = Role.FOOTNOTE, 0
         if "outline-level" in attributes:
             mark = Role.HEADING, min(_number(attributes, "outline-level"), 6)
         self._marks.append(mark)
 
-    def _mark(self, role: Role, level: int, only: Role | None = None) -> None:
-        """Mark the open paragraph, unless it is something else than a plain one or `only`."""
-        if self._marks and self._marks[-1][0] in (Role.PARAGRAPH, only or Role.PARAGRAPH):
+    def _mark(self, role: Role, level: int, also: Role | None = None) -> None:
+        """Mark the open paragraph if it is plain, or has the role `also`."""
+        current_role, _ = self._marks[-1] if self._marks else (None, 0)
+        if current_role in (Role.PARAGRAPH, also or Role.PARAGRAPH):
             self._marks[-1] = role, level
 
     def _set_style(self, attributes: dict[str, str]) -> None:
@@ -475,10 +493,10 @@ class _PartParser:
         self._shape = mark
 
     def _begin_list(self, attributes: dict[str, str]) -> None:
-        self._lists += 1
+        self._list_depth += 1
 
     def _begin_row(self, attributes: dict[str, str]) -> None:
-        self._rows.append(_OpenRow(len(self._lines), times=_number(attributes, "number-rows-repeated")))
+        self._rows.append(_OpenRow(len(self._lines), repeats=_number(attributes, "number-rows-repeated")))
 
     def _begin_link(self, address: str) -> None:
         if self._lines:
@@ -522,7 +540,7 @@ class _PartParser:
         if self._rows:
             row = self._rows[-1]
             row.cells.append([])
-            row.repeats = _number(attributes, "number-columns-repeated")
+            row.cell_repeats = _number(attributes, "number-columns-repeated")
             rows, columns = (
                 max(_number(attributes, one), _number(attributes, other))
                 for one, other in (("number-rows-spanned", "rowSpan"), ("number-columns-spanned", "gridSpan"))
@@ -530,11 +548,12 @@ class _PartParser:
             self._cover(rows, columns)
 
     def _cover(self, rows: int, columns: int) -> None:
+        """Note how many rows and columns the open cell covers."""
         if rows > 1 or columns > 1:
             self._rows[-1].covering.append(CellSpan(len(self._rows[-1].cells) - 1, rows, columns))
 
     def _merge_rows(self, attributes: dict[str, str]) -> None:
-        """Word says in each cell whether it continues the one above, after its columns."""
+        # Word says of each cell, after its columns, whether it continues the cell above it.
         row = self._rows[-1] if self._rows else None
         if row is None or not row.cells:
             return
@@ -547,8 +566,8 @@ class _PartParser:
 
     def _set_span(self, attributes: dict[str, str]) -> None:
         if self._rows:
-            self._rows[-1].spans = _number(attributes, "val")
-            self._cover(1, self._rows[-1].spans)
+            self._rows[-1].cell_columns = _number(attributes, "val")
+            self._cover(1, self._rows[-1].cell_columns)
 
     def _skip_columns(self, attributes: dict[str, str]) -> None:
         if self._rows:
@@ -559,18 +578,18 @@ class _PartParser:
             self._lines[-1].append("\n")
 
     def _begin_frame(self, attributes: dict[str, str]) -> None:
-        self._before_frame, self._frame_begin = len(self.unread), len(self.found)
+        self._unread_before_frame, self._found_before_frame = len(self.unread), len(self.found)
         self._set_shape(_PLACEHOLDERS.get(attributes.get("class", ""), _PLAIN))
 
     def _set_alternative(self, attributes: dict[str, str]) -> None:
         self._alt = " ".join((attributes.get("descr") or attributes.get("alt") or "").split())
 
     def _end_alternative(self) -> None:
-        """Describe the picture before it, in the same frame."""
+        """Give the pictures of the frame the text that has ended."""
         alt, self._alt_parts = " ".join("".join(self._alt_parts or []).split()), None
-        self.found[self._frame_begin :] = [
+        self.found[self._found_before_frame :] = [
             one._replace(alt=alt) if alt and isinstance(one, PictureReference) else one
-            for one in self.found[self._frame_begin :]
+            for one in self.found[self._found_before_frame :]
         ]
 
     def _add_picture(self, attributes: dict[str, str]) -> None:
@@ -585,7 +604,7 @@ class _PartParser:
         self._add_picture(attributes)
         if is_picture(self._target(attributes, "embed", "id", "href")):
             # A frame may hold the same picture in several formats, for programs that cannot show the first.
-            del self.unread[self._before_frame :]
+            del self.unread[self._unread_before_frame :]
 
     def _add_reference(self, attributes: dict[str, str]) -> None:
         if target := self._target(attributes, "dm", "id", "href"):
@@ -593,13 +612,13 @@ class _PartParser:
 
     def end(self, tag: str) -> None:
         name = _local(tag)
-        if self._silent:
-            self._silent -= 1
+        if self._silent_depth:
+            self._silent_depth -= 1
             if tag in _ALTERNATIVES:
                 self._end_alternative()
             return
         if name in self.words.texts:
-            self._texts -= 1
+            self._text_depth -= 1
         if name in self.words.paragraphs:
             self._add(styled_text(self._lines.pop(), *self._marks.pop()))
         elif name in ("hyperlink", "a", "fldSimple") or (name == "r" and self._has_run_link):
@@ -612,16 +631,16 @@ class _PartParser:
         elif name in self.words.tables and self._tables:
             self._tables.pop()
         elif name == "list":
-            self._lists = max(self._lists - 1, 0)
+            self._list_depth = max(self._list_depth - 1, 0)
         elif name in self.words.cells and self._rows:
             self._rows[-1].end_cell()
         elif name in self.words.rows and self._rows:
-            ended = self._rows.pop()
-            cells = [" ".join(cell) for cell in ended.cells]
-            for _ in range(_bounded_repeats(ended.times, cells)):
-                row = TableRow(cells, begins=self._is_new_table, spans=ended.covering)
+            ended_row = self._rows.pop()
+            cells = [" ".join(cell) for cell in ended_row.cells]
+            for _ in range(_bounded_repeats(ended_row.repeats, cells)):
+                row = TableRow(cells, begins=self._is_new_table, spans=ended_row.covering)
                 if self._tables:
-                    self._tables[-1].end_row(ended, is_empty=not row)
+                    self._tables[-1].end_row(ended_row, is_empty=not row)
                 # The series of a chart are not rows of a table.
                 self._add(row if self.words.tables else str(row))
                 self._is_new_table = self._is_new_table and (bool(self._rows) or not row)
@@ -631,7 +650,7 @@ class _PartParser:
             self._alt_parts.append(text)
         elif self._is_instruction:
             self._fields[-1] += text
-        elif self._lines and not self._silent and (self._texts or not self.words.texts):
+        elif self._lines and not self._silent_depth and (self._text_depth or not self.words.texts):
             # OpenDocument has an element for consecutive spaces.
             self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
 
@@ -667,14 +686,15 @@ def _address_in(instruction: str) -> str:
 
 
 def _bounded_repeats(times: int, texts: Sequence[str]) -> int:
-    return min(times, 1 + _ALIKE_CHARACTERS // max(sum(map(len, texts)), 1))
+    return min(times, 1 + _REPEATED_CHARACTERS // max(sum(map(len, texts)), 1))
 
 
 def _on_one_line(texts: Sequence[str]) -> Iterator[str]:
     return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
 
 
-def _number(attributes: Mapping[str, str], name: str, most: int = _TIMES_MAX) -> int:
+def _number(attributes: Mapping[str, str], name: str, most: int = _REPEATS_MAX) -> int:
+    """Return the value of an attribute, but `most` at most; 1 without a number."""
     number = attributes.get(name, "1")[:_DIGITS_MAX]
     return min(int(number), most) if number.isdecimal() else 1
 
@@ -702,6 +722,7 @@ def _symbol(attributes: Mapping[str, str]) -> str:
 
 
 def _local(name: str) -> str:
+    # Expat puts the namespace and a space before the name.
     return name.rpartition(" ")[2]
 
 

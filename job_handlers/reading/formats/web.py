@@ -1,7 +1,7 @@
 """HTML as users see it.
 
-Mails and many pages use tables for layout, so a row becomes a line with tabs only if each cell has at most one line, or
-a few if the table has headings.
+Mails and many pages use tables for layout. A row becomes a row of a table only if its cells have at most one line, or
+at most ten if the table has headings; otherwise its cells become paragraphs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from job_handlers.reading.formats import (
 from worker_service.handlers import Role
 
 _STEP_CHARACTERS = 1 << 16
-_SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
+_NEVER_SHOWN = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
 _BLOCKS = frozenset(
     "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6"
     " header hr li main nav ol option p pre section select summary table tbody text textarea tfoot thead title tr"
@@ -61,25 +61,27 @@ Resolve = Callable[[str], str | None]
 
 
 class PageParser(HTMLParser):
-    def __init__(self, resolve: Resolve, silent: Set[str]) -> None:
+    def __init__(self, resolve: Resolve, never_shown: Set[str]) -> None:
         super().__init__(convert_charrefs=True)
-        self._resolve, self._never_shown = resolve, silent
-        self._silent: list[str] = []
-        self._preformatted = 0
+        self._resolve, self._never_shown = resolve, never_shown
+        self._hidden: list[str] = []
+        """Open elements that are never shown."""
+        self._preformatted_depth = 0
         self._line: list[str] = []
         self._ends_with_space = False
         self._picture_ends = 0
         """Length of `_line` after the alternative text of a picture with which it begins."""
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
+        """Cells of the open row."""
         self._spans: list[CellSpan] = []
-        self._in_row = 0
+        self._pieces_in_row = 0
         self._is_row_open = False
         self._roles: list[tuple[str, Role, int]] = []
-        """Open elements that give their text a role."""
+        """Open elements that give their text a role: tag, role, level."""
         self._column = 0
         """Column of the open cell."""
-        self._from_above: dict[int, int] = {}
+        self._rows_left: dict[int, int] = {}
         """Column → rows that a cell still covers, the open row included."""
         self._begins_table = self._has_heads = False
 
@@ -95,9 +97,9 @@ class PageParser(HTMLParser):
         self._end_row()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._silent or tag in self._never_shown:
-            if tag in self._never_shown and tag not in self._silent:
-                self._silent.append(tag)
+        if self._hidden or tag in self._never_shown:
+            if tag in self._never_shown and tag not in self._hidden:
+                self._hidden.append(tag)
             return
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
@@ -109,7 +111,7 @@ class PageParser(HTMLParser):
             self._has_heads |= tag == "th"
             self._begin_cell(dict(attrs))
         if tag == "pre":
-            self._preformatted += 1
+            self._preformatted_depth += 1
         if tag in _IMAGES:
             self._take_image(dict(attrs))
         if tag == "a":
@@ -120,22 +122,22 @@ class PageParser(HTMLParser):
             self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._silent:
+        if tag in self._hidden:
             # Elements left open inside it end with it.
-            del self._silent[self._silent.index(tag) :]
-        elif not self._silent and tag == "a":
+            del self._hidden[self._hidden.index(tag) :]
+        elif not self._hidden and tag == "a":
             self._line.append(LineMark())
-        elif not self._silent and tag in _BLOCKS:
+        elif not self._hidden and tag in _BLOCKS:
             self._end_line()
             self._close_role(tag)
             if tag == "pre":
-                self._preformatted = max(self._preformatted - 1, 0)
+                self._preformatted_depth = max(self._preformatted_depth - 1, 0)
             self._row_boundary(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._silent:
+        if self._hidden:
             return
-        if not self._preformatted:
+        if not self._preformatted_depth:
             self._add_words(data)
             return
         first, *others = data.split("\n")
@@ -151,9 +153,9 @@ class PageParser(HTMLParser):
 
     def _take_image(self, attributes: dict[str, str | None]) -> None:
         if alternative := (attributes.get("alt") or "").strip():
-            is_alone = not "".join(self._line).strip()
+            begins_line = not "".join(self._line).strip()
             self._add_words(f" {alternative} ")
-            self._picture_ends = len(self._line) if is_alone else 0
+            self._picture_ends = len(self._line) if begins_line else 0
         address = attributes.get("src") or attributes.get("xlink:href") or attributes.get("href") or ""
         if (key := self._resolve(address)) is not None:
             self._end_line()
@@ -167,13 +169,13 @@ class PageParser(HTMLParser):
             if self._roles and self._roles[-1][0] == tag:
                 self._roles.pop()
             role, level = _ROLES[tag]
-            depth = sum(one[0] in _LISTS for one in self._roles)
+            depth = sum(open_tag in _LISTS for open_tag, _, _ in self._roles)
             self._roles.append((tag, role, max(depth, 1) if role is Role.ITEM else level))
         del self._roles[_ROLES_OPEN_MAX:]
 
     def _close_role(self, tag: str) -> None:
-        for at in range(len(self._roles) - 1, -1, -1):
-            if self._roles[at][0] == tag:
+        for at, (open_tag, _, _) in reversed(list(enumerate(self._roles))):
+            if open_tag == tag:
                 del self._roles[at:]
                 break
 
@@ -181,7 +183,7 @@ class PageParser(HTMLParser):
         _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
         if self._picture_ends and not "".join(self._line[self._picture_ends :]).strip():
             role, level = Role.PICTURE, 0
-        text = styled_text(self._line, role, level, keeps_indent=self._preformatted > 0)
+        text = styled_text(self._line, role, level, keeps_indent=self._preformatted_depth > 0)
         self._line.clear()
         self._picture_ends, self._ends_with_space = 0, False
         if text:
@@ -192,15 +194,15 @@ class PageParser(HTMLParser):
             self._found.append(piece)
             return
         self._cells[self._column].append(piece)
-        self._in_row += 1
-        if self._in_row > _ROW_PIECES_MAX:
+        self._pieces_in_row += 1
+        if self._pieces_in_row > _ROW_PIECES_MAX:
             self._end_row()
 
     def _row_boundary(self, tag: str) -> None:
         if tag in _ROW_ENDS:
             self._end_row()
         if tag in _ROW_GROUPS:
-            self._from_above.clear()
+            self._rows_left.clear()
         if tag == "table":
             # The tag may also end an inner table, after which the outer table continues.
             self._begins_table, self._has_heads = True, False
@@ -209,9 +211,9 @@ class PageParser(HTMLParser):
         if len(self._cells) >= _ROW_PIECES_MAX:
             self._end_row()
         self._is_row_open = True
-        self._fill_from_above()
+        self._fill_spanned_columns()
         self._column = len(self._cells)
-        columns, rows = _number(attributes.get("colspan")), _number(attributes.get("rowspan"))
+        columns, rows = _span(attributes.get("colspan")), _span(attributes.get("rowspan"))
         if (attributes.get("rowspan") or "").strip() == "0":
             # rowspan="0" reaches to the end of the row group.
             rows = _ROWS_MOST
@@ -220,23 +222,24 @@ class PageParser(HTMLParser):
             self._spans.append(CellSpan(self._column, rows, columns))
         if rows > 1:
             reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
-            self._from_above.update(dict.fromkeys(reaching, rows))
+            self._rows_left.update(dict.fromkeys(reaching, rows))
 
-    def _fill_from_above(self) -> None:
-        while self._from_above.get(len(self._cells)):
+    def _fill_spanned_columns(self) -> None:
+        while self._rows_left.get(len(self._cells)):
             self._cells.append([])
 
     def _end_row(self) -> None:
         self._end_line()
         if self._is_row_open:
-            self._from_above = {column: rows - 1 for column, rows in self._from_above.items() if rows > 1}
+            self._rows_left = {column: rows - 1 for column, rows in self._rows_left.items() if rows > 1}
         self._is_row_open = False
         if not self._cells:
             return
-        cells, self._cells, self._in_row = self._cells, [], 0
+        cells, self._cells, self._pieces_in_row = self._cells, [], 0
         spans, self._spans = self._spans, []
         lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
-        if max(map(len, lines)) <= (_CELL_LINES_MAX if self._has_heads else 1):
+        lines_max = _CELL_LINES_MAX if self._has_heads else 1
+        if max(map(len, lines)) <= lines_max:
             if row := TableRow((" ".join(cell) for cell in lines), begins=self._begins_table, spans=spans):
                 self._found.append(row)
                 self._begins_table = False
@@ -261,7 +264,7 @@ class HtmlDocument:
 
 
 def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
-    page = PageParser(resolve, _SILENT if has_title else _SILENT | {"title"})
+    page = PageParser(resolve, _NEVER_SHOWN if has_title else _NEVER_SHOWN | {"title"})
     for block in blocks:
         page.feed(block)
         yield from page.take_pieces()
@@ -270,29 +273,30 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
 
 
 def encoding_of(head: bytes) -> str:
-    text_like = detect_encoding(head)
-    if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
-        return text_like
-    found = _CHARSET.search(head)
-    return (codec_for(found[1].decode()) if found else "") or text_like
+    detected = detect_encoding(head)
+    if detected in WIDE or head.startswith(codecs.BOM_UTF8):
+        return detected
+    declared = _CHARSET.search(head)
+    return (codec_for(declared[1].decode()) if declared else "") or detected
 
 
 def codec_for(charset: str) -> str:
-    """Return Python's codec for a declared charset, with the browsers' substitutes; "" if the name cannot be right."""
+    """Return Python's codec for a declared charset, as browsers choose it; "" if the declaration cannot be right."""
     try:
         name = codecs.lookup(charset).name
-        # Some codecs are not for text, and some do not support error handlers.
+        # Raises for codecs that are not for text or do not support error handlers.
         b"\xff".decode(name, "replace")
     except (LookupError, ValueError):
         return ""
-    if name.startswith(("utf-16", "utf-32")):
+    if name == "ascii" or name.startswith(("utf-16", "utf-32")):
+        # The declaration itself was read as ASCII, so the text is not wide; ASCII is often declared for more.
         return ""
-    return "" if name == "ascii" else _SUBSTITUTES.get(name, name)
+    return _SUBSTITUTES.get(name, name)
 
 
-def _number(attributes: str | None) -> int:
-    attributes = (attributes or "").strip()
-    return min(max(int(attributes[:4]), 1), _COLUMNS_MAX) if attributes.isdecimal() else 1
+def _span(value: str | None) -> int:
+    value = (value or "").strip()
+    return min(max(int(value[:4]), 1), _COLUMNS_MAX) if value.isdecimal() else 1
 
 
 def embedded_address(address: str) -> str | None:
