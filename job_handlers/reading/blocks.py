@@ -29,8 +29,7 @@ _SENTENCE_END = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 _BOLD_FONT = re.compile(r"bold|black|heavy|cmbx|cmb10|sfbx|semib|demi|-bd|medi\b", re.IGNORECASE)
 _MONO_FONT = re.compile(r"courier|mono|consolas|menlo|cmtt|inconsolata|typewriter|lucidacon", re.IGNORECASE)
 _ITALIC_FONT = re.compile(r"italic|oblique|cmti|-it\b", re.IGNORECASE)
-_LINES_OF_COLUMN = 5
-"""Lines above and below, whose ends show how wide the column is."""
+_LINES_OF_COLUMN = 5  # Lines above and below, whose ends show how wide the column is.
 
 
 class TextLine(Struct, frozen=True, gc=False):

@@ -12,18 +12,15 @@ from itertools import pairwise
 from math import inf
 
 Box = tuple[float, float, float, float]
-_ACROSS, _DOWN = 0, 1
-"""Indices of x0 and y0 in a box; x1 and y1 are two places further."""
+_ACROSS, _DOWN = 0, 1  # Indices of x0 and y0 in a box; x1 and y1 are two places further.
 
 BLOCKS_MOST = 400
 _RULES_MOST = 1000
-_THIN = 0.4
-"""Share of the lowest box's height; a thicker rule is an area."""
+_THIN = 0.4  # Share of the lowest box's height; a thicker rule is an area.
 _RUNNING_LINE_HEIGHT, _RUNNING_LINE_DISTANCE = 1.6, 1.5
 """Shares of the lowest box's height: how high a running head is at most, and how far from the text at least."""
 _NESTED_SHARE = 0.6
-_TOUCH = 0.2
-"""Share of the smaller box by which boxes beside each other may overlap."""
+_TOUCH = 0.2  # Share of the smaller box by which boxes beside each other may overlap.
 
 
 @dataclass(slots=True)

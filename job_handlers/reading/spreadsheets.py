@@ -29,12 +29,10 @@ LIBRARY = f"calamine {version('python-calamine')}"
 
 ROWS_PER_PAGE = 100
 ROWS_PER_RANGE = 3000
-_RANGES_MOST = 20
-"""Every range reads its worksheets again."""
+_RANGES_MOST = 20  # Every range reads its worksheets again.
 _CELL_CHARACTERS_MAX = 1 << 20
 _COLUMNS_MAX = 1 << 14
-_EXACT_MOST = 1e15
-"""Larger whole numbers may have lost digits as floats."""
+_EXACT_MOST = 1e15  # Larger whole numbers may have lost digits as floats.
 _TEXT_BOXES = "Text boxes"
 
 Value = str | int | float | bool | None

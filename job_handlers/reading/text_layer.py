@@ -11,15 +11,11 @@ from msgspec import Struct
 
 _SCAN_COVERS_LEAST = 0.5
 _INVISIBLE_MOST = 0.5
-_FEW_CHARACTERS = 50
-"""Fewer on a scan are a stamp or a page number."""
-_GARBAGE_SHARE = 0.1
-"""Of bad characters in a text."""
-_LETTERS_LEAST = 100
-"""With fewer, the share of vowels says nothing."""
+_FEW_CHARACTERS = 50  # Fewer on a scan are a stamp or a page number.
+_GARBAGE_SHARE = 0.1  # Of bad characters in a text.
+_LETTERS_LEAST = 100  # With fewer, the share of vowels says nothing.
 _VOWELS_LEAST = 0.18
-_WORDLESS_SHARE = 0.4
-"""Of letters and digits in a text."""
+_WORDLESS_SHARE = 0.4  # Of letters and digits in a text.
 
 # Characters that no text contains on purpose: unknown, private, unassigned, control.
 _BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x80-\x9f]")

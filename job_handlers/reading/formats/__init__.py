@@ -24,8 +24,7 @@ PAGES_MAX = 100_000
 
 _PAGE_CHARACTERS = 3000
 _PAGE_CHARACTERS_MAX = 6000
-_PICTURE_CHARACTERS = 300
-"""A picture counts as this many characters, so that an album does not become one page."""
+_PICTURE_CHARACTERS = 300  # A picture counts as this many characters, so that an album does not become one page.
 _CHARACTERS_MAX = 100_000_000
 _INVISIBLE = re.compile("[\u00ad\ud800-\udfff]")
 """Soft hyphens would hide a word from search; UTF-8 cannot encode lone surrogates."""

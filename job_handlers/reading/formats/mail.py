@@ -19,10 +19,8 @@ from job_handlers.reading.formats import PictureReference, Piece, StyledText, Un
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
 _LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
-_BOUNCE = "message/delivery-status"
-"""A report about a mail that could not be delivered."""
-_BYTES_MAX = 128 << 20
-"""Python's parser takes six times as much memory."""
+_BOUNCE = "message/delivery-status"  # A report about a mail that could not be delivered.
+_BYTES_MAX = 128 << 20  # Python's parser takes six times as much memory.
 _HEADER_CHARACTERS_MAX = 64 << 10
 _PART_HEADER_CHARACTERS_MAX = 4 << 10
 """Python's parser takes quadratic time: 38 s for 64 KiB of a hostile Content-Disposition."""

@@ -35,13 +35,11 @@ from job_handlers.reading.formats import (
 from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archive
 from worker_service.handlers import Role
 
-_BLOCK_BYTES = 1 << 20
-"""Large, because expat scans an unfinished comment or attribute again for each block."""
+_BLOCK_BYTES = 1 << 20  # Large, because expat scans an unfinished comment or attribute again for each block.
 _SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
 _REPEATS_MAX = 200
-_REPEATED_CHARACTERS = 1 << 12
-"""About as many characters repeated cells or rows have together."""
+_REPEATED_CHARACTERS = 1 << 12  # About as many characters repeated cells or rows have together.
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")

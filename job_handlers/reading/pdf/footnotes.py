@@ -16,8 +16,7 @@ _AFTER_WORD = r"[^\W_][.,;:!?)\]\"'”“’»]*[ \xa0]?\(?"
 _ENDS_WITH_WORD = re.compile(r"(?:[^\W\d_]{3}|\b(?:19|20)\d\d)[.,;:!?)\]\"'”“’»]*\s?$")
 """A reference follows a word or a year. After a unit, or a name in a formula, a superscript is an exponent."""
 _SUPERSCRIPT_FLAG = 1
-_SMALLER = 0.85
-"""Share of the size of the text before it that a superscript does not reach."""
+_SMALLER = 0.85  # Share of the size of the text before it that a superscript does not reach.
 
 
 def notes_of(read: Any, blocks: Sequence[Block], text: str) -> list[NoteMark]:

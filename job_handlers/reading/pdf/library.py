@@ -22,8 +22,7 @@ pymupdf.TOOLS.mupdf_display_warnings(False)
 Image.preinit()
 
 RESOURCES = mupdf.PDF_ENUM_NAME_Resources
-_JSON_BYTES = 1 << 14
-"""Of most pages, so that the buffer seldom has to grow."""
+_JSON_BYTES = 1 << 14  # Of most pages, so that the buffer seldom has to grow.
 
 
 class Broken(Exception):

@@ -8,16 +8,11 @@ from typing import Any, NamedTuple
 from job_handlers.reading.pdf.library import matrix_from_pdf_space, mupdf, pymupdf, round_box
 from worker_service.handlers import SAID, Block, Role
 
-_SIDE_LEAST = 50.0
-"""Points. Anything lower or narrower is a sign or an ornament."""
-_COVERS_MOST = 0.85
-"""Share of the page. A larger picture is its background, or a scan."""
-_TEXT_MOST = 200
-"""Characters inside. A picture with more is the background of a text."""
-_MARGIN = 0.11
-"""Share of the page's height at its top and bottom, where pictures are logos of running lines."""
-_TOUCH = 3.0
-"""Points between the strips into which some programs cut a picture."""
+_SIDE_LEAST = 50.0  # Points. Anything lower or narrower is a sign or an ornament.
+_COVERS_MOST = 0.85  # Share of the page. A larger picture is its background, or a scan.
+_TEXT_MOST = 200  # Characters inside. A picture with more is the background of a text.
+_MARGIN = 0.11  # Share of the page's height at its top and bottom, where pictures are logos of running lines.
+_TOUCH = 3.0  # Points between the strips into which some programs cut a picture.
 _IMAGES_MAX = 500
 _TREE_DEPTH_MAX = 20
 

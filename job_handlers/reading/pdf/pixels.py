@@ -15,22 +15,16 @@ from PIL import Image, JpegImagePlugin
 from job_handlers.reading.pdf.library import RESOURCES, PageTooLarge, inherited, is_missing, pymupdf
 from job_handlers.reading.preprocess import Gray
 
-_PIXELS_MAX = 40_000_000
-"""An A4 page at 300 dpi has 9 million, A0 at 150 dpi 35 million."""
+_PIXELS_MAX = 40_000_000  # An A4 page at 300 dpi has 9 million, A0 at 150 dpi 35 million.
 _DPI = 300.0
-_DPI_LEAST = 70.0
-"""A page so large that it could only be drawn more coarsely is not read."""
+_DPI_LEAST = 70.0  # A page so large that it could only be drawn more coarsely is not read.
 _SCAN_DPI_LEAST = 150.0
 _IMAGE_BYTES_MAX = 400_000_000
-_SCAN_WIDTH_LEAST = 1200
-"""Pixels. An image with fewer, below 150 dpi, is no scan of a page."""
+_SCAN_WIDTH_LEAST = 1200  # Pixels. An image with fewer, below 150 dpi, is no scan of a page.
 _SHRUNK_WIDTH_LEAST = 1500
-_DPI_ERROR_MOST = 0.02
-"""Share by which an unscaled image may miss the wanted resolution."""
-_MARGIN_MOST = 1.5
-"""Pixels of the scan by which it may miss an edge of the page."""
-_CONTENT_BYTES_MAX = 400
-"""The commands that show one image have fifty bytes."""
+_DPI_ERROR_MOST = 0.02  # Share by which an unscaled image may miss the wanted resolution.
+_MARGIN_MOST = 1.5  # Pixels of the scan by which it may miss an edge of the page.
+_CONTENT_BYTES_MAX = 400  # The commands that show one image have fifty bytes.
 _ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
 _PLAIN_KEYS = {
     "Type", "Subtype", "Width", "Height", "ColorSpace", "BitsPerComponent", "Filter", "Length", "Name", "Interpolate",
@@ -39,8 +33,7 @@ _PLAIN_COLOURS = (
     "DeviceGray", "DeviceRGB", "ICCBased(RGB,sRGB", "ICCBased(RGB,Artifex Software sRGB",
     "ICCBased(Gray,Artifex Software sGray",
 )  # fmt: skip
-_MODES = {1: "L", 3: "RGB"}
-"""Number of colour components → Pillow's mode."""
+_MODES = {1: "L", 3: "RGB"}  # Number of colour components → Pillow's mode.
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 DAMAGE = re.compile(
     r"premature end|truncated image|overflow in|read error|ran out of output|jbig2|library error: (?!FT_)",

@@ -12,8 +12,7 @@ _TYPE = mupdf.PDF_ENUM_NAME_Type
 _INHERITED_KEYS = ("Resources", "MediaBox", "CropBox", "Rotate")
 _OWN_KEYS = ("Contents", "BleedBox", "TrimBox", "ArtBox", "UserUnit", "Group", "Annots")
 _CATALOG_KEYS = ("OCProperties", "OutputIntents")
-_NEW_PAGE_KEYS = 12
-"""All that a copied page may get, so that its dictionary does not grow."""
+_NEW_PAGE_KEYS = 12  # All that a copied page may get, so that its dictionary does not grow.
 
 
 def write_slice(document: Any, numbers: Sequence[int], target: Path) -> bool:

@@ -18,10 +18,8 @@ from worker_service.handlers import LINK_ADDRESS, SAID, Block, Role, TextLink
 _TITLES_MAX = 20_000
 _TITLE_CHARACTERS_MAX = 300
 _LINKS_MAX = 300
-_IN_TREE_LEAST = 0.8
-"""Share of a page's lines below which the tree is not complete."""
-_EDGE = 0.1
-"""Share of the page's height at its top and bottom."""
+_IN_TREE_LEAST = 0.8  # Share of a page's lines below which the tree is not complete.
+_EDGE = 0.1  # Share of the page's height at its top and bottom.
 _IDENTITY = pymupdf.Matrix(1, 1)
 _ROLES = {
     "H": (Role.HEADING, 0), "Title": (Role.HEADING, 1), "P": (Role.PARAGRAPH, 0), "LI": (Role.ITEM, 0),

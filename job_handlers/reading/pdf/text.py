@@ -37,22 +37,17 @@ from job_handlers.reading.pdf.pictures import with_pictures
 from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement, links_of
 from worker_service.handlers import Block, NoteMark, Role, TextLink
 
-_SCAN_PIXELS_LEAST = 300_000
-"""Of all images of a page. With fewer, it is no scan."""
+_SCAN_PIXELS_LEAST = 300_000  # Of all images of a page. With fewer, it is no scan.
 # Expand ligatures into letters, which is what users type when they search.
 FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES & ~pymupdf.TEXT_PRESERVE_LIGATURES
 _FLAGS_UNCLIPPED = FLAGS & ~pymupdf.TEXT_CLIP
 _VECTORS = pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_LAZY_VECTORS
-_DRAWING_BYTES_MAX = 1 << 18
-"""Compressed. The ruling lines of a page with a longer content stream are not collected."""
-_BLOCKS_MOST = 6000
-"""With more, the page is a drawing, and has no ruling lines of tables."""
-_RULE_THICKNESS_MOST = 2.5
-"""Points. Anything thicker is an area."""
+_DRAWING_BYTES_MAX = 1 << 18  # Compressed. The ruling lines of a page with a longer content stream are not collected.
+_BLOCKS_MOST = 6000  # With more, the page is a drawing, and has no ruling lines of tables.
+_RULE_THICKNESS_MOST = 2.5  # Points. Anything thicker is an area.
 _ASCENT, _DESCENT = 0.72, 0.12
 """Of the letters, in font sizes from the baseline. A little less than it is, so that close lines do not overlap."""
-_UPRIGHT_HEIGHT = 2.5
-"""In font sizes. A line of text that is higher, and higher than wide, runs sideways."""
+_UPRIGHT_HEIGHT = 2.5  # In font sizes. A line of text that is higher, and higher than wide, runs sideways.
 _IDENTITY = pymupdf.Matrix(1, 1)
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE

@@ -23,8 +23,7 @@ from job_handlers.reading.tables.rows import RowMerger
 
 PIECES_MOST = 4000
 RULES_MOST = 3000
-_PROSE_MOST = 0.2
-"""Share of prose in an area above which its ruling lines are the frame of a text."""
+_PROSE_MOST = 0.2  # Share of prose in an area above which its ruling lines are the frame of a text.
 _BLANK = string.whitespace + "\xa0.…"
 
 

@@ -15,14 +15,11 @@ Column = tuple[float, float]
 Line = list[list[TextPiece]]
 """The pieces of each cell of a line."""
 
-_GAP_LEAST = 0.25
-"""In em. A narrower gap does not separate columns."""
+_GAP_LEAST = 0.25  # In em. A narrower gap does not separate columns.
 _CUT_LEAST, _CUT_WIDER = 0.42, 1.25
 """A piece is cut at spaces of this many em, this many times as wide as its narrowest space."""
-_SPANNED_SHARE = 0.3
-"""Of the narrower of a piece and a column, above which the piece spans the column."""
-_TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")
-"""1,204.5998.1"""
+_SPANNED_SHARE = 0.3  # Of the narrower of a piece and a column, above which the piece spans the column.
+_TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")  # 1,204.5998.1
 _HEAD_LINES_MOST = 3
 
 

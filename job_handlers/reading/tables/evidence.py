@@ -10,8 +10,7 @@ from itertools import pairwise
 from job_handlers.reading.tables.columns import Line
 from job_handlers.reading.tables.pieces import TextPiece, is_number
 
-_ALIGNED_WITHIN = 0.35
-"""Em from the middle of a cluster of edges."""
+_ALIGNED_WITHIN = 0.35  # Em from the middle of a cluster of edges.
 
 
 @dataclass

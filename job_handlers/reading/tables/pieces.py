@@ -14,19 +14,15 @@ import msgspec
 _NUMBER = re.compile(
     r"[-+–—(<>~±$€£¥%*†\[]*\s*(?:[A-Z]{2,3}\s?)?\d[\d\s.,'’:/-]*[-+%)*†\]a-z°]{0,3}|[-–—.*†]+|n/?a|nil|n\.m\.", re.I
 )
-_GROUPS = re.compile(r"[-+(]?\d{1,3}(?: \d{3})+(?:[.,]\d+)?\)?")
-"""1 204 350,5"""
+_GROUPS = re.compile(r"[-+(]?\d{1,3}(?: \d{3})+(?:[.,]\d+)?\)?")  # 1 204 350,5
 _DOTS = re.compile(r"[.·…]+")
 _LEADER_DOTS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
 _SENTENCE_ENDS = frozenset(".?!:")
 SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
-_GAP_LEAST = 0.55
-"""In em. A narrower space does not separate cells."""
-_GAP_WIDER = 1.4
-"""A gap is this many times as wide as the usual spaces of its piece."""
-_SENTENCE_GAP_WIDER = 1.7
-"""Between sentences, a gap is this many times as wide as another gap."""
+_GAP_LEAST = 0.55  # In em. A narrower space does not separate cells.
+_GAP_WIDER = 1.4  # A gap is this many times as wide as the usual spaces of its piece.
+_SENTENCE_GAP_WIDER = 1.7  # Between sentences, a gap is this many times as wide as another gap.
 
 
 class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -9,12 +9,9 @@ from itertools import pairwise
 from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_number, middle
 from job_handlers.reading.text_layer import letters_in
 
-_ROW_DISTANCE_MOST = 3.4
-"""Em between the middles of two rows."""
-_LINES_BETWEEN_MOST = 2
-"""Lines without gaps between two lines of a table."""
-_PROSE_CHARACTERS_LEAST = 16
-"""Mean length of the lines of prose."""
+_ROW_DISTANCE_MOST = 3.4  # Em between the middles of two rows.
+_LINES_BETWEEN_MOST = 2  # Lines without gaps between two lines of a table.
+_PROSE_CHARACTERS_LEAST = 16  # Mean length of the lines of prose.
 _CELL_LINES_MOST = 12
 
 

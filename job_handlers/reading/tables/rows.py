@@ -14,14 +14,10 @@ from job_handlers.reading.tables.columns import Line
 from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_number, middle
 
 _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
-_ROW_STEP_MOST = 2.1
-"""In em. A line further below the one above it begins a row."""
-_TIGHT_STEP = 0.8
-"""Share of the usual step below which a line is close to the one above it."""
-_TITLE_STEP = 0.87
-"""Share of the body's step below which two lines of the head are one title."""
-_BODY_STEP_MOST = 1.75
-"""In em. Above a body with wider steps, lines of one title would be closer than its rows."""
+_ROW_STEP_MOST = 2.1  # In em. A line further below the one above it begins a row.
+_TIGHT_STEP = 0.8  # Share of the usual step below which a line is close to the one above it.
+_TITLE_STEP = 0.87  # Share of the body's step below which two lines of the head are one title.
+_BODY_STEP_MOST = 1.75  # In em. Above a body with wider steps, lines of one title would be closer than its rows.
 
 
 class LineEvidence(Struct, frozen=True):
