@@ -87,7 +87,7 @@ def _daemon(settings: Settings, log: Path) -> Iterator[None]:
 
 
 class Window:
-    """A page, and what went wrong in it. Each test finds it as new: to open one costs more than most tests do there."""
+    """A signed-in page, and what went wrong in it. Opening one for each test would cost more than most tests do."""
 
     def __init__(self, chromium: Browser, site: Site, *, script: bool) -> None:
         self._has_script = script
@@ -119,8 +119,8 @@ class Window:
         self.page.unroute_all()
         if self._has_script:
             self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
-        self.page.context.clear_cookies()
-        self.page.goto("about:blank")
+        # For a page of another site, such as about:blank, Chromium would start another process.
+        self.page.goto("/session/me")
         faults, self._faults = self._faults, []
         return faults
 
