@@ -69,5 +69,5 @@ crawl = Handler(
     credentials=credentials(),
     reads_payload=_reads,
 )
+# `drive_crawl` is the earlier name of the job type, which rows may still have.
 drive_crawl = (crawl, replace(crawl, job_type="drive_crawl"))
-"""Rows with the earlier name of the job type keep it."""

@@ -46,12 +46,12 @@ class EntryRecorder(Struct, frozen=True):
     found: PageFindings
 
     def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
-        """`before`: the item before this page. `via`: the shortcut that led to it."""
+        """Record an entry. `before` is its stored item, `via` the id of the shortcut that leads to it."""
         if len(entry.id) > _ID_CHARACTERS_MAX:
             self.found.counts.update(["found", "skipped"])
             return
         before = self.found.items.get(entry.id, before)
-        # An item that was reached by a shortcut keeps it: the shortcut may outlast its place in our folders.
+        # Keep the shortcut that led to the item before: the item may leave the crawled folders, and the shortcut stay.
         via = via or ("" if before is None or before.is_gone else ItemDetail.of_item(before).via)
         entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or self.parent.key)
         if entry.kind == "folder":
@@ -64,7 +64,7 @@ class EntryRecorder(Struct, frozen=True):
         self._store(CrawlItem(entry.id, self.parent.id, name, "shortcut", note="followed", walk=self.walk))
 
     def add_dangling(self, entry: Entry, before: CrawlItem | None) -> None:
-        """Record the missing target too, which may be shared one day."""
+        """Record a shortcut and its missing target, which may be shared one day."""
         self.add_shortcut(entry)
         self.found.counts.update(["found", "skipped", "dangling"])
         if (before is None or before.note == _DANGLING) and entry.target_id not in self.found.items:
@@ -77,11 +77,12 @@ class EntryRecorder(Struct, frozen=True):
     def _add_folder(self, entry: Entry, before: CrawlItem | None, via: str) -> None:
         depth, depth_max = self.parent.depth + 1, self.wanted.depth
         if before is not None and before.kind == "folder" and not before.is_gone and before.walk >= self.walk:
+            # This walk has met the folder before. List it again only if it is now nearer to the root.
             known = ItemDetail.of_item(before)
             is_nearer = depth_max is not None and depth < known.depth
             if not is_nearer:
-                is_still_there = via or before.parent_id in entry.parent_ids
-                parent_id = before.parent_id if is_still_there else self.parent.id
+                keeps_parent = via or before.parent_id in entry.parent_ids
+                parent_id = before.parent_id if keeps_parent else self.parent.id
                 changed = replace(before, parent_id=parent_id, name=entry.name, detail=replace(known, via=via).text)
                 if changed != before:
                     self._store(changed)
@@ -106,15 +107,16 @@ class EntryRecorder(Struct, frozen=True):
         )
         is_same = existing is not None and (existing.revision, existing.note) == (item.revision, item.note)
         if existing is not None and is_same and existing.walk >= self.walk:
-            # Met again in another of its folders, or on a page that was listed twice.
+            # This walk has met the file before, in another folder or on a page that was listed twice.
             if existing.detail != item.detail or existing.name != item.name:
                 self._store(replace(existing, name=item.name, detail=item.detail))
             return
         self._store(item)
-        fate = "skipped" if item.note else "unchanged" if is_same else "enqueued"
-        self.found.counts.update(["found", fate])
-        if fate == "enqueued":
-            self.found.jobs[entry.id] = self.new_job(entry, before is not None and not before.note)
+        decision = "skipped" if item.note else "unchanged" if is_same else "enqueued"
+        self.found.counts.update(["found", decision])
+        if decision == "enqueued":
+            is_changed = before is not None and not before.note
+            self.found.jobs[entry.id] = self.new_job(entry, is_changed)
 
     def _store(self, item: CrawlItem) -> None:
         self.found.items[item.id] = item

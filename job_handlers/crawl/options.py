@@ -52,7 +52,7 @@ def check_payload(payload: CrawlPayload) -> None:
 
 
 def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
-    # Runs with this key share what they remember.
+    # Runs with the same key share the memory of the crawl.
     wanted = payload.wanted
     return digest(
         [
@@ -76,14 +76,16 @@ def unique_key_prefix(context: Context[CrawlPayload]) -> str:
 
 
 def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
-    """Return an empty text if the file is enqueued."""
+    """Return why the file is not enqueued, or ''."""
     if entry.refusal:
         return entry.refusal
     if entry.kind == "native":
         return "an online document without a file"
     mime = _mime(entry)
-    named = format_named(entry.name)
-    readable = [mime for one in FORMATS if one is named or not one.is_by_name for mime in one.mimes]
+    # A format that is known only by its name shares its MIME types with other files.
+    format_of_name = format_named(entry.name)
+    formats = [known for known in FORMATS if known is format_of_name or not known.is_by_name]
+    readable = [known_mime for known in formats for known_mime in known.mimes]
     if not any(fnmatch.fnmatchcase(mime, pattern.lower()) for pattern in wanted.mime or readable):
         return f"of type {mime or 'unknown'}"
     if wanted.name is not None and not fnmatch.fnmatchcase(entry.name.lower(), wanted.name.lower()):
@@ -109,7 +111,7 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
     options = {name: value for name, value in payload.download.items() if value}
     if payload.afresh:
         options["afresh"] = payload.afresh
-    # The same file with other options, or for a batch, is another job.
+    # A download of the same file with other options, or for a batch, is another job.
     suffix = f":{digest(options)}" if options else ""
     return NewJob(
         "download",
@@ -126,11 +128,11 @@ def download_job(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is
 
 
 def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
-    """Return the actions after the failure of a file that never becomes a document."""
+    """Return the actions to take if the download fails, so that there is no document that could have them."""
     return [
-        DeferredAction(one["job_type"], canonical(one["payload"]) if one.get("payload") else "", OnEnd.FAILURE)
-        for one in download.get("then", ())
-        if one.get("on_end") == OnEnd.FAILURE
+        DeferredAction(action["job_type"], canonical(action["payload"]) if action.get("payload") else "", OnEnd.FAILURE)
+        for action in download.get("then", ())
+        if action.get("on_end") == OnEnd.FAILURE
     ]
 
 
@@ -138,13 +140,13 @@ def _mime(entry: Entry) -> str:
     mime = entry.mime.partition(";")[0].strip().lower()
     if mime not in _UNSPECIFIC_MIMES:
         return mime
-    named = format_named(entry.name)
-    return named.mimes[0] if named else mime
+    format_of_name = format_named(entry.name)
+    return format_of_name.mimes[0] if format_of_name else mime
 
 
 def _is_older(modified: str, than: str) -> bool:
-    found, wanted = _parse_time(modified), _parse_time(than)
-    return found is not None and wanted is not None and found <= wanted
+    modified_at, limit = _parse_time(modified), _parse_time(than)
+    return modified_at is not None and limit is not None and modified_at <= limit
 
 
 def _parse_time(text: str) -> datetime | None:

@@ -22,8 +22,8 @@ from worker_service.base.clock import parse_duration, wall_clock
 from worker_service.base.errors import BadTime
 from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
 
+# Limits how long a listing may block an HTTP request or a turn of the daemon.
 _ENTRIES_MAX = 100_000
-"""Limits listings in HTTP requests and in turns of the daemon."""
 
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class SourceOptions(ReadOptions, frozen=True, kw_only=True):
         return {"force": True} if self.force else {}
 
     def in_payload(self) -> dict[str, object]:
-        """Return what the payloads of `crawl` and `download` share."""
+        """Return the keys that the payloads of `crawl` and `download` share."""
         return {
             "read": self.reading_settings(),
             **self.force_in_payload(),
@@ -83,7 +83,8 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         "reconcile": options.reconcile,
         "download": options.in_payload(),
     }
-    # Only one job at a time walks a folder; a full walk is not left out because a shorter one is live.
+    # Only one job at a time crawls a folder. A full walk has a unique key of its own, so that a queued crawl does not
+    # replace it.
     key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
     return NewJob(
         "crawl",
@@ -103,18 +104,19 @@ def _local_path(word: str) -> Path | None:
 
 
 def for_batch(crawl: NewJob) -> NewJob:
-    """List the whole folder, even beside another crawl of it."""
+    """Make the crawl list the whole folder, even beside another crawl of it."""
     payload = {**json.loads(crawl.payload or "{}"), "afresh": uuid4().hex}
     return replace(crawl, payload=canonical(payload), unique_key=None, concurrency_key=None)
 
 
 def _source_of(folder: str) -> Source:
     try:
-        return read_folder(folder)[0]
+        source, _ = read_folder(folder)
     except Permanent as error:
         is_address = "://" in folder
-        why = str(error) if is_address else f"there is no directory {folder!r}; a folder is {folders_in_words()}"
-        raise BadInput(why) from error
+        reason = str(error) if is_address else f"there is no directory {folder!r}; a folder is {folders_in_words()}"
+        raise BadInput(reason) from error
+    return source
 
 
 def _require_directory(directory: Path) -> None:
@@ -127,7 +129,7 @@ def _require_directory(directory: Path) -> None:
 
 
 def _date(text: str) -> str:
-    # A length of time such as 3d means the moment so long ago.
+    # A length of time such as 3d stands for the moment three days ago.
     with contextlib.suppress(BadTime):
         return (wall_clock() - parse_duration(text)).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
@@ -174,7 +176,8 @@ def _jobs_of_source(
     job = job_of_address(word, options, owner=owner)
     if job.platform == "local":
         return _jobs_of_source(str(path_of(job.source_key or "")), options, owner, left_out, entries_max)
-    return [(read_reference(word)[1].key, job if job.source_key else for_batch(job))]
+    _, reference = read_reference(word)
+    return [(reference.key, job if job.source_key else for_batch(job))]
 
 
 def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJob:
@@ -202,9 +205,9 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
 # ── Requests from HTTP, the web page and [[schedule]] ──
 
 
-def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
-    """`wish`: a folder, or a table with `folder` and options of `pagemill add`."""
-    table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
+def scheduled_crawl(request: object, *, owner: str) -> NewJob:
+    """`request` is a folder, or a table with `folder` and options of `pagemill add`."""
+    table = dict(request) if isinstance(request, Mapping) else {"folder": request}
     folder = table.pop("folder", None)
     if not isinstance(folder, str) or folder.startswith(("./", "../")):
         raise BadInput(f"say which folder, such as /srv/reports or { {'folder': '/srv/reports', 'lang': ['deu']} }")
@@ -214,10 +217,10 @@ def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
     return crawl_job(folder, parse_options(CrawlOptions, table), owner=owner)
 
 
-def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
-    if not isinstance(wish, list) or not wish:
+def scheduled_batch(sources: object, *, owner: str) -> list[NewJob]:
+    if not isinstance(sources, list) or not sources:
         raise BadInput('say which sources, such as ["/srv/reports", "https://example.org/report.pdf"]')
-    return jobs_of_request(wish, SourceOptions(), owner=owner, left_out=LeftOut())
+    return jobs_of_request(sources, SourceOptions(), owner=owner, left_out=LeftOut())
 
 
 def jobs_of_request(
@@ -232,7 +235,7 @@ def jobs_of_request(
 
 
 def _require_readable_place(word: str) -> None:
-    """Refuse a relative path, and one that jobs may not read."""
+    """Refuse a relative path, and a path that jobs may not read."""
     is_file = word.startswith(FILE_URL)
     if "://" in word and not is_file:
         return

@@ -1,4 +1,4 @@
-"""The memory of a crawl for the next attempt and run, saved in one transaction with its jobs."""
+"""The state that a crawl stores for its next attempt and run, in one transaction with its jobs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TO_LIST = "to be listed"
 NOT_LISTED = "cannot be listed"
 LISTED_IN_PART = "listed in part"
 TOO_DEEP = "too deep"
+# Notes on folders whose contents are not fully known: nothing in them counts as deleted.
 UNSURE = (NOT_LISTED, LISTED_IN_PART)
-"""Folders with unknown contents: nothing in them counts as deleted."""
 
 _IDS_PER_QUESTION = 1000
 _CHARACTERS_PER_CHECKPOINT = 500_000
@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 
 class RunState(Struct, omit_defaults=True):
-    """Where the next attempt of this run continues. Stored as JSON."""
+    """The position at which the next attempt of this run continues, stored as JSON."""
 
     phase: Phase = Phase.WALK
     run: int = 0
@@ -46,13 +46,13 @@ class RunState(Struct, omit_defaults=True):
     """Id, name, key and corpus of the crawled folder."""
     counts: dict[str, int] = field(default_factory=dict)
     sweeps: bool = False
-    """Items that this run has not met are gone."""
+    """True if items that this run does not meet count as deleted."""
     is_stale: bool = False
-    """A folder went: only a walk tells what is left."""
+    """True after a folder was deleted: only a walk shows what else is gone."""
     is_abroad: bool = False
-    """A shortcut leads to another corpus, whose changes are not listed."""
+    """True if a shortcut leads to another corpus, whose changes are not listed."""
     folder: str = ""
-    """The folder being listed, its page and completeness."""
+    """Id of the folder that is being listed. `page` and `is_partial` belong to it."""
     page: str = ""
     is_partial: bool = False
 
@@ -74,7 +74,7 @@ class ItemDetail(Struct, frozen=True, omit_defaults=True):
     key: str = ""
     corpus: str = ""
     via: str = ""
-    """The shortcut that led to it."""
+    """Id of the shortcut that led to the item."""
     why: str = ""
 
     @classmethod
@@ -103,8 +103,8 @@ class CrawlRecord:
         return msgspec.json.decode(self._ask().state or "{}", type=Bookmark)
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
-        wanted = [one for one in dict.fromkeys(ids) if one]
-        parts = (wanted[at : at + _IDS_PER_QUESTION] for at in range(0, len(wanted), _IDS_PER_QUESTION))
+        wanted = [item_id for item_id in dict.fromkeys(ids) if item_id]
+        parts = (wanted[start : start + _IDS_PER_QUESTION] for start in range(0, len(wanted), _IDS_PER_QUESTION))
         return {item.id: item for part in parts for item in self._ask(ids=part).items}
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
@@ -112,19 +112,19 @@ class CrawlRecord:
         return items
 
     def items_not_seen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
-        """Yield parts, each of which may be saved as gone before the next."""
+        """Yield the items in parts. The caller may save each part as gone before it takes the next."""
         after = ""
         while items := self._ask(not_seen_in=walk, after=after).items:
             after = items[-1].id
             yield items
 
     def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
-        """Without `bookmark`, the stored one stays."""
+        """Keep the stored bookmark if none is given."""
         new_state = msgspec.to_builtins(state)
         *parts, last = _split(list(found.items.values()), found.jobs)
         for part in parts:
-            # Until the last part the old state stays, so that a killed attempt repeats the page. But a folder that went
-            # is not met again, so `is_stale` is saved with the first part.
+            # Keep the old state until the last part, so that a killed attempt repeats the page. Save `is_stale`
+            # with the first part: the repeated page would not show again that a folder was deleted.
             old_state = self._state
             if old_state is not None and state.is_stale:
                 old_state = {**old_state, "is_stale": True}
@@ -151,7 +151,7 @@ class CrawlRecord:
 
 
 class DryRunRecord(CrawlRecord):
-    """Reads what earlier runs have stored, and stores nothing."""
+    """Reads the items of earlier runs, and keeps its own in memory."""
 
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         super().__init__(context, key)
@@ -161,7 +161,7 @@ class DryRunRecord(CrawlRecord):
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
         wanted = list(ids)
-        return super().items(wanted) | {one: self._found[one] for one in wanted if one in self._found}
+        return super().items(wanted) | {item_id: self._found[item_id] for item_id in wanted if item_id in self._found}
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
         before = [item for item in super().items_with_note(note) if item.id not in self._found]
@@ -174,9 +174,9 @@ class DryRunRecord(CrawlRecord):
     def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
         for item in found.items.values():
             self._found[item.id] = replace(item, walk=walk)
-        names = [found.items[one].name for one in found.jobs]
-        self.bytes += sum(found.items[one].size or 0 for one in found.jobs)
-        self.would_enqueue += names[: _NAMES_SHOWN_MAX - len(self.would_enqueue)]
+        enqueued = [found.items[item_id] for item_id in found.jobs]
+        self.bytes += sum(item.size or 0 for item in enqueued)
+        self.would_enqueue += [item.name for item in enqueued][: _NAMES_SHOWN_MAX - len(self.would_enqueue)]
         if self._context.cancelled():
             raise Stopped
 

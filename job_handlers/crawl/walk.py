@@ -1,7 +1,7 @@
 """One run of a crawl: walk a tree or read its changes, and enqueue a download for each new or changed file.
 
-The token for changes is taken before a walk and they are read after it, so nothing is missed. Each page is saved in
-one transaction with its jobs.
+The token for the list of changes is taken before a walk, and the changes are read after it, so none is missed. Each
+page is saved in one transaction with its jobs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from job_handlers.crawl.state import (
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, Tree, TreeChanges
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
+# If a folder is deleted during a run, a second walk follows.
 _WALKS_MAX = 2
-"""A folder that goes away during a run causes another walk."""
 _TRIES = 3
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 
@@ -70,7 +70,7 @@ class CrawlRun:
     # ── Phases ──
 
     def _is_current(self) -> bool:
-        """Return False before the run has begun, or after another job has begun a newer one."""
+        """Return False if this run has not begun, or if another job has begun a newer run."""
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
@@ -84,7 +84,7 @@ class CrawlRun:
             root = (entry.id, entry.name, entry.key, entry.corpus)
         self._state = RunState(run=before.run + 1, walk=before.walk, token=before.token, root=list(root))
         if must_walk:
-            # Before the first listing, so that changes during the walk are listed after it.
+            # Take the token before the first listing, so that changes during the walk are read after it.
             self._state.token = self._tree.change_token(self._corpus)
             self._begin_walk(found)
         else:
@@ -92,7 +92,7 @@ class CrawlRun:
             unsure = [item for note in UNSURE for item in self._record.items_with_note(note)]
             found.items |= {item.id: replace(item, note=TO_LIST) for item in unsure}
             self._state.sweeps = bool(unsure)
-        # The number is used up now: if this run never ends, the next one walks.
+        # The numbers of run and walk are stored now. If this run never ends, the next one walks, too.
         bookmark = replace(before, run=self._state.run, walk=self._state.walk, must_walk=must_walk, root=root)
         self._save(found, bookmark)
 
@@ -143,17 +143,18 @@ class CrawlRun:
 
     def _walk(self) -> None:
         while folders := self._record.items_with_note(TO_LIST):
-            # First the folder that the last attempt was listing; then by depth, because the shortest of several ways
-            # to a folder decides how deep it is.
-            begun = [folder for folder in folders if folder.id == self._state.folder]
-            nearest = min(ItemDetail.of_item(folder).depth for folder in folders)
-            for folder in begun or [folder for folder in folders if ItemDetail.of_item(folder).depth == nearest]:
+            # Begin with the folder that the last attempt was listing. Then go by depth, because the shortest of several
+            # ways to a folder decides how deep it is.
+            interrupted = [folder for folder in folders if folder.id == self._state.folder]
+            depth_min = min(ItemDetail.of_item(folder).depth for folder in folders)
+            nearest = [folder for folder in folders if ItemDetail.of_item(folder).depth == depth_min]
+            for folder in interrupted or nearest:
                 self._list(folder)
 
     def _list(self, folder: CrawlItem) -> None:
-        is_begun = self._state.folder == folder.id
-        page = self._state.page if is_begun else ""
-        is_partial = is_begun and self._state.is_partial
+        was_interrupted = self._state.folder == folder.id
+        page = self._state.page if was_interrupted else ""
+        is_partial = was_interrupted and self._state.is_partial
         restarts = 0
         while True:
             try:
@@ -189,7 +190,8 @@ class CrawlRun:
         return listing
 
     def _finish_folder(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
-        # A shortcut in the folder may have led back to it and changed it. It is saved last, with the new state.
+        # A shortcut in the folder may have led back to the folder and changed its item. Save the folder last, with the
+        # new state.
         folder = found.items.pop(folder.id, folder)
         detail = replace(ItemDetail.of_item(folder), why=why[:REASON_CHARACTERS_MAX]).text
         found.items[folder.id] = replace(folder, note=note, detail=detail)
@@ -251,28 +253,30 @@ class CrawlRun:
                 return
 
     def _apply(self, changes: TreeChanges) -> PageFindings:
-        # The list covers everything that the credential can see.
-        root_id = self._state.root[0]
+        # The list has the changes of all files that the credential can see, also outside the crawled folder.
+        root_id, *_ = self._state.root
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
         known = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
         found = PageFindings()
         for gone_id in changes.gone_ids:
             if gone_id == root_id:
-                # Raises if it is really gone.
+                # This raises if the crawled folder is really gone.
                 self._root()
             else:
                 self._mark_gone(known.get(gone_id), found)
         folders = {
-            one.id: ParentFolder.of_item(one) for one in known.values() if is_open(one) and one.id not in found.items
+            item.id: ParentFolder.of_item(item)
+            for item in known.values()
+            if is_open(item) and item.id not in found.items
         }
         waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != root_id]
-        # A new folder makes the entries in it ours, in whatever order they are listed.
+        # Changes come in any order: an entry may precede the new folder that it is in.
         while ready := [entry for entry in waiting if _is_in(entry, folders)]:
             waiting = [entry for entry in waiting if not _is_in(entry, folders)]
             for entry in ready:
                 parent = next(folders[parent] for parent in entry.parent_ids if parent in folders)
                 self._record_change(entry, parent, known, found)
-            folders |= {one.id: ParentFolder.of_item(one) for one in found.items.values() if is_open(one)}
+            folders |= {item.id: ParentFolder.of_item(item) for item in found.items.values() if is_open(item)}
         self._record_outside(waiting, known, found)
         return found
 
@@ -290,10 +294,10 @@ class CrawlRun:
         self._record_entry(entry, target, parent, known, found)
 
     def _record_outside(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
-        """Record entries that are unrelated, moved out, or reached by a shortcut."""
-        ours = [(entry, known[entry.id]) for entry in entries if entry.id in known]
-        shortcuts = self._record.items(ItemDetail.of_item(before).via for _, before in ours)
-        for entry, before in ours:
+        """Record changed entries that are in no crawled folder: they have moved out, or a shortcut leads to them."""
+        known_entries = [(entry, known[entry.id]) for entry in entries if entry.id in known]
+        shortcuts = self._record.items(ItemDetail.of_item(before).via for _, before in known_entries)
+        for entry, before in known_entries:
             detail = ItemDetail.of_item(before)
             shortcut = found.items.get(detail.via) or shortcuts.get(detail.via)
             if shortcut is None or shortcut.is_gone:
@@ -307,7 +311,7 @@ class CrawlRun:
             return
         found.items[before.id] = replace(before, is_gone=True)
         if before.kind in ("folder", "shortcut"):
-            # What it contained may be gone or elsewhere. Only a walk can tell.
+            # Its contents may be deleted or elsewhere. Only a walk shows which.
             self._state.is_stale = True
         found.counts["gone"] += is_wanted(before)
 
@@ -329,10 +333,10 @@ class CrawlRun:
         parents = {item.id: item.parent_id for item in items}
         folders: dict[str, CrawlItem] = {}
         missing = set(parents.values())
-        while missing := {one for one in missing if one and one not in folders}:
+        while missing := {folder_id for folder_id in missing if folder_id and folder_id not in folders}:
             fetched = self._record.items(missing)
             folders |= fetched
-            missing = {one.parent_id for one in fetched.values()}
+            missing = {folder.parent_id for folder in fetched.values()}
         return {item_id for item_id, parent_id in parents.items() if _is_below_unsure(parent_id, folders)}
 
     def _save(self, found: PageFindings, bookmark: Bookmark | None = None) -> None:
@@ -352,10 +356,11 @@ def _is_in(entry: Entry, folders: Mapping[str, ParentFolder]) -> bool:
 
 
 def _is_below_unsure(parent_id: str, folders: dict[str, CrawlItem]) -> bool:
-    met: set[str] = set()
-    while parent_id in folders and parent_id not in met:
+    # Stored rows may form a circle.
+    visited: set[str] = set()
+    while parent_id in folders and parent_id not in visited:
         if folders[parent_id].note in UNSURE:
             return True
-        met.add(parent_id)
+        visited.add(parent_id)
         parent_id = folders[parent_id].parent_id
     return False
