@@ -114,17 +114,17 @@ def _limits(program: Program) -> Limits:
 
 def _description(program: Program) -> dict[str, str]:
     """Leave out fixed arguments, which may contain secrets."""
-    takes = [str(one) for group in program.argv for template in group for one in template.placeholders]
+    placeholders = [str(found) for group in program.argv for template in group for found in template.placeholders]
     codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
     files = "all but hidden ones" if program.files is None else ", ".join(program.files) or "none"
     return {
         "program": str(program.path),
-        "takes": " ".join(takes),
+        "takes": " ".join(placeholders),
         "stdin": program.stdin.written if program.stdin is not None else "",
         "cwd": "an empty directory for each attempt" if program.cwd is None else str(program.cwd),
         "files": files if program.cwd is None else "",
         "memory": "" if program.memory is None else f"{program.memory >> 20:,} MiB for each process",
-        **{f"exit_codes_{name}": ", ".join(map(str, several)) for name, several in codes.items()},
+        **{f"exit_codes_{name}": ", ".join(map(str, numbers)) for name, numbers in codes.items()},
     }
 
 
@@ -177,12 +177,12 @@ def _variables(context: Context[CommandPayload]) -> dict[str, str]:
 def _prepare_process(parent: int, memory_bytes: int | None) -> None:
     die_with(parent)
     if memory_bytes is not None:
-        # Not RLIMIT_AS, which counts reserved memory: browsers and node reserve far more than they use.
+        # RLIMIT_AS would count reserved memory: browsers and node reserve far more than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
 def _read_output(context: Context[CommandPayload], program: subprocess.Popen[bytes]) -> deque[str]:
-    """Return the last lines. Do not wait for the end of the pipes: processes that the program leaves may hold them."""
+    """Log the output, and return its last lines. Stop when the program ends: its children may keep the pipes open."""
     last_lines: deque[str] = deque(maxlen=10)
     lines = {stream: b"" for stream in (program.stdout, program.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
@@ -190,7 +190,7 @@ def _read_output(context: Context[CommandPayload], program: subprocess.Popen[byt
             os.set_blocking(stream.fileno(), False)
             selector.register(stream, selectors.EVENT_READ, stream)
         while True:
-            # A handler that calls this is not interrupted by a stop, so we log what the program says while it ends.
+            # Calling this keeps a stop from raising `Stopped`, so that the last lines of the program are logged, too.
             context.cancelled()
             has_ended = program.poll() is not None
             ready = selector.select(0 if has_ended else _POLL_SECONDS)
@@ -240,7 +240,7 @@ def _raise_unless_done(code: int, program: Program, last_lines: str) -> None:
 
 
 def _files(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
-    """Log which files are not published."""
+    """Return the files to publish, and log the names of the others."""
     if program.cwd is not None:
         return []
     left = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)

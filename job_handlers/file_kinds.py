@@ -1,7 +1,7 @@
 """Recognise file formats by their content, which must be what Content-Type or name claims.
 
-CSV, text and Markdown have no signature: a file is one only if claimed, and never if it is markup or JSON, as servers
-send instead of a file.
+CSV, text and Markdown have no signature: a file is one of these only if it is claimed to be, and never if it is markup
+or JSON, which servers send instead of a file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
 _UNPACKED_BYTES_MAX = 2 << 30
 _DELIMITERS = (",", ";", "\t", "|")
 _DELIMITER_LINES = 20
+_REGULAR_FRACTION_MIN = 0.8
 
 
 class FileKind(StrEnum):
@@ -43,7 +44,7 @@ class FileKind(StrEnum):
 
     @property
     def is_flowing(self) -> bool:
-        """Without pages of a fixed size: `formats` reads it."""
+        """True if it has no pages of a fixed size, so that `reading.formats` reads it."""
         return self not in (FileKind.PDF, FileKind.IMAGE, FileKind.SHEET, FileKind.CSV)
 
 
@@ -51,10 +52,10 @@ class Format(Struct, frozen=True):
     name: str
     kind: FileKind
     suffixes: tuple[str, ...]
-    """The first is given to names without one."""
+    """A name that has none of them gets the first."""
     mimes: tuple[str, ...]
     is_by_name: bool = False
-    """Only the name counts: servers use its MIME types for other files too."""
+    """True if only the name counts, because servers use these MIME types for other files, too."""
 
     @property
     def suffix(self) -> str:
@@ -113,7 +114,7 @@ FORMATS = (
     PDF, PNG, JPEG, TIFF, GIF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, ODP, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP,
 )  # fmt: skip
 READABLE = "PDF, PNG, JPEG, TIFF, GIF, xlsx, xls, ods, csv, docx, pptx, odt, odp, epub, eml, html, md, txt and zip"
-SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
+SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
 
 _SIGNATURES = (
     (b"%PDF-", PDF),
@@ -139,17 +140,17 @@ _REFUSED_SIGNATURES = (
     (b"\x7fELF", "a program"),
     (b"\x78\x9f\x3e\x22", "a mail packed by Outlook (winmail.dat: have it sent as plain text or HTML)"),
 )
+# Only Excel files have this stream; Excel 5 and 95 call it Book.
 _WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
-"""Only Excel files have this stream; Excel 5 and 95 call it Book."""
 _DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK = "__properties_version1.0".encode("utf-16-le")
 _LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
 _PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
-_BY_MIMETYPE_FILE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
+_BY_MIMETYPE_FILE = {packed.mimes[0].encode(): packed for packed in (ODS, ODT, ODP, EPUB)}
 _BY_PART = (
     (re.compile(r"xl/workbook\.(?:xml|bin)"), FileKind.SHEET),
-    # Word for the web numbers it.
+    # Word for the web adds a number to the name.
     (re.compile(r"word/document\d*\.xml"), FileKind.DOCX),
     (re.compile(r"ppt/presentation\.xml"), FileKind.PPTX),
     (re.compile(r"META-INF/container\.xml"), FileKind.EPUB),
@@ -157,18 +158,18 @@ _BY_PART = (
 _MAIL_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
+# Content-Types that a text or CSV file never has.
 _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
-"""Content-Types of no CSV file."""
 
 
 def verify_format(head: bytes, mime: str, name: str) -> Format:
     """Raise `Permanent` if the file cannot be read, or is not what `mime` or `name` claims."""
     mime = mime.partition(";")[0].strip().lower()
-    claimed = [one for one in FORMATS if mime in one.mimes and not one.is_by_name]
+    claimed = [known for known in FORMATS if mime in known.mimes and not known.is_by_name]
     if not claimed or claimed in ([XLS], [ZIP]):
         # octet-stream says nothing, so use the name. Windows uses Excel's type for every table, and many formats are
         # zip archives.
-        claimed += [one for one in FORMATS if one.is_named_by(name)]
+        claimed += [known for known in FORMATS if known.is_named_by(name)]
     found = _find_format(head, claimed)
     is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
     if found is not None and is_of_text and mime not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(mime):
@@ -176,9 +177,9 @@ def verify_format(head: bytes, mime: str, name: str) -> Format:
     if head.startswith(_OLD_OFFICE) and _LOCKED.search(head):
         raise _locked()
     if found is None and not claimed:
-        nameless = "a text without .txt at the end of its name" if is_text(head) else ""
-        what = _refused_by_signature(head) or nameless or _describe(head)
-        raise Permanent("KIND_REFUSED", f"it is {what}, which cannot be read", f"add one of {READABLE}")
+        text_without_suffix = "a text without .txt at the end of its name" if is_text(head) else ""
+        description = _refused_by_signature(head) or text_without_suffix or _describe(head)
+        raise Permanent("KIND_REFUSED", f"it is {description}, which cannot be read", f"add one of {READABLE}")
     both_images = found is not None and claimed and found.kind is claimed[0].kind is FileKind.IMAGE
     is_packed = found in _PACKED and ZIP in claimed
     if found is not None and (not claimed or found in claimed or both_images or is_packed):
@@ -199,7 +200,7 @@ def _locked() -> Permanent:
 
 
 def format_named(name: str) -> Format | None:
-    return next((one for one in FORMATS if one.is_named_by(name)), None)
+    return next((known for known in FORMATS if known.is_named_by(name)), None)
 
 
 def kind_of(path: Path) -> FileKind:
@@ -208,7 +209,7 @@ def kind_of(path: Path) -> FileKind:
         head = file.read(HEAD_BYTES)
     if not head:
         raise Permanent("FILE_EMPTY", "the file holds nothing", "download it again")
-    named = [one for one in FORMATS if one.is_named_by(path.name)]
+    named = [known for known in FORMATS if known.is_named_by(path.name)]
     if (signed := _by_signature(head, named)) is not None:
         return signed.kind
     if head.startswith(_ZIP):
@@ -217,8 +218,8 @@ def kind_of(path: Path) -> FileKind:
         return FileKind.SHEET
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
         raise _locked()
-    if (written := _text_format(head, named)) is not None:
-        return written.kind
+    if (text_format := _text_format(head, named)) is not None:
+        return text_format.kind
     if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decode(head)[0]) is not None):
         return FileKind.CSV
     raise Permanent(
@@ -229,7 +230,7 @@ def kind_of(path: Path) -> FileKind:
 
 
 def markup_in(head: bytes) -> str:
-    """Return `XML`, `a web page`, `JSON` or nothing."""
+    """Return `XML`, `a web page`, `JSON` or ''."""
     text = _from_first_visible(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
@@ -241,26 +242,28 @@ def is_text(head: bytes) -> bool:
     if b"\0" in head and encoding not in WIDE:
         return False
     beginning = text[:4096]
-    strange = sum(one < " " and one not in "\t\n\v\f\r\x1b" for one in beginning)
-    return strange <= len(beginning) // 100 and bool(_from_first_visible(text)) and not markup_in(head)
+    control_characters = sum(character < " " and character not in "\t\n\v\f\r\x1b" for character in beginning)
+    has_few = control_characters <= len(beginning) // 100
+    return has_few and bool(_from_first_visible(text)) and not markup_in(head)
 
 
 def delimiter_of(text: str) -> str | None:
     lines = [line for line in text.splitlines()[:_DELIMITER_LINES] if line.strip()]
-    best, most = None, 0
+    best, best_score = None, 0
     for delimiter in _DELIMITERS:
         counts = [line.count(delimiter) for line in lines]
-        usual = max(set(counts), key=counts.count, default=0)
-        agreeing = counts.count(usual) if usual else 0
+        usual_count = max(set(counts), key=counts.count, default=0)
+        regular_lines = counts.count(usual_count) if usual_count else 0
         # Quoted cells may contain delimiters and line breaks.
         has_quotes = '"' in text and sum(counts) >= len(lines) > 1
-        if (agreeing >= 0.8 * len(lines) or has_quotes) and agreeing * usual > most:
-            best, most = delimiter, agreeing * usual
+        score = regular_lines * usual_count
+        if (regular_lines >= _REGULAR_FRACTION_MIN * len(lines) or has_quotes) and score > best_score:
+            best, best_score = delimiter, score
     return best
 
 
 def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
-    """Return what the head allows: zip archives and old Office files begin alike."""
+    """Trust the claim where the beginning does not tell formats apart, as with zip archives and old Office files."""
     if (signed := _by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
@@ -273,19 +276,19 @@ def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
 
 def _text_format(head: bytes, claimed: Sequence[Format]) -> Format | None:
     markup = markup_in(head)
-    for one in claimed:
-        if one in (HTML, MARKDOWN) and markup == "a web page":
-            return one
-        is_one = one is not MAIL or _MAIL_HEADER.match(decode(head)[0])
-        if one in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_one and is_text(head):
-            return one
+    for candidate in claimed:
+        if candidate in (HTML, MARKDOWN) and markup == "a web page":
+            return candidate
+        is_possible = candidate is not MAIL or _MAIL_HEADER.match(decode(head)[0])
+        if candidate in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_possible and is_text(head):
+            return candidate
     return None
 
 
 def _by_signature(head: bytes, claimed: Sequence[Format]) -> Format | None:
-    for signature, one in _SIGNATURES:
+    for signature, signed in _SIGNATURES:
         if head.startswith(signature):
-            return one
+            return signed
     if head.startswith(_ZIP):
         return None
     if PDF in claimed and (has_pdf_within(head) or _PDF_OBJECT.search(head)):
@@ -314,15 +317,17 @@ def _refused_by_signature(head: bytes) -> str:
 
 
 def _from_first_visible(text: str) -> str:
-    begin = next((at for at, one in enumerate(text) if one.isprintable() and not one.isspace()), len(text))
-    return text[begin:]
+    for index, character in enumerate(text):
+        if character.isprintable() and not character.isspace():
+            return text[index:]
+    return ""
 
 
 def _kind_of_zip(path: Path, claimed: Format) -> FileKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
-            unpacked = sum(one.file_size for one in archive.infolist())
+            unpacked = sum(member.file_size for member in archive.infolist())
             inside = _read_beginning(archive, _MIMETYPE) if _MIMETYPE in names else b""
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Permanent(
@@ -339,7 +344,7 @@ def _kind_of_zip(path: Path, claimed: Format) -> FileKind:
 
 
 def _by_mimetype_file(content: bytes) -> Format | None:
-    return next((one for begins, one in _BY_MIMETYPE_FILE.items() if content.startswith(begins)), None)
+    return next((packed for mime, packed in _BY_MIMETYPE_FILE.items() if content.startswith(mime)), None)
 
 
 def _read_beginning(archive: zipfile.ZipFile, name: str) -> bytes:

@@ -99,32 +99,32 @@ class HandlerRun(Struct, frozen=True):
 
     @property
     def pages(self) -> list[PageResult]:
-        return [page for one in self.events if isinstance(one, PagesRead) for page in one.pages]
+        return [page for event in self.events if isinstance(event, PagesRead) for page in event.pages]
 
     @property
     def checkpoints(self) -> list[Checkpointed]:
-        return [one for one in self.events if isinstance(one, Checkpointed)]
+        return [event for event in self.events if isinstance(event, Checkpointed)]
 
     @property
     def crawl_pages(self) -> list[CrawlPage]:
-        return [one.crawl for one in self.checkpoints if one.crawl is not None]
+        return [checkpoint.crawl for checkpoint in self.checkpoints if checkpoint.crawl is not None]
 
     @property
     def follow_ups(self) -> list[NewJob]:
-        return [*(job for one in self.checkpoints for job in one.follow_ups), *self.ended.follow_ups]
+        return [*(job for checkpoint in self.checkpoints for job in checkpoint.follow_ups), *self.ended.follow_ups]
 
     @property
     def questions(self) -> list[Question[QuestionAnswer]]:
-        return [decode_question(one.kind, one.body) for one in self.events if isinstance(one, Asked)]
+        return [decode_question(event.kind, event.body) for event in self.events if isinstance(event, Asked)]
 
     @property
     def lines(self) -> list[str]:
-        return [line for one in self.events if isinstance(one, Logged) for line in one.lines]
+        return [line for event in self.events if isinstance(event, Logged) for line in event.lines]
 
     @property
     def progress(self) -> list[tuple[float, str]]:
         """Progress reports as the daemon gets them, at most ten per second."""
-        return [(one.percent, one.message) for one in self.events if isinstance(one, Progressed)]
+        return [(event.percent, event.message) for event in self.events if isinstance(event, Progressed)]
 
     @property
     def state(self) -> str | None:
@@ -155,7 +155,7 @@ def run_handler(
     answers: Answers | None = None,
     **job: Unpack[JobFields],
 ) -> HandlerRun:
-    """Run one attempt. `handler` may be the job type of an installed one. All files are in `directory`."""
+    """Run one attempt. `handler` may also be the job type of an installed handler. All files are in `directory`."""
     runner = _Runner(directory, commands or {}, sandbox, _Answerer(answers))
     return runner.run(_order(handler, payload, job), None if isinstance(handler, str) else _spec_of(handler))
 
@@ -201,21 +201,21 @@ def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
 class _KilledAfter:
     def __init__(self, context: Any, step: int) -> None:
         self._context = context
-        self._left = step
+        self._calls_left = step
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
         if name not in ("progress", "log", "checkpoint", "save_page", "save_pages", "ask"):
             return found
 
-        def say(*values: Any, **named: Any) -> Any:
+        def call_and_count(*values: Any, **named: Any) -> Any:
             answer = found(*values, **named)
-            self._left -= 1
-            if self._left == 0:
+            self._calls_left -= 1
+            if self._calls_left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             return answer
 
-        return say
+        return call_and_count
 
 
 @dataclass(slots=True)
@@ -268,11 +268,11 @@ class _Runner:
             pool.launch(order)
             seconds = (order.timeout_seconds or 0) + _WAIT_SECONDS
             events: list[AttemptEvent] = []
-            for one in attempt_events(pool, seconds=seconds, answer=self.answerer):
-                events.append(one)
-                if isinstance(one, PagesRead):
-                    self.answerer.pages += one.pages
-        return HandlerRun(events, next(one for one in events if isinstance(one, Ended)))
+            for event in attempt_events(pool, seconds=seconds, answer=self.answerer):
+                events.append(event)
+                if isinstance(event, PagesRead):
+                    self.answerer.pages += event.pages
+        return HandlerRun(events, next(event for event in events if isinstance(event, Ended)))
 
 
 def _order(handler: Handler[Any] | str, payload: object, job: JobFields) -> Order:

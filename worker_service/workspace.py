@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
+# No attempt starts with less space.
 FREE_BYTES_LEAST = 128 * 1024 * 1024
-"""No attempt starts with less."""
 _MARK = ".database"
 _AT_ONCE = 50
+# Errors of the whole disk or workspace, not of a single name.
 _WORKSPACE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Errors of the whole disk or workspace, not of one name."""
 
 
 class PathOccupied(PagemillError):
@@ -54,7 +54,7 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
         found = (workspace / _MARK).read_text().strip()
     except FileNotFoundError:
         return None
-    # An empty file: another daemon has just created it, or was killed while it did.
+    # The file is empty if another daemon has just created it, or was killed at that moment.
     if found in ("", database_id):
         return None
     return ConfigError(
@@ -126,7 +126,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
 
 
 def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """Return True if the links have the document's name, perhaps with a number."""
+    """Return True if the present links have the wanted name, perhaps with a number after it."""
     folder = "/".join(links.folders)
     return any(
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
@@ -180,7 +180,7 @@ def _remove_link(workspace: Path, path: str) -> None:
 
 @contextmanager
 def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = False) -> Iterator[int]:
-    """Raise `PathOccupied` if one is a link or a file."""
+    """Raise `PathOccupied` if a folder's name is taken by a link or a file."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(open_nested_folder(workspace, folders, creates=creates))

@@ -1,7 +1,7 @@
-"""The process of a node that owns its fork server and lends it to the Ray worker processes.
+"""The process on a node that owns the fork server and runs attempts in it for the Ray worker processes.
 
-Each connection is a Ray worker process with one attempt at a time. It ends after `SILENCE_SECONDS`: then the node is
-cut off.
+Each connection belongs to a Ray worker process, with one attempt at a time. An attempt is stopped if its Ray worker
+process is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NodeServer:
 
     def serve(self, listener: socket.socket) -> None:
         try:
-            described = {one.facts.job_type: one for one in self._pool.start()}
+            described = {handler.facts.job_type: handler for handler in self._pool.start()}
             self._fault = fault_of(self._terms, described)
             asyncio.run(self._serve(listener))
         finally:
@@ -82,7 +82,7 @@ class NodeServer:
         asyncio.get_running_loop().add_reader(self._pool.fileno(), self._forward_events)
         server = await asyncio.start_unix_server(self._handle_connection, sock=listener)
         idle_since = time.monotonic()
-        # The attempts of a fork server that died have ended when its last process is gone.
+        # If the fork server died, serve on until its last process is gone and its attempts have ended.
         while (self._pool.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
             await asyncio.sleep(_TICK_SECONDS if self._pool.is_alive else 0.02)
             self._forward_events()
@@ -118,7 +118,7 @@ class NodeServer:
                 elif kind == STOP and connection.key is not None:
                     self._pool.stop(*connection.key)
                 elif kind != ALIVE:
-                    # Nothing runs that could be stopped: the task is told so by the end of the connection.
+                    # A STOP without an attempt: closing the connection tells the task that nothing runs.
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -155,7 +155,7 @@ class NodeServer:
                 connection.send(MESSAGE, encode_message(event))
 
     def _answer(self, asked: Asked, connection: _WorkerConnection) -> None:
-        """Answer from the order: an attempt on a node never waits for the daemon."""
+        # A node cannot ask the daemon: it answers from the order.
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
             known = [digest for digest in question.digests if digest in connection.known]
@@ -189,7 +189,7 @@ class _WorkerConnection:
 
 
 def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
-    """Return why this node cannot run attempts of this head, or ''."""
+    """Return why this node cannot run attempts for the daemon, or ''."""
     if terms.version != VERSION:
         return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"
     if terms.sandbox == "strict" and not sandbox.landlock_version():
@@ -228,7 +228,7 @@ def main() -> None:
     terms = msgspec.json.decode(sys.stdin.buffer.read(), type=Terms)
     lock = _locked(place)
     if lock is None:
-        # Another process is starting it.
+        # Another process is starting the server.
         return
     for left in place.iterdir():
         shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
@@ -236,7 +236,7 @@ def main() -> None:
     listener.bind(f"/proc/self/fd/{lock}/socket")
     listener.listen(128)
     if os.fork():
-        # The Ray worker process that waits may go on. The server outlives it: Ray kills only its own children.
+        # The Ray worker process waits for this exit. The server itself outlives it: Ray kills only its own children.
         os._exit(0)
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -1,4 +1,4 @@
-"""Cut the pages that an attempt reads out of its original, so that a node does not get the whole file.
+"""Cut out the pages of an original that an attempt needs, so that a node does not get the whole file.
 
 A process forks a sandboxed child for each original. If slicing fails, the whole file is sent.
 """
@@ -27,8 +27,8 @@ from worker_service.handlers.registry import load
 from worker_service.runner import sandbox as confinement
 from worker_service.runner.messages import Order
 
+# Role of the only file that an attempt with a slice gets.
 SLICE = "slice"
-"""Role of the only file that an attempt then gets."""
 ORIGINAL = "original"
 SLICED_BYTES_MIN = 32 << 10
 _PAYLOAD_BYTES_MAX = 16 << 10
@@ -66,14 +66,14 @@ class Slicer:
 
     def can_slice(self, order: Order) -> bool:
         original = order.inputs.get(ORIGINAL)
-        # A handler that computes the digest of its original needs all of it, unless the digest is known.
+        # If the digest of the original is not known, the handler computes it, and needs the whole file.
         is_known = order.document is not None and order.document.content
         if original is None or not is_known or len(order.payload or "") > _PAYLOAD_BYTES_MAX:
             return False
         return order.job_type in self._specs and original.stat().st_size >= SLICED_BYTES_MIN
 
     def slice(self, order: Order) -> Path | None:
-        # The caller removes the file. None: send the whole file.
+        """Return a file, which the caller removes, or None if the whole original is to be sent."""
         with self._lock:
             self._count += 1
             original = order.inputs[ORIGINAL]
@@ -83,7 +83,7 @@ class Slicer:
                 self._line.send(msgspec.msgpack.encode(request))
                 return target if self._line.recv(16) == _SLICED else None
             except OSError:
-                # A late answer could be taken for that to the next request.
+                # A late answer could be taken for the answer to the next request.
                 self._line.close()
                 return None
 
@@ -94,8 +94,8 @@ class Slicer:
 class _SlicerProcess:
     def __init__(self, specs: Mapping[str, str], place: Path, sandbox: str, seconds_max: float) -> None:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
+        # The least recently used child comes first.
         self._children: dict[tuple[str, str], _Child] = {}
-        """The least recently used first."""
         self._bad_originals: set[tuple[str, str]] = set()
 
     def serve(self, line: socket.socket) -> None:
@@ -132,7 +132,7 @@ class _SlicerProcess:
 
     def _start_child(self, request: _Request) -> _Child:
         offer = load(EntryPoint(request.job_type, self._specs[request.job_type], ""), {})
-        handler = next(one for one in offer.handlers if one.job_type == request.job_type)
+        handler = next(handler for handler in offer.handlers if handler.job_type == request.job_type)
         place = Path(tempfile.mkdtemp(prefix="child-", dir=self._place))
         return _Child(handler, Path(request.original), place, self._sandbox, self._seconds_max)
 
@@ -162,7 +162,7 @@ class _Child:
                 raise _ChildLost
             if answer != _SLICED:
                 return False
-            # The child cannot exchange the file, or make it a link, once it is out of its directory.
+            # Move the file out of the child's directory first: then the child cannot replace it.
             (self._place / _OUTPUT).rename(target)
         except OSError as error:
             raise _ChildLost from error

@@ -1,4 +1,4 @@
-"""The daemon's pool if it has a cluster: its fork server, and the Ray driver."""
+"""The daemon's pool if a cluster is configured: it places attempts with the local fork server or the Ray driver."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from worker_service.runner.pool import ChildError, LocalPool, _ForkServerConnect
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
+# The interval between two starts of the driver grows by this factor until a driver has found a node.
 _RESTART_FACTOR = 1.5
-"""Growth of the interval between two starts, until one has found a node."""
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
 def cluster_types(described: Mapping[str, HandlerDescription], cluster: Cluster) -> list[str]:
-    # A node has handlers that are installed there, and not the files of the head's handlers directory.
+    # Files of this machine's handlers directory (*.py) are not installed on nodes.
     return sorted(
         job_type
-        for job_type, one in described.items()
-        if one.runs_on_cluster and one.set_aside is None and not one.spec.endswith(".py")
+        for job_type, handler in described.items()
+        if handler.runs_on_cluster and handler.set_aside is None and not handler.spec.endswith(".py")
         if not cluster.types or job_type in cluster.types
     )
 
@@ -63,7 +63,7 @@ class RayPool(LocalPool):
     ping_seconds = 1.5
 
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
-        """`environment`: the variables that a handler sees, by job type."""
+        """`environment` has the names of the variables that a handler sees, by job type."""
         super().__init__(begin)
         self._variables = environment
         self.seen: NodesSeen | None = None
@@ -87,15 +87,15 @@ class RayPool(LocalPool):
 
     def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
         return [
-            Ended(*one.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
-            for one in super()._clean_up_after(connection, seconds=seconds)
-            if isinstance(one, Ended)
+            Ended(*event.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
+            for event in super()._clean_up_after(connection, seconds=seconds)
+            if isinstance(event, Ended)
         ]
 
     def _forget(self, connection: _ForkServerConnection) -> None:
         if self.seen is not None:
             down = {"state": "down", "slots": 0, "reason": "the Ray driver has ended, and is started again"}
-            nodes = tuple(one if one.state == "down" else replace(one, **down) for one in self.seen.nodes)
+            nodes = tuple(node if node.state == "down" else replace(node, **down) for node in self.seen.nodes)
             self.seen = NodesSeen(nodes)
         self.is_connected = False
         super()._forget(connection)
@@ -133,7 +133,7 @@ class ClusterPool:
         if order.job_type not in self._types:
             self.local.launch(order)
         elif PASSWORD in order.inputs or len(self._local_keys) < self.local_slots:
-            # No other machine gets passwords.
+            # Passwords are never sent to nodes.
             self._launch_here(order)
         else:
             self._orders[order.key] = order
@@ -149,9 +149,9 @@ class ClusterPool:
     def take_events(self) -> list[AttemptEvent]:
         placed, self._placed_here = self._placed_here, []
         events = [*placed, *self.local.take_events(), *self._take_node_events()]
-        for one in events:
-            if isinstance(one, Ended):
-                self._local_keys.discard(one.key)
+        for event in events:
+            if isinstance(event, Ended):
+                self._local_keys.discard(event.key)
         if self.ray.is_alive:
             self._was_alive = True
             if self.ray.seen is not None and any(node.slots for node in self.ray.seen.nodes):
@@ -167,14 +167,14 @@ class ClusterPool:
         return self.local.restart()
 
     def _take_node_events(self) -> Iterator[AttemptEvent]:
-        for one in self.ray.take_events():
-            if isinstance(one, Ended):
-                order = self._orders.pop(one.key)
-                if one.code in _NEEDS_A_CREDENTIAL:
-                    # No other machine has credentials.
+        for event in self.ray.take_events():
+            if isinstance(event, Ended):
+                order = self._orders.pop(event.key)
+                if event.code in _NEEDS_A_CREDENTIAL:
+                    # Nodes have no credentials: run the attempt here.
                     self._launch_here(order)
                     continue
-            yield one
+            yield event
 
     def _launch_here(self, order: Order) -> None:
         self._local_keys.add(order.key)

@@ -1,4 +1,4 @@
-"""The Ray driver: runs attempts as tasks, and speaks the fork server's protocol. Its end ends the tasks."""
+"""The Ray driver: runs attempts as tasks, and uses the fork server's protocol. When it ends, Ray ends its tasks."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 
 CONNECT_SECONDS = 5.0
 WATCH_INTERVAL_SECONDS = 0.5
+# Every task yields after `ray_task.ALIVE_SECONDS`, so a stream that is silent for so long is broken.
 SILENCE_SECONDS = 30.0
-"""A task yields every few seconds, so a stream silent for so long is broken."""
 REFUSED_SECONDS = 300.0
 PROBE_SECONDS = 120.0
 WAITING_SECONDS = 2.0
@@ -188,7 +188,7 @@ class RayDriver:
             if not await self._relay(attempt):
                 self._send_end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         except asyncio.CancelledError:
-            # `_abandon` has sent its end.
+            # `_abandon` has sent the end of the attempt.
             pass
         except Exception as error:
             # The outermost frame: each attempt gets an end.
@@ -208,13 +208,13 @@ class RayDriver:
             for message in messages:
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
                 decoded = decode_node_message(message[1:], attempt.order)
-                # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
+                # Only log lines and names were changed (sanitised): pass other messages on as the same bytes.
                 self._send(decoded if isinstance(decoded, Logged | Started) else wrap_frame(message[1:]))
                 has_ended |= isinstance(decoded, AttemptOver)
         return has_ended
 
     def _end_after_error(self, attempt: _Attempt, error: Exception) -> None:
-        """Check for Ray's task errors first: they also have the cause's type."""
+        # Check for Ray's task errors before others: they are also instances of the type of their cause.
         where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
         cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
@@ -243,7 +243,7 @@ class RayDriver:
         self._send(AttemptOver(msgspec.Raw(encode_message(ended)), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
-        """Avoid unfit nodes. Name dead ones, too: Ray queues tasks with equal options behind one on a frozen node."""
+        # Avoid dead nodes, too: Ray puts tasks with equal options into one queue, which a frozen node may hold up.
         avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
         avoided += self._dead_nodes
         return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}} if avoided else {}
@@ -254,7 +254,7 @@ class RayDriver:
         while True:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
                 found = await asyncio.to_thread(ray.nodes)
-                alive = {str(one["NodeID"]): one for one in found if one["Alive"] and one["Resources"].get("CPU")}
+                alive = {str(node["NodeID"]): node for node in found if node["Alive"] and node["Resources"].get("CPU")}
                 self._drop_dead_nodes(alive)
                 self._add_new_nodes(alive)
                 self._abandon_silent_streams()
@@ -262,7 +262,7 @@ class RayDriver:
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
     def _drop_dead_nodes(self, alive: Collection[str]) -> None:
-        """Ray itself waits for ever for a stream from a frozen machine."""
+        # Ray itself would wait for ever for a stream from a frozen machine.
         dead = [node for node in self._nodes.values() if node.node_id not in alive]
         for node in dead:
             del self._nodes[node.node_id]
@@ -274,18 +274,18 @@ class RayDriver:
                 where = next((node.name for node in dead if node.node_id == attempt.node_id), attempt.node_id[:8])
                 self._abandon(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: Ray has given it up")
             elif dead and not attempt.node_id and attempt.stream is not None:
-                # Ray may have sent it to the dead node. It has not begun, so it goes back to the queue.
+                # Ray may have sent the attempt to the dead node. It has not begun, so it goes back to the queue.
                 self._abandon(attempt, How.STOPPED, "NOT_BEGUN", "a node was lost before it began")
 
     def _add_new_nodes(self, alive: Mapping[str, Mapping[str, Any]]) -> None:
         now = time.monotonic()
         names = {node.name for node in self._nodes.values()}
-        for node_id, one in alive.items():
+        for node_id, facts in alive.items():
             if node_id not in self._nodes:
-                name = re.sub(r"[^A-Za-z0-9_.-]+", "-", one["NodeManagerHostname"]).strip("-")[:60] or node_id[:8]
+                name = re.sub(r"[^A-Za-z0-9_.-]+", "-", facts["NodeManagerHostname"]).strip("-")[:60] or node_id[:8]
                 name = name if name not in names else f"{name[:50]}-{node_id[:6]}"
                 names.add(name)
-                self._nodes[node_id] = _Node(node_id, name, min(int(one["Resources"]["CPU"]), SLOTS_MAX))
+                self._nodes[node_id] = _Node(node_id, name, min(int(facts["Resources"]["CPU"]), SLOTS_MAX))
             node = self._nodes[node_id]
             is_due = node.refused_at is None or now > node.refused_at + REFUSED_SECONDS
             if not node.is_fit and node.probe is None and is_due:
@@ -344,7 +344,7 @@ class RayDriver:
 
 class _TaskInputs:
     def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
-        """Start the slicer before a sandbox is shut, and before Ray starts threads."""
+        # The slicer forks, so it must start before the sandbox is applied, and before Ray starts threads.
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
@@ -368,7 +368,8 @@ class _TaskInputs:
             content = path.read_bytes()
             self._stored[name] = ray.put(content), len(content)
         self._stored.move_to_end(name)
-        return self._stored[name][0]
+        reference, _ = self._stored[name]
+        return reference
 
 
 def _connect(cluster: ClusterBegin) -> str:
@@ -376,7 +377,7 @@ def _connect(cluster: ClusterBegin) -> str:
         return str(fault)
     host, _, port = cluster.address.rpartition(":")
     try:
-        # Ray itself would try for minutes.
+        # Try to connect first: Ray itself would try for minutes.
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The Ray task: passes one attempt to the fork server of its node. It imports little: each slot has its process."""
+"""The Ray task: passes one attempt to the fork server of its node. It imports little, as each slot has a process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from worker_service.base.directories import open_nested_folder
 
 GATHER_SECONDS = 0.25
+# A task without messages yields an empty list this often, which shows the driver that the stream works.
 ALIVE_SECONDS = 5.0
-"""Shows the driver that the stream works."""
+# Longest system call: Ray cancels a task by a Python exception, which is raised only after it.
 INTERRUPT_SECONDS = 0.5
-"""Ray's cancellation is a Python exception, which waits for the end of a system call."""
 START_SECONDS = 60.0
+# Ray takes so many items that the driver has not read. Then `yield` blocks, and the node server notices the silence.
 ITEMS_AHEAD = 2
-"""Ray takes them before the driver has read them. Then `yield` blocks, and the node server notices."""
 
 HELLO, LAUNCH, FILE, ALIVE, STOP, MESSAGE, ENDED = b"H", b"L", b"F", b"A", b"S", b"M", b"E"
 HEADER = struct.Struct(">cQ")
@@ -97,7 +97,7 @@ class _NodeConnection:
             raise NodeServerLost(f"the fork server of the node ended: {error}") from error
 
     def receive(self) -> list[bytes]:
-        """Return what arrives shortly after one; [] after `ALIVE_SECONDS`."""
+        """Return the next message and those that follow within `GATHER_SECONDS`, or [] after `ALIVE_SECONDS`."""
         messages: list[bytes] = []
         until = time.monotonic() + ALIVE_SECONDS
         while (left := until - time.monotonic()) > 0 and (got := self._next_frame(left)) is not None:
@@ -109,7 +109,7 @@ class _NodeConnection:
         return messages
 
     def stop(self) -> None:
-        """Return when all processes of the attempt are gone."""
+        """Stop the attempt, and return when all its processes are gone."""
         global _connection
         _connection = None
         with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
@@ -170,7 +170,7 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
             line.close()
             if time.monotonic() > deadline:
                 raise NodeServerLost(f"the fork server of the node does not start: {error}") from error
-        # It returns when the socket is there, or when another process is starting the server.
+        # The command returns when the socket exists, or when another process is starting the server.
         command = [sys.executable, "-P", "-m", "worker_service.cluster.node_server", str(place)]
         subprocess.run(command, input=terms, check=False)
         time.sleep(0.05)
