@@ -42,17 +42,17 @@ class RunState(Struct, omit_defaults=True):
     walk: int = 0
     walks: int = 0
     token: str = ""
+    # Id, name, key and corpus of the crawled folder.
     root: Sequence[str] = ("", "", "", "")
-    """Id, name, key and corpus of the crawled folder."""
     counts: dict[str, int] = field(default_factory=dict)
+    # True if items that this run does not meet count as deleted.
     sweeps: bool = False
-    """True if items that this run does not meet count as deleted."""
+    # True after a folder was deleted: only a walk shows what else is gone.
     is_stale: bool = False
-    """True after a folder was deleted: only a walk shows what else is gone."""
+    # True if a shortcut leads to another corpus, whose changes are not listed.
     is_abroad: bool = False
-    """True if a shortcut leads to another corpus, whose changes are not listed."""
+    # Id of the folder that is being listed. `page` and `is_partial` belong to it.
     folder: str = ""
-    """Id of the folder that is being listed. `page` and `is_partial` belong to it."""
     page: str = ""
     is_partial: bool = False
 
@@ -73,8 +73,8 @@ class ItemDetail(Struct, frozen=True, omit_defaults=True):
     depth: int = 0
     key: str = ""
     corpus: str = ""
+    # Id of the shortcut that led to the item.
     via: str = ""
-    """Id of the shortcut that led to the item."""
     why: str = ""
 
     @classmethod
@@ -119,7 +119,7 @@ class CrawlRecord:
             yield items
 
     def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
-        """Keep the stored bookmark if none is given."""
+        # Keep the stored bookmark if none is given.
         new_state = msgspec.to_builtins(state)
         *parts, last = _split(list(found.items.values()), found.jobs)
         for part in parts:

@@ -25,12 +25,12 @@ class ErrorRule(Struct, frozen=True):
     kind: ErrorKind
     detail: str
     remedy: str = ""
+    # Number of retries before `kind` applies.
     grace: int = 0
-    """Number of retries before `kind` applies."""
+    # Restarts per attempt, for the kind RESTART.
     restarts: int = 1
-    """Restarts per attempt, for the kind RESTART."""
+    # The end of the attempt after these restarts.
     then: Literal["PERMANENT", "RETRYABLE"] = "PERMANENT"
-    """The end of the attempt after these restarts."""
 
 
 RULES: Mapping[str, ErrorRule] = {
@@ -134,19 +134,19 @@ def limit_wait(after: float | None) -> tuple[float | None, str]:
 class Timeouts(Struct, frozen=True):
     retries: int = 5
     first_wait_seconds: float = 2.0
+    # Instead of a longer wait, the job goes back to the queue.
     longest_wait_seconds: float = 120.0
-    """Instead of a longer wait, the job goes back to the queue."""
     chunk_bytes: int = 8 << 20
     chunk_seconds: float = 120.0
     idle_seconds: float = 30.0
     connect_seconds: float = 20.0
+    # An attempt may take the time that the file needs at this speed, and `slack_seconds`.
     bytes_per_second_min: int = 64 << 10
-    """An attempt may take the time that the file needs at this speed, and `slack_seconds`."""
     slack_seconds: float = 900.0
+    # A local file that was changed more recently may still be written.
     stable_seconds: float = 3.0
-    """A local file that was changed more recently may still be written."""
+    # After this time the timestamps of a local file are final. The kernel updates those of a mapped file late.
     settled_seconds: float = 60.0
-    """After this time the timestamps of a local file are final. The kernel updates those of a mapped file late."""
     requeue_seconds: float = 300.0
 
 
@@ -156,7 +156,7 @@ class Restart(Struct, frozen=True):
 
 class RetryPolicy:
     def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
-        """`deferrals`: number of times that the file was deferred. Each doubles the next wait."""
+        # `deferrals`: number of times that the file was deferred. Each doubles the next wait.
         self.timeouts = timeouts
         self.deferrals = deferrals
         self._chance = chance or random.Random()

@@ -34,14 +34,14 @@ class FileFacts(Struct, frozen=True):
     name: str
     mime: str
     size: int | None
+    # The revision. If it is empty, or without `can_resume`, each attempt fetches the file from its start.
     key: str
-    """The revision. If it is empty, or without `can_resume`, each attempt fetches the file from its start."""
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
     is_of_this_machine: bool = False
+    # True if other bytes of the file will always have another `key`.
     is_settled: bool = False
-    """True if other bytes of the file will always have another `key`."""
 
     def has_same_content(self, other: FileFacts) -> bool:
         return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)

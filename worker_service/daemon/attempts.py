@@ -157,8 +157,8 @@ class Slots:
     """A class of jobs may have more attempts than slots: prefetched attempts wait in the fork server for a child."""
 
     sizes: dict[str, int]
+    # Attempts that may have unwritten reports. There may be thousands of others, too many to check in each turn.
     reporting: dict[Key, Attempt] = field(default_factory=dict)
-    """Attempts that may have unwritten reports. There may be thousands of others, too many to check in each turn."""
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
@@ -213,10 +213,9 @@ class DaemonContext:
     identity: Identity
     log: Log
     store: Store
+    # For progress, log lines and pages. A power cut may undo its last commits, but a row that refers to a page is never
+    # left without it: it is committed after the page, to the same write-ahead log.
     quick_store: Store
-    """For progress, log lines and pages. A power cut may undo its last commits, but a row that refers to a page is
-    never left without it: it is committed after the page, to the same write-ahead log.
-    """
     slots: Slots
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic

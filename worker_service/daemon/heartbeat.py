@@ -120,10 +120,10 @@ class Heartbeat:
 
 # ── Ownership of the attempts ─────────────────────────────────────────────────────────────────────────────────────────
 
+# Fraction of `orphan_after_seconds` without a beat that fences the worker.
 FENCED_FRACTION = 0.8
-"""Fraction of `orphan_after_seconds` without a beat that fences the worker."""
+# Fraction of `orphan_after_seconds` between two turns that means that the process was suspended.
 SUSPENDED_FRACTION = 0.2
-"""Fraction of `orphan_after_seconds` between two turns that means that the process was suspended."""
 # Fraction of `orphan_after_seconds` that the loop waits at most.
 WAIT_FRACTION = 0.1
 

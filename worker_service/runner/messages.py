@@ -20,8 +20,8 @@ from worker_service.jobs.workers import HandlerFacts, NodeState
 LINE_CHARACTERS_MAX = 2000
 MESSAGE_CHARACTERS_MAX = 4000
 
+# Role of the input that contains the user's password for the document.
 PASSWORD = "password"
-"""Role of the input that contains the user's password for the document."""
 Key = tuple[int, int]
 """Job id and fence: together they identify an attempt."""
 
@@ -37,21 +37,21 @@ class Order(Struct, frozen=True):
     platform: str
     account: str | None
     payload: str | None
+    # None uses the handler's limit.
     timeout_seconds: int | None
-    """None uses the handler's limit."""
     state: str | None = None
     document_id: int | None = None
     generation: int | None = None
+    # Role → published file of the document.
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Role → published file of the document."""
+    # Role → SHA-256 of the input, where known.
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Role → SHA-256 of the input, where known."""
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
     node_slots: int = 0
+    # Digests from which a cluster node answers `KnownPages`, because it cannot ask the daemon.
     known_digests: Sequence[str] = ()
-    """Digests from which a cluster node answers `KnownPages`, because it cannot ask the daemon."""
 
     @property
     def key(self) -> Key:
@@ -75,10 +75,10 @@ class HandlerDeclaration(Struct, frozen=True):
 class HandlerDescription(Struct, frozen=True):
     facts: HandlerFacts
     reuse: int = 1
+    # Why the handler cannot be used: the message with which its jobs fail.
     set_aside: str | None = None
-    """Why the handler cannot be used: the message with which its jobs fail."""
+    # Empty if several distributions provide the job type.
     distribution: str = ""
-    """Empty if several distributions provide the job type."""
     spec: str = ""
     declared: HandlerDeclaration | None = None
     identity: Sequence[str] = ()
@@ -181,8 +181,8 @@ class Ended(AttemptReport, tag=True, frozen=True):
     document: DocumentFacts | None = None
     publishes: bool = False
     pauses_source: bool = False
+    # Duration of the attempt, or the minimum wait of an order that was not started.
     took_seconds: float | None = None
-    """Duration of the attempt, or the minimum wait of an order that was not started."""
     is_reusable: bool = False
 
     @property
@@ -210,16 +210,16 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     commands: Mapping[str, Mapping[str, Any]] = {}
     sandbox: str = "strict"
     slots: Mapping[str, int] = {}
+    # Job types whose handlers are preloaded; empty for all.
     types: Sequence[str] = ()
-    """Job types whose handlers are preloaded; empty for all."""
     grace_seconds: float = 10.0
     import_seconds: float = 20.0
+    # Probe the shipped handlers, too, because one of them ended the previous fork server.
     tries_all: bool = False
-    """Probe the shipped handlers, too, because one of them ended the previous fork server."""
+    # A reusable child without an order is ended after this time.
     idle_seconds: float = 10.0
-    """A reusable child without an order is ended after this time."""
+    # An order without a free slot goes back to the daemon after this time.
     wait_seconds: float = 0.1
-    """An order without a free slot goes back to the daemon after this time."""
     extra_handlers: Sequence[str] = ()
     is_without_installed: bool = False
     handlers_dir: Path | None = None

@@ -148,8 +148,8 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
 
 class Fate(Enum):
     ALIVE = "alive"
+    # Its daemon is dead; a process of it is alive.
     DYING = "dying"
-    """Its daemon is dead; a process of it is alive."""
     SILENT = "silent"
     GONE = "dead"
 
@@ -159,10 +159,10 @@ class Observation(Struct, frozen=True):
     is_same_machine: bool
     is_rebooted: bool
     is_daemon_running: bool
+    # Seconds without a new heartbeat; ignores steps of the wall clock.
     silent_seconds: float
-    """Seconds without a new heartbeat; ignores steps of the wall clock."""
+    # Age of the last heartbeat by the wall clock.
     row_silent_seconds: float
-    """Age of the last heartbeat by the wall clock."""
 
 
 def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
@@ -180,7 +180,7 @@ def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
 def observe(
     worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
 ) -> Observation:
-    """`host` and `boot` are this machine's."""
+    # `host` and `boot` are this machine's.
     row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
     return Observation(
         is_lock_free=is_free(lock_path(database, worker.id)),
