@@ -23,7 +23,7 @@ from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixel
 
 _PICTURE_DPI = 150.0
 _CONFIDENCE_LEAST = 60.0
-"""Below it the engine has probably read words into a photograph."""
+"""A lower confidence means words read into a photograph."""
 
 _DAMAGED = "damaged"
 

@@ -22,7 +22,7 @@ from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 # In letter heights. A wider gap between words parts two pieces of a line, perhaps cells of a table.
 _GAP_MOST = 0.9
 _WIDE_GAP_MOST = 1.75
-"""In justified lines and after a sentence."""
+"""Limit in justified lines and after a sentence."""
 _GAPS_IN_JUSTIFIED_LEAST = 3
 _PAPER_EDGE = 0.005
 """Share of the page's width."""
@@ -44,7 +44,7 @@ Row = list[list[Word]]
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """For each line, the numbers of input lines."""
+    """Numbers of input lines, for each line."""
     text: str
     tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
     """Begin and end in the text, and rows."""

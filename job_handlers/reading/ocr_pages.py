@@ -156,8 +156,7 @@ class PageRange:
     engine: OcrSettings
     identity: str
     recognised: int = 0
-    _pixels_digests: dict[int, str] = field(default_factory=dict)
-    """By page number."""
+    _pixels_digest_of_page: dict[int, str] = field(default_factory=dict)
 
     def read_with(self, process: PageServer) -> None:
         key = self.context.idempotency_key
@@ -170,7 +169,7 @@ class PageRange:
         while process.has_pending:
             request, answer = process.receive()
             if isinstance(answer, DrawnPage):
-                self._pixels_digests[request] = pixels_digest(
+                self._pixels_digest_of_page[request] = pixels_digest(
                     answer.picture_digest, self.engine.languages, self.engine.quality, self.identity
                 )
             elif isinstance(answer, Lost) and request < 0 and not is_recognition_in_parts(request):
@@ -179,7 +178,9 @@ class PageRange:
             else:
                 self._save(page_of_request(request), answer)
             if drawn and request == drawn[-1]:
-                by_pixels = {page: [self._pixels_digests[page]] for page in drawn if page in self._pixels_digests}
+                by_pixels = {
+                    page: [self._pixels_digest_of_page[page]] for page in drawn if page in self._pixels_digest_of_page
+                }
                 to_recognise = [-page for page in self._without_results(by_pixels)]
                 drawn = [*islice(to_draw, PAGES_DRAWN_MOST)]
                 # The next pages are drawn before the last of these is recognised, so that the lookup overlaps with
@@ -194,7 +195,9 @@ class PageRange:
         name_of_page = {number: name for number, some in names.items() for name in some if name in stored}
         self.context.save_pages(
             [
-                PageResult(number, name, also=self._file_digest(number) if number in self._pixels_digests else "")
+                PageResult(
+                    number, name, also=self._file_digest(number) if number in self._pixels_digest_of_page else ""
+                )
                 for number, name in name_of_page.items()
             ]
         )
@@ -227,7 +230,7 @@ class PageRange:
         if read.method in (TOO_LARGE, UNREADABLE):
             self.context.log(f"page {number} is left out: {read.why}")
             return PageResult(number, job_digest(file_digest, self.context.idempotency_key), "", read.method)
-        name = self._pixels_digests[number]
+        name = self._pixels_digest_of_page[number]
         return PageResult(number, name, read.text, read.method, read.confidence, read.layout, also=file_digest)
 
 

@@ -24,9 +24,9 @@ R = TypeVar("R")
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<i")
 _PENDING_MOST = 128
+# With this many pages pending, answers are collected: a wake-up costs more than an ordinary page.
 _PENDING_TO_NAP = 64
 _NAP_SECONDS = 0.01
-"""With so many pages pending, answers are collected: a wake-up costs more than an ordinary page."""
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _OBJECTS_AT_ONCE = 50_000

@@ -1,4 +1,4 @@
-"""How a document is to be read. Requests are made where no engine is loaded, so this module imports little."""
+"""Settings for reading a document. Requests are made without engines, so this module imports little."""
 
 from __future__ import annotations
 

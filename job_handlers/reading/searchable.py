@@ -11,7 +11,7 @@ from job_handlers.reading.layout import Layout
 from job_handlers.reading.pdf import PdfFont
 
 _CHARACTER_WIDTH = 500
-"""In thousandths of the height."""
+"""Thousandths of the height."""
 _ASCENT = 0.8
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def

@@ -28,7 +28,7 @@ _DOT_SIZE_MOST, _STEP_BETWEEN_DOTS_MOST = 0.3, 2.2
 _DOT_WIDTH_LEAST = 0.07
 _STEP_TOLERANCE = 0.25
 _INK_MOST = 3.0
-"""In usual dots. More is a letter."""
+"""Multiple of a dot's ink. More is a letter."""
 _GAP_TO_TEXT_MOST = 3.5
 _WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8
 """The second is for pieces without words, perhaps dots."""

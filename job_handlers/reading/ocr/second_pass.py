@@ -17,7 +17,7 @@ from job_handlers.reading.ocr.dot_leaders import is_leader
 from job_handlers.reading.preprocess import Box, Gray, unread_ink
 
 _REREAD_BELOW = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
-"""On a page with at least the first confidence, reread words below the second."""
+"""Least confidence of a page, and the confidence below which its words are reread."""
 _ABOVE_ANY_CONFIDENCE = 101.0
 _UNSURE_SHARE_TO_REREAD_LINE = 0.6
 
@@ -27,9 +27,9 @@ _SEEN_BY_FIRST_ONLY = 80.0
 """Other words that only the first engine sees are dirt."""
 _SEEN_BY_SECOND_ONLY = 90.0
 _CERTAIN, _LIKELY = 95.0, 80.0
-"""Of the second engine, to be right against a confident or an uncertain first engine."""
+"""Confidence of the second engine that outweighs a confident, or an uncertain first engine."""
 _GUESSED, _GUESSED_FIGURES = 80.0, 50.0
-"""Below it, the first engine has guessed: spaces, or figures."""
+"""A less confident first engine has guessed: spaces, or figures."""
 
 _CHARACTERS_LEAST = 2
 _UNREAD_INK_SHARE = 0.003

@@ -52,7 +52,7 @@ class OcrSettings(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
     chooses_language: bool = False
-    """Whether each page is in one of the languages, chosen by its text."""
+    """True chooses one of the languages for each page."""
 
 
 def missing() -> Problem | None:
