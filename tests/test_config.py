@@ -14,7 +14,7 @@ from job_handlers.settings import HandlersSettings
 from tests import fake_distributions as installed
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.retries import RetryRule
-from worker_service.jobs.workers import wants
+from worker_service.jobs.workers import allows_type
 from worker_service.settings import config
 from worker_service.settings.config import HANDLERS_SETTINGS, Settings, load_settings
 
@@ -464,4 +464,4 @@ def test_commands_in_types_stand_for_every_table_of_the_file(load: Load) -> None
 
 
 def test_commands_in_types_where_there_are_none_is_no_type_and_not_every_one(load: Load) -> None:
-    assert not wants(load(WORKER_TYPES="@commands").types, "ocr_pages")
+    assert not allows_type(load(WORKER_TYPES="@commands").types, "ocr_pages")

@@ -31,7 +31,7 @@ from worker_service.jobs.counts import Counts
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Gate, NewJob, Pause, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.workers import wants
+from worker_service.jobs.workers import allows_type
 from worker_service.runner.log_lines import GAP
 from worker_service.runner.messages import Progressed
 from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, own_host
@@ -68,7 +68,7 @@ def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: Ma
     [((), True), (("a",), True), (("b",), False), (("!a",), False), (("!b",), True), (("a", "!a"), False)],
 )
 def test_which_types_a_worker_takes(types: tuple[str, ...], wanted: bool) -> None:
-    assert wants(types, "a") is wanted
+    assert allows_type(types, "a") is wanted
 
 
 # ── systemd ──

@@ -25,7 +25,7 @@ from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.reporting import CannotLand, Reporter
 from worker_service.jobs.attempts import ChildProcess
 from worker_service.jobs.job import Status
-from worker_service.jobs.workers import NODE, wants
+from worker_service.jobs.workers import NODE, allows_type
 from worker_service.runner.messages import (
     Assigned,
     AttemptEvent,
@@ -364,7 +364,7 @@ class Loop:
 
 
 def filter_types(described: Iterable[HandlerDescription], types: Sequence[str]) -> dict[str, HandlerDescription]:
-    return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
+    return {one.facts.job_type: one for one in described if allows_type(types, one.facts.job_type)}
 
 
 def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:

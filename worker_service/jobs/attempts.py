@@ -1,3 +1,5 @@
+"""Reports of running attempts, their outcomes and their rows."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,12 +20,12 @@ class ChildProcess(Struct, frozen=True):
 
 
 class Count(NamedTuple):
-    """`unit` is a plural such as pages; `rate` is per second."""
-
     done: int
     total: int | None = None
     unit: str = ""
+    """A plural such as pages."""
     rate: float | None = None
+    """Units per second."""
 
 
 class Report(Struct, frozen=True):
@@ -52,7 +54,7 @@ class Completion(NamedTuple):
     document: DocumentFacts | None = None
     publishes: bool = False
     child: ChildProcess | None = None
-    """Set if no report has named the child process."""
+    """Set if no earlier report has named the child process."""
     node: str | None = None
 
 

@@ -1,3 +1,5 @@
+"""Batches of jobs, and facts about their progress."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -44,9 +46,9 @@ class NewBatch(Struct, frozen=True):
     priority: int = 5
     asked: str = "{}"
     actions: str = "[]"
-    """JSON: actions to run at its end."""
+    """JSON of the actions to run when the batch ends."""
     notify: str = ""
-    """Address to which its end is reported."""
+    """Address to which the end of the batch is reported."""
 
 
 class BatchOfJobs(Struct, frozen=True):
@@ -77,7 +79,7 @@ class Batch(Struct, frozen=True):
 
 
 def unique_key_in_batch(key: str, batch_id: int) -> str:
-    # A job of another batch with the same key may be held.
+    # Another batch may have a held job with the same key, which must not stand for this one.
     return f"{key}:batch:{batch_id}"
 
 

@@ -30,12 +30,16 @@ _PAGE_NUMBER = re.compile(
 _SENTENCE_END = (".", "!", "?", ";", ",", ":")
 _HEADING_CHARACTERS_MAX = 200
 _HEADING_POINTS = 3.0
-_EDGE = 0.11
+_EDGE_SHARE = 0.11
 """Share of the page's height at its top and bottom."""
 _EDGE_BLOCKS = 4
 _RUNNING_LINES_MAX = 3
-_LARGER = 1.08
-_SAME_SIZE = 0.4
+_SAME_HEIGHT_SHARE = 0.02
+"""Share of the page's height by which running lines of the same text may differ in height."""
+_PLACE_POINTS = 4
+"""Size of the squares within which two blocks are at the same place."""
+_LARGER_RATIO = 1.08
+_SAME_SIZE_POINTS = 0.4
 
 
 class Role(StrEnum):
@@ -112,80 +116,84 @@ def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
     """Add roles that only the whole document shows."""
     pages = _with_running_lines(pages)
     facts = _facts_of(pages)
-    made: list[BlocksOfPage] = []
+    with_headings: list[BlocksOfPage] = []
     for page in pages:
         blocks = list(page.blocks)
-        for at, block in enumerate(blocks):
+        for index, block in enumerate(page.blocks):
             if (
                 block.role in _MAY_BE_HEADING
                 and block.end - block.begin <= _HEADING_CHARACTERS_MAX
-                and _heading_points(page, at, facts) >= _HEADING_POINTS
+                and _heading_points(page, index, facts) >= _HEADING_POINTS
             ):
-                blocks[at] = replace(block, role=Role.HEADING)
-        made.append(replace(page, blocks=blocks))
-    return _with_levels(made, facts)
+                blocks[index] = replace(block, role=Role.HEADING)
+        with_headings.append(replace(page, blocks=blocks))
+    return _with_levels(with_headings)
 
 
 # ── Running heads, feet and page numbers ──────────────────────────────────────────────────────────────────────────────
 
 
 def _with_running_lines(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
-    edges = [_edge_blocks(page) for page in pages]
-    places: dict[tuple[bool, str], list[float]] = defaultdict(list)
-    for page, some in zip(pages, edges, strict=True):
-        for at, is_top in some.items():
-            block = page.blocks[at]
-            places[is_top, _pattern(page.text_of(block))].append(block.y0)
-    least = 2 if len(pages) < 6 else 3
-    standing = _standing_lines(pages)
-    made: list[BlocksOfPage] = []
-    for page, some in zip(pages, edges, strict=True):
+    edge_blocks = [_edge_blocks(page) for page in pages]
+    heights: dict[tuple[bool, str], list[float]] = defaultdict(list)
+    for page, is_top_by_index in zip(pages, edge_blocks, strict=True):
+        for index, is_top in is_top_by_index.items():
+            block = page.blocks[index]
+            heights[is_top, _pattern(page.text_of(block))].append(block.y0)
+    repetitions_min = 2 if len(pages) < 6 else 3
+    repeated_places = _repeated_places(pages)
+    with_running_lines: list[BlocksOfPage] = []
+    for page, is_top_by_index in zip(pages, edge_blocks, strict=True):
         blocks = [
-            replace(one, role=Role.HEAD, level=0) if _place(page, one) in standing else one for one in page.blocks
+            replace(block, role=Role.HEAD, level=0) if _place(page, block) in repeated_places else block
+            for block in page.blocks
         ]
-        for at, is_top in some.items():
-            block, text = blocks[at], page.text_of(blocks[at])
-            near = sum(abs(y - block.y0) < 0.02 * page.size[1] for y in places[is_top, _pattern(text)])
+        for index, is_top in is_top_by_index.items():
+            block, text = blocks[index], page.text_of(blocks[index])
+            tolerance = _SAME_HEIGHT_SHARE * page.size[1]
+            repetitions = sum(abs(y - block.y0) < tolerance for y in heights[is_top, _pattern(text)])
+            is_stated_heading = block.role is Role.HEADING and block.level > 0
             if _PAGE_NUMBER.fullmatch(text.strip()):
-                blocks[at] = replace(block, role=Role.NUMBER, level=0)
-            elif near >= least and not (block.role is Role.HEADING and block.level):
-                blocks[at] = replace(block, role=Role.HEAD if is_top else Role.FOOT, level=0)
-        made.append(replace(page, blocks=blocks))
-    return made
+                blocks[index] = replace(block, role=Role.NUMBER, level=0)
+            elif repetitions >= repetitions_min and not is_stated_heading:
+                blocks[index] = replace(block, role=Role.HEAD if is_top else Role.FOOT, level=0)
+        with_running_lines.append(replace(page, blocks=blocks))
+    return with_running_lines
 
 
 _Place = tuple[str, int, int]
 
 
-def _standing_lines(pages: Sequence[BlocksOfPage]) -> set[_Place]:
+def _repeated_places(pages: Sequence[BlocksOfPage]) -> set[_Place]:
     """Return texts at the same place of most pages."""
-    times = Counter(
-        place
-        for page in pages
-        for place in {_place(page, one) for one in page.blocks if one.is_placed and one.role in _MAY_BE_HEADING}
-    )
-    return {place for place, count in times.items() if count > 3 and count > 0.5 * len(pages)}
+    page_counts: Counter[_Place] = Counter()
+    for page in pages:
+        page_counts.update(
+            {_place(page, block) for block in page.blocks if block.is_placed and block.role in _MAY_BE_HEADING}
+        )
+    return {place for place, count in page_counts.items() if count > 3 and count > 0.5 * len(pages)}
 
 
 def _place(page: BlocksOfPage, block: Block) -> _Place:
-    return page.text_of(block), round(block.x0 / 4), round(block.y0 / 4)
+    return page.text_of(block), round(block.x0 / _PLACE_POINTS), round(block.y0 / _PLACE_POINTS)
 
 
 def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
     """Return the indexes of the blocks at the top (True) and bottom (False)."""
     height = page.size[1]
-    placed = [
-        at
-        for at, one in enumerate(page.blocks)
-        if one.is_placed
-        and one.role not in (Role.TABLE, Role.PICTURE, *RUNNING)
-        and page.text_of(one).strip().count("\n") < _RUNNING_LINES_MAX
+    short = [
+        index
+        for index, block in enumerate(page.blocks)
+        if block.is_placed
+        and block.role not in (Role.TABLE, Role.PICTURE, *RUNNING)
+        and page.text_of(block).strip().count("\n") < _RUNNING_LINES_MAX
     ]
-    upper = sorted(placed, key=lambda at: page.blocks[at].y0)[:_EDGE_BLOCKS]
-    lower = sorted(placed, key=lambda at: -page.blocks[at].y1)[:_EDGE_BLOCKS]
-    pictures = [at for at, one in enumerate(page.blocks) if one.role is Role.PICTURE]
-    found = {at: False for at in [*lower, *pictures] if page.blocks[at].y0 > (1 - _EDGE) * height}
-    return found | {at: True for at in [*upper, *pictures] if page.blocks[at].y1 < _EDGE * height}
+    upper = sorted(short, key=lambda index: page.blocks[index].y0)[:_EDGE_BLOCKS]
+    lower = sorted(short, key=lambda index: -page.blocks[index].y1)[:_EDGE_BLOCKS]
+    pictures = [index for index, block in enumerate(page.blocks) if block.role is Role.PICTURE]
+    at_bottom = [index for index in [*lower, *pictures] if page.blocks[index].y0 > (1 - _EDGE_SHARE) * height]
+    at_top = [index for index in [*upper, *pictures] if page.blocks[index].y1 < _EDGE_SHARE * height]
+    return dict.fromkeys(at_bottom, False) | dict.fromkeys(at_top, True)
 
 
 def _pattern(text: str) -> str:
@@ -196,52 +204,53 @@ def _pattern(text: str) -> str:
 
 
 class _DocumentFacts(NamedTuple):
-    body: float
+    body_size: float
+    """Height in points of the font that most of the text has."""
     is_body_bold: bool
-    says_headings: bool
+    states_headings: bool
+    """The file itself says which blocks are headings."""
 
 
 def _facts_of(pages: Sequence[BlocksOfPage]) -> _DocumentFacts:
     sizes: Counter[float] = Counter()
-    bold = whole = 0
-    for page in pages:
-        for one in page.blocks:
-            if one.role in _MAY_BE_HEADING or one.role is Role.TABLE:
-                length = one.end - one.begin
-                sizes[_rounded(one.size)] += length
-                whole += length
-                bold += length if one.style & BOLD else 0
-    body = sizes.most_common(1)[0][0] if sizes else 0.0
-    says = any(one.role is Role.HEADING and one.style & SAID for page in pages for one in page.blocks)
-    return _DocumentFacts(body, bold > whole / 2, says)
+    bold_characters = characters = 0
+    for block in (block for page in pages for block in page.blocks):
+        if block.role in _MAY_BE_HEADING or block.role is Role.TABLE:
+            length = block.end - block.begin
+            sizes[_rounded(block.size)] += length
+            characters += length
+            bold_characters += length if block.style & BOLD else 0
+    body_size = sizes.most_common(1)[0][0] if sizes else 0.0
+    states_headings = any(block.role is Role.HEADING and block.style & SAID for page in pages for block in page.blocks)
+    return _DocumentFacts(body_size, bold_characters > characters / 2, states_headings)
 
 
 def _rounded(size: float) -> float:
     return round(size * 2) / 2
 
 
-def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> float:
-    block = page.blocks[at]
-    before = next((one for one in page.blocks[at - 1 :: -1] if one.role is not Role.PICTURE), None) if at else None
-    after = next((one for one in page.blocks[at + 1 :] if one.role is not Role.PICTURE), None)
-    own_text = page.text_of(block).strip()
-    text = " ".join(own_text.split())
-    letters = [one for one in text if one.isalpha()]
-    ratio = block.size / document.body if document.body else 1.0
+def _heading_points(page: BlocksOfPage, index: int, document: _DocumentFacts) -> float:
+    block = page.blocks[index]
+    before = next((other for other in reversed(page.blocks[:index]) if other.role is not Role.PICTURE), None)
+    after = next((other for other in page.blocks[index + 1 :] if other.role is not Role.PICTURE), None)
+    lines = page.text_of(block).strip()
+    text = " ".join(lines.split())
+    letters = [character for character in text if character.isalpha()]
+    ratio = block.size / document.body_size if document.body_size else 1.0
     number = _NUMBER.match(text)
     is_capital = len(letters) > 3 and sum(map(str.isupper, letters)) > 0.9 * len(letters)
     # Space above and below in heights of the body text; 2 at the edge of a column.
-    unit = document.body or 1.0
+    unit = document.body_size or 1.0
     above = 2.0 if before is None or before.y1 > block.y1 else (block.y0 - before.y1) / unit
     below = 2.0 if after is None or after.y0 < block.y0 else (after.y0 - block.y1) / unit
-    has_body = after is not None and (
+    is_followed_by_body = after is not None and (
         after.end - after.begin > block.end - block.begin
         or after.role is not Role.PARAGRAPH
-        or after.size < block.size - _SAME_SIZE
+        or after.size < block.size - _SAME_SIZE_POINTS
     )
     evidence = (
         # Letters.
-        (1.5, ratio >= _LARGER),
+        (1.5, ratio >= _LARGER_RATIO),
         (1.5, ratio >= 1.18),
         (1.0, ratio >= 1.45),
         (2.0, block.style & BOLD and not document.is_body_bold),
@@ -254,62 +263,65 @@ def _heading_points(page: BlocksOfPage, at: int, document: _DocumentFacts) -> fl
         (-2.5, text.endswith(_SENTENCE_END) and not (number and len(text) < 60)),
         (-1.0, text[:1].islower()),
         (-1.0, len(text) > 90),
-        (-4.0, own_text.count("\n") > 3),
+        (-4.0, lines.count("\n") > 3),
         (-4.0, len(letters) < 2 or len(letters) < 0.5 * len(text.replace(" ", ""))),
         (-2.0, block.role is Role.ITEM and not number),
         # Place.
         (0.5, above > 0.6),
         (0.5, above > 1.2 * below),
-        (0.5 if has_body else -1.0, True),
-        (-2.0, any(one is not None and _is_beside(one, block) for one in (before, after))),
+        (0.5 if is_followed_by_body else -1.0, True),
+        (-2.0, any(other is not None and _is_beside(other, block) for other in (before, after))),
         # What the file says.
-        (-4.0, block.style & SAID and document.says_headings),
+        (-4.0, block.style & SAID and document.states_headings),
     )
-    return sum([points for points, speaks in evidence if speaks])
+    return sum(points for points, is_true in evidence if is_true)
 
 
-def _is_beside(other: Block, own: Block) -> bool:
+def _is_beside(other: Block, block: Block) -> bool:
     """Return whether both blocks are on one line of one column."""
-    return other.y1 - other.y0 < 4.5 * own.size and min(other.y1, own.y1) - max(other.y0, own.y0) > 0.5 * own.size
+    overlap = min(other.y1, block.y1) - max(other.y0, block.y0)
+    return other.y1 - other.y0 < 4.5 * block.size and overlap > 0.5 * block.size
 
 
-def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
+def _with_levels(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
     """Set heading levels: by the file, else by numbers, else by size, weight and capitals."""
-    found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
-    ranks = _style_ranks(found)
-    depths = {depth: _usual(ranks[_heading_style(page, one)] for page, one in found if _depth(page, one) == depth)
-              for depth in range(1, HEADING_LEVELS)}  # fmt: skip
-    # One level above the numbered headings, for the title.
-    first = min(max(next((rank - depth for depth, rank in depths.items() if rank), 0), 0), 1)
+    headings = [(page, block) for page in pages for block in page.blocks if _lacks_level(block)]
+    ranks = _style_ranks(headings)
+    usual_ranks: dict[int, int] = {}
+    for depth in range(1, HEADING_LEVELS):
+        of_depth = [ranks[_heading_style(page, block)] for page, block in headings if _depth(page, block) == depth]
+        if of_depth:
+            usual_ranks[depth] = round(median(of_depth))
+    # If a larger heading, such as the title, is above the numbered headings, they begin one level below it.
+    rank_above = next((rank - depth for depth, rank in usual_ranks.items()), 0)
+    title_levels = 1 if rank_above > 0 else 0
+    with_levels: list[BlocksOfPage] = []
+    for page in pages:
+        blocks = list(page.blocks)
+        for index, block in enumerate(page.blocks):
+            if _lacks_level(block):
+                depth = _depth(page, block)
+                level = depth + title_levels if depth else ranks[_heading_style(page, block)]
+                blocks[index] = replace(block, level=min(max(level, 1), HEADING_LEVELS))
+        with_levels.append(replace(page, blocks=blocks))
+    return with_levels
 
-    def level(page: BlocksOfPage, block: Block) -> int:
-        depth = _depth(page, block)
-        return min(max(depth + first if depth else ranks[_heading_style(page, block)], 1), HEADING_LEVELS)
 
-    return [
-        replace(page, blocks=[
-            replace(one, level=level(page, one)) if one.role is Role.HEADING and not one.level else one
-            for one in page.blocks
-        ])
-        for page in pages
-    ]  # fmt: skip
+def _lacks_level(block: Block) -> bool:
+    return block.role is Role.HEADING and not block.level
 
 
 def _heading_style(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
     return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
 
 
-def _style_ranks(found: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[float, int, bool], int]:
-    looks = sorted({_heading_style(page, one) for page, one in found}, reverse=True)
-    return {look: rank for rank, look in enumerate(looks, 1)}
+def _style_ranks(headings: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[float, int, bool], int]:
+    """Return 1 for the largest style, 2 for the next, and so on."""
+    styles = sorted({_heading_style(page, block) for page, block in headings}, reverse=True)
+    return {style: rank for rank, style in enumerate(styles, 1)}
 
 
 def _depth(page: BlocksOfPage, block: Block) -> int:
     """Return 2 for a heading such as 3.1, and 0 without a number."""
     number = _NUMBER.match(" ".join(page.text_of(block).split()))
     return number[1].count(".") + 1 if number else 0
-
-
-def _usual(ranks: Iterable[int]) -> int:
-    some = list(ranks)
-    return round(median(some)) if some else 0

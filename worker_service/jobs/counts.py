@@ -1,3 +1,5 @@
+"""Counts of jobs, errors and work, and results of checks."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Documents, their generations (P11), files and pages, and the questions of handlers."""
+"""Requests for documents, results of their pages and files, and the questions that handlers ask about them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TakeoverTimeouts(Struct, frozen=True):
 
 class KnownDocument(Struct, frozen=True):
     content: str = ""
-    """SHA-256 of its newest original. Empty: unknown."""
+    """SHA-256 of the newest original; empty if unknown."""
     kind: str | None = None
     pages: int | None = None
     settings: str = ""
@@ -105,7 +105,7 @@ CONFIDENCE_LEAST = 50
 
 
 class PageResult(Struct, frozen=True):
-    """Pages with the same digest have the same text, across owners."""
+    """The text of a page. Pages with the same digest have the same text, also in documents of other owners."""
 
     number: int
     digest: str
@@ -250,11 +250,11 @@ class EmbeddableDocuments(QuestionAnswer, frozen=True):
     """Documents, each with its current generation."""
 
 
-# Only for jobs of type `embed`, which belong to no owner.
+# Questions that only jobs of type `embed` may ask, which belong to no owner.
 
 
 class DocumentsToEmbed(Question[EmbeddableDocuments], Struct, frozen=True):
-    """Some documents without all vectors of a model."""
+    """Ask for some documents that lack vectors of a model."""
 
     model: str
 

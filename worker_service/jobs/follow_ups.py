@@ -1,3 +1,5 @@
+"""Parse actions that start follow-up jobs, and fill the placeholders of their payloads."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +16,7 @@ FACTS: Mapping[str, object] = {
     "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
 }  # fmt: skip
 """Placeholders, each with an example."""
-_WORD = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 _SHOWN_CHARACTERS = 60
 
@@ -52,21 +54,21 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def fill_placeholders(payload: str, facts: Mapping[str, object]) -> str:
-    # A placeholder alone becomes the fact itself, such as a number.
+    """Replace {name} by facts. A text that is only a placeholder becomes the fact itself, such as a number."""
     texts = {name: "" if fact is None else str(fact) for name, fact in facts.items()}
 
     def fill(value: object) -> object:
         if isinstance(value, dict):
-            return {key: fill(one) for key, one in value.items()}
+            return {key: fill(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [fill(one) for one in value]
+            return [fill(item) for item in value]
         if not isinstance(value, str):
             return value
-        text = _WORD.sub(lambda word: texts.get(word[1], word[0]), value)
+        text = _PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), value)
         if "/" in text and names_file(text) and not names_file(value):
-            # Whoever wrote the action may not be allowed to name files, and anybody may have chosen the fact.
+            # The author of the action may not be allowed to name files, and any user may have chosen the fact.
             return value
-        if (placeholder := _WORD.fullmatch(value)) and placeholder[1] in facts:
+        if (placeholder := _PLACEHOLDER.fullmatch(value)) and placeholder[1] in facts:
             return facts[placeholder[1]]
         return text
 

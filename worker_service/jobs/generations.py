@@ -1,3 +1,5 @@
+"""Decide whether a request for a document starts a new generation, and with which settings."""
+
 from __future__ import annotations
 
 import json
@@ -6,13 +8,15 @@ from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, TakeoverTimeouts
 
 
-def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:
-    """Return the settings of the last success, updated by the request."""
-    has_failed = status is IndexStatus.FAILED and settings_before is not None
-    remembered = json.loads((settings_before if has_failed else settings) or "{}")
-    is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing
-    requested = json.loads(request.settings or "{}") if is_heard else {}
-    return canonical({name: value for name, value in {**remembered, **requested}.items() if value is not None})
+def settings_for_reading(
+    request: DocumentRequest, status: IndexStatus, settings: str, last_good_settings: str | None
+) -> str:
+    """Return the settings of the last success, updated by the request. A standing request changes no known document."""
+    has_failed = status is IndexStatus.FAILED and last_good_settings is not None
+    stored = json.loads((last_good_settings if has_failed else settings) or "{}")
+    may_change = status is IndexStatus.NOT_INDEXED or not request.is_standing
+    requested = json.loads(request.settings or "{}") if may_change else {}
+    return canonical({name: value for name, value in {**stored, **requested}.items() if value is not None})
 
 
 def decide(
@@ -31,8 +35,8 @@ def decide(
         case IndexStatus.QUEUED | IndexStatus.INDEXING:
             if not is_same:
                 return Decision.ACCEPTED
-            waits = patience.queued_seconds if status is IndexStatus.QUEUED else patience.indexing_seconds
-            return Decision.TAKEN_OVER if is_held_up or still_seconds >= waits else Decision.UNDER_WAY
+            limit = patience.queued_seconds if status is IndexStatus.QUEUED else patience.indexing_seconds
+            return Decision.TAKEN_OVER if is_held_up or still_seconds >= limit else Decision.UNDER_WAY
         case IndexStatus.SUCCESS if is_same and not is_forced:
             return Decision.UNCHANGED
         case _:

@@ -1,3 +1,5 @@
+"""Events, log lines, notices and actions of users."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -96,12 +98,12 @@ class Action(Struct, frozen=True):
 
     @property
     def opposite(self) -> str | None:
-        """None: it cannot be undone."""
+        """The verb that undoes the action, or None if it cannot be undone."""
         return OPPOSITE.get(self.verb)
 
 
 class Changed(Struct, frozen=True):
-    """Jobs in `asked` end when their processes have exited."""
+    """The result of a change. Jobs in `asked` end when their processes have exited."""
 
     action_id: int | None
     job_ids: Sequence[int]

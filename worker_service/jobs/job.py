@@ -1,3 +1,5 @@
+"""Jobs, new and stored, and what keeps pending ones from starting."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ class NewJob(Struct, frozen=True):
     source: str = ""
     run_at: datetime | None = None
     max_retries: int | None = None
-    """None: the setting of its job type, or the default of the table."""
+    """None for the setting of the job type, or the default of the table."""
     timeout_seconds: int | None = None
     unique_key: str | None = None
     concurrency_key: str | None = None
@@ -42,13 +44,13 @@ class NewJob(Struct, frozen=True):
     document_id: int | None = None
     generation: int | None = None
     name: str | None = None
-    """None: the name of its document or of its parent job."""
+    """None for the name of the document or of the parent job."""
     source_key: str | None = None
     after: Sequence[int] = ()
     after_any: bool = False
     """Wait until the jobs in `after` have ended in any way."""
     after_earlier: bool = False
-    """Wait also for the preceding follow-ups in the same list."""
+    """Wait also for the follow-up jobs before this one in the same list."""
     on_failure: Sequence[DeferredAction] = ()
     document: DocumentRequest | None = None
     """The job is inserted only if this document has to be read."""
@@ -101,7 +103,7 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Times are UTC text. A struct of 41 fields would be slower."""
+    """A row of the queue. Times are UTC text. A named tuple, because a struct of 41 fields would be slower."""
 
     id: int
     job_type: str
@@ -167,6 +169,8 @@ _STATUSES = {str(status): status for status in Status}
 
 
 class Gate(Struct, frozen=True):
+    """A reason why a pending job does not start."""
+
     code: str
     detail: str
     remedy: str = ""

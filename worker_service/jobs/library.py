@@ -1,3 +1,5 @@
+"""Stored documents: how they are selected, listed, weighed and removed."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -104,10 +106,6 @@ class Document(Struct, frozen=True):
     def has_picture(self) -> bool:
         is_drawn = self.kind in ("pdf", "image") and bool(self.size)
         return is_drawn and (self.current_generation is not None or self.status is not IndexStatus.FAILED)
-
-    @property
-    def may_hold_others(self) -> bool:
-        return self.kind in ("zip", "mail")
 
 
 class DocumentChange(Struct, frozen=True):

@@ -15,9 +15,11 @@ _ALT_SPECIAL = re.compile(r"[\\`*_\[\]<]")
 _ESCAPED = r"\\\g<0>"
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
 DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
-_SENTENCE_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
+_PARAGRAPH_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
 _LEVELS_MAX = 6
-# Characters that no text has.
+_INDENT_POINTS = 3
+_SAME_SIZE_POINTS = 0.3
+# Characters that no text has mark links and footnotes until the Markdown is complete.
 _LINK_BEGIN, _LINK_END = "\ufdd0", "\ufdd1"
 _NOTE = "\ufdd2"
 _MARKED_NOTE = re.compile(rf" *{_NOTE}([\w-]+){_NOTE}")
@@ -35,21 +37,22 @@ def document_markdown(pages: Sequence[StructuredPage]) -> Iterator[str]:
 
 def page_markdown(page: StructuredPage) -> str:
     shown = [
-        one
-        for one in page.blocks
-        if one.role is Role.PICTURE or (one.role not in RUNNING and page.text_of(one).strip())
+        block
+        for block in page.blocks
+        if block.role is Role.PICTURE or (block.role not in RUNNING and page.text_of(block).strip())
     ]
-    made: list[str] = []
-    for role, some in groupby(_joined(page, shown), lambda one: one[0].role):
-        blocks = list(some)
+    parts: list[str] = []
+    for role, same_role in groupby(_joined(page, shown), lambda block_and_text: block_and_text[0].role):
+        blocks = list(same_role)
         if role is Role.ITEM:
-            made.append(_list([one for one, _ in blocks], [text for _, text in blocks]))
+            parts.append(_list([block for block, _ in blocks], [text for _, text in blocks]))
         elif role is Role.CODE:
-            made.append(_code([page.text_of(one) for one, _ in blocks]))
+            parts.append(_code([page.text_of(block) for block, _ in blocks]))
         else:
-            made += [_block(page, one, text) for one, text in blocks]
-    whole = _MARKED_NOTE.sub(r"[^\1]", "\n\n".join(filter(None, made)) + "\n" if made else "")
-    return _MARKED_LINK.sub(lambda found: f"[{found[1]}]({page.links[int(found[2])].address})", whole)
+            parts += [_block(page, block, text) for block, text in blocks]
+    marked = "\n\n".join(filter(None, parts)) + "\n" if parts else ""
+    with_notes = _MARKED_NOTE.sub(r"[^\1]", marked)
+    return _MARKED_LINK.sub(lambda match: f"[{match[1]}]({page.links[int(match[2])].address})", with_notes)
 
 
 def _marked_text(page: StructuredPage, block: Block) -> str:
@@ -57,15 +60,16 @@ def _marked_text(page: StructuredPage, block: Block) -> str:
     text = page.text_of(block)
     if block.role in (Role.TABLE, Role.CODE):
         return text
-    places = [(one.begin, one.end, f"{_NOTE}{one.note}{_NOTE}") for one in page.notes]
+    replacements = [(mark.begin, mark.end, f"{_NOTE}{mark.note}{_NOTE}") for mark in page.notes]
     for number, link in enumerate(page.links):
-        own = f"{_LINK_BEGIN}{page.text[link.begin : link.end]}{_LINK_END}{number}{_LINK_END}"
-        places.append((link.begin, link.end, own))
-    least = block.end
-    for begin, end, marked in sorted(places, reverse=True):
-        if block.begin <= begin < block.end and end <= least:
+        marked = f"{_LINK_BEGIN}{page.text[link.begin : link.end]}{_LINK_END}{number}{_LINK_END}"
+        replacements.append((link.begin, link.end, marked))
+    last_begin = block.end
+    # From the end, so that positions before it stay valid. Of two that overlap, the later one is used.
+    for begin, end, marked in sorted(replacements, reverse=True):
+        if block.begin <= begin < block.end and end <= last_begin:
             text = f"{text[: begin - block.begin]}{marked}{text[end - block.begin :]}"
-            least = begin
+            last_begin = begin
     return text
 
 
@@ -80,23 +84,25 @@ def flowing_text(text: str) -> str:
     return " ".join(DIVIDED_WORD.sub(_joint, text.strip()).replace("\u00ad", "").split())
 
 
-def _joint(found: re.Match[str]) -> str:
+def _joint(match: re.Match[str]) -> str:
     # A hyphen before a capital belongs to the word: Anglo-\nSaxon.
-    return "-" if found.string[found.end() : found.end() + 1].isupper() else ""
+    return "-" if match.string[match.end() : match.end() + 1].isupper() else ""
 
 
 def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, str]]:
     """Return blocks with their text. A paragraph that continues in the next column is joined."""
-    made: list[tuple[Block, str]] = []
+    joined: list[tuple[Block, str]] = []
+    last_index = -1  # of the last block that is no picture: a picture within a paragraph follows it
     for block in blocks:
         text = _marked_text(page, block) if page.links or page.notes else page.text_of(block)
-        last = next((at for at in reversed(range(len(made))) if made[at][0].role is not Role.PICTURE), None)
-        if last is not None and _goes_on(*made[last], block, text):
-            # A picture within a paragraph follows it.
-            made[last] = made[last][0], f"{made[last][1].rstrip()}\n{text}"
-        else:
-            made.append((block, text))
-    return made
+        if last_index >= 0 and _goes_on(*joined[last_index], block, text):
+            last_block, last_text = joined[last_index]
+            joined[last_index] = last_block, f"{last_text.rstrip()}\n{text}"
+            continue
+        joined.append((block, text))
+        if block.role is not Role.PICTURE:
+            last_index = len(joined) - 1
+    return joined
 
 
 def _goes_on(last: Block, last_text: str, block: Block, text: str) -> bool:
@@ -104,9 +110,9 @@ def _goes_on(last: Block, last_text: str, block: Block, text: str) -> bool:
         last.role in (Role.PARAGRAPH, Role.ITEM)
         and block.role is Role.PARAGRAPH
         and block.is_placed
-        and abs(last.size - block.size) < 0.3
+        and abs(last.size - block.size) < _SAME_SIZE_POINTS
         and last.style == block.style
-        and not last_text.rstrip().endswith(_SENTENCE_END)
+        and not last_text.rstrip().endswith(_PARAGRAPH_END)
         and text.lstrip()[:1].islower()
     )
 
@@ -114,9 +120,12 @@ def _goes_on(last: Block, last_text: str, block: Block, text: str) -> bool:
 def _block(page: StructuredPage, block: Block, text: str) -> str:
     if block.role is Role.TABLE:
         rows = page.tables.get(block.begin)
-        rest = text[sum(len(line) for line in text.splitlines(keepends=True)[: len(rows)]) :] if rows else text
-        table = table_markdown(rows, page.spans.get(block.begin, ())) if rows else ""
-        return "\n\n".join(filter(None, [table, _escaped(flowing_text(rest))]))
+        if not rows:
+            return _escaped(flowing_text(text))
+        # The text has a line for each row; what follows is no part of the table.
+        below = "".join(text.splitlines(keepends=True)[len(rows) :])
+        table = table_markdown(rows, page.spans.get(block.begin, ()))
+        return "\n\n".join(filter(None, [table, _escaped(flowing_text(below))]))
     if block.role is Role.PICTURE:
         return picture_markdown(block.alt or flowing_text(text))
     plain = flowing_text(text)
@@ -140,30 +149,33 @@ def _escaped(text: str) -> str:
     begin = _BLOCK_BEGIN.match(text)
     if begin is None:
         return _inline(text)
-    # In a number, the character that makes it an item is its last.
-    at = re.match(r"\d*", text).end()  # type: ignore[union-attr]
-    return f"{text[:at]}\\{_inline(text[at:])}"
+    # "1. " becomes "1\\. ": the backslash precedes the character after the digits.
+    digits = re.match(r"\d*", text).end()  # type: ignore[union-attr]
+    return f"{text[:digits]}\\{_inline(text[digits:])}"
 
 
 def without_marker(text: str) -> tuple[str, str]:
     """Return the marker of an item, such as • or 1., and its text."""
-    found = MARKER.match(text)
-    return (found[0], text[found.end() :].strip()) if found else ("", text)
+    match = MARKER.match(text)
+    return (match[0], text[match.end() :].strip()) if match else ("", text)
 
 
 def _list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
     lines: list[str] = []
     lefts: list[float] = []
     for block, text in zip(blocks, texts, strict=True):
-        mark, rest = without_marker(flowing_text(text))
-        while lefts and block.x0 < lefts[-1] - 3:
+        marker, item_text = without_marker(flowing_text(text))
+        while lefts and block.x0 < lefts[-1] - _INDENT_POINTS:
             lefts.pop()
-        if not lefts or block.x0 > lefts[-1] + 3:
+        if not lefts or block.x0 > lefts[-1] + _INDENT_POINTS:
             lefts.append(block.x0)
         depth = max(block.level - 1, len(lefts) - 1, 0)
-        sign = f"{mark[:-1]}." if mark[:-1].isdecimal() else "-"
-        kept = "" if sign != "-" or not any(map(str.isalnum, mark)) else f"{mark} "
-        lines.append(f"{'    ' * depth}{sign} {kept}{_inline(rest)}")
+        # "3)" becomes "3.", "•" becomes "-", and "b)", which Markdown does not know, becomes "- b)".
+        if marker[:-1].isdecimal():
+            markdown_marker = f"{marker[:-1]}."
+        else:
+            markdown_marker = f"- {marker}" if any(map(str.isalnum, marker)) else "-"
+        lines.append(f"{'    ' * depth}{markdown_marker} {_inline(item_text)}")
     return "\n".join(lines)
 
 
@@ -186,28 +198,27 @@ def _table_html(rows: Rows, spans: Sequence[Span]) -> str:
     sizes = {(row, column): (down, across) for row, column, down, across in spans}
     covered = covered_cells(spans)
     lines = ["<table>"]
-    for at, row in enumerate(rows):
-        kind = "td" if at else "th"
+    for number, row in enumerate(rows):
+        tag = "td" if number else "th"
         cells = [
-            f"<{kind}{_extent(*sizes.get((at, column), (1, 1)))}>{html.escape(text, quote=False)}</{kind}>"
+            f"<{tag}{_span_attributes(*sizes.get((number, column), (1, 1)))}>{html.escape(text, quote=False)}</{tag}>"
             for column, text in enumerate(row)
-            if (at, column) not in covered
+            if (number, column) not in covered
         ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join([*lines, "</table>"])
 
 
 def covered_cells(spans: Sequence[Span]) -> set[tuple[int, int]]:
-    return {
-        (row + one, column + other)
-        for row, column, down, across in spans
-        for one in range(down)
-        for other in range(across)
-        if one or other
-    }
+    """Return the cells that are part of the cell above or left of them."""
+    covered: set[tuple[int, int]] = set()
+    for row, column, down, across in spans:
+        cells = {(row + below, column + right) for below in range(down) for right in range(across)}
+        covered |= cells - {(row, column)}
+    return covered
 
 
-def _extent(down: int, across: int) -> str:
+def _span_attributes(down: int, across: int) -> str:
     return (f' rowspan="{down}"' if down > 1 else "") + (f' colspan="{across}"' if across > 1 else "")
 
 

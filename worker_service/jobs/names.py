@@ -1,4 +1,4 @@
-"""Safe names: no separators, control characters or leading dot, and a limited length."""
+"""Safe names of files, and the links by which people find documents in the workspace."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class LinkFacts(Struct, frozen=True):
     source_key: str
     folders: Sequence[str]
     files: Sequence[tuple[str, str, str]]
+    """Role, name and path of each published file."""
 
 
 class Links(Struct, frozen=True):
@@ -45,8 +46,10 @@ class Links(Struct, frozen=True):
     folders: Sequence[str] = ()
     stem: str = ""
     targets: Sequence[tuple[str, str]] = ()
+    """Suffix of each link, and the path of its file."""
 
     def stems(self) -> Iterator[str]:
+        """Yield the names to try, until one is free."""
         yield self.stem
         yield (numbered := f"{self.stem} ({self.document_id})")
         for number in range(2, 100):
@@ -54,19 +57,21 @@ class Links(Struct, frozen=True):
 
 
 def links_of(facts: LinkFacts) -> Links:
-    original = next((file for file in facts.files if file[0] == "original"), None)
-    if original is None:
-        suffix = ""
-        stem = safe_name(_without_suffix(facts.name) or "document")
+    originals = [(name, path) for role, name, path in facts.files if role == "original"]
+    original_path, suffix = "", ""
+    if originals:
+        original_name, original_path = originals[0]
+        suffix = PurePosixPath(safe_name(original_name)).suffix
+        file_name = safe_name(facts.name or original_name, [suffix.lower()] if suffix else ())
+        stem = file_name[: len(file_name) - len(suffix)]
     else:
-        suffix = PurePosixPath(safe_name(original[1])).suffix
-        whole = safe_name(facts.name or original[1], [suffix.lower()] if suffix else ())
-        stem = whole[: len(whole) - len(suffix)]
+        stem = safe_name(_without_suffix(facts.name) or "document")
     targets: dict[str, str] = {}
     for role, ending in (("original", suffix), *_SUFFIXES.items()):
-        for path in (path for of, _, path in facts.files if of == role):
+        for file_role, _, path in facts.files:
             # An original that was searchable already is also its own searchable PDF and gets one link.
-            if role == "original" or original is None or path != original[2]:
+            is_linked = role != "original" and path == original_path
+            if file_role == role and not is_linked:
                 targets[f".{role}{ending}" if ending in targets else ending] = path
     return Links(facts.document_id, _folders(facts), stem, tuple(targets.items()))
 
@@ -120,26 +125,26 @@ def _without_suffix(name: str) -> str:
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
     """Append the first suffix unless the name has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
-    text = "".join(_safe_character(one) for one in text.translate(_LIKE_SEPARATORS))
+    text = "".join(map(_safe_character, text.translate(_LIKE_SEPARATORS)))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")
     suffix = next(iter(suffixes), "")
-    if found := [one for one in suffixes if stem.lower().endswith(one)]:
-        stem, suffix = stem[: -len(found[0])], stem[-len(found[0]) :]
+    if own_suffix := next((known for known in suffixes if stem.lower().endswith(known)), ""):
+        stem, suffix = stem[: -len(own_suffix)], stem[-len(own_suffix) :]
     stem = _shorten(stem.rstrip(". "), _BYTES_MAX - len(suffix.encode()))
     if not stem or stem.partition(".")[0].lower() in _RESERVED_NAMES:
         stem = f"file {stem}".rstrip()
     return stem + suffix
 
 
-def _safe_character(one: str) -> str:
-    category = unicodedata.category(one)
-    if category[0] == "Z":
+def _safe_character(character: str) -> str:
+    category = unicodedata.category(character)
+    if category.startswith("Z") or character in "\t\n\r":
         return " "
     # Drop controls, direction marks, joiners, lone surrogates, private and unassigned characters.
-    return "" if category[0] == "C" and one not in "\t\n\r" else (" " if one in "\t\n\r" else one)
+    return "" if category.startswith("C") else character
 
 
-def _shorten(text: str, most: int) -> str:
-    if len(text.encode()) <= most:
+def _shorten(text: str, bytes_max: int) -> str:
+    if len(text.encode()) <= bytes_max:
         return text
-    return text.encode()[:most].decode("utf-8", "ignore").rstrip(". ")
+    return text.encode()[:bytes_max].decode("utf-8", "ignore").rstrip(". ")

@@ -22,7 +22,7 @@ _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 Rows = Sequence[Sequence[str]]
 Span = Sequence[int]
-"""Row, column, rows and columns of a cell that covers several."""
+"""Row, column, number of rows and number of columns of a cell that covers several."""
 
 
 class TableOnPage(Struct, frozen=True):
@@ -54,6 +54,7 @@ class StoredLayout(Struct, frozen=True):
     skew: float = 0.0
     sheet: str = ""
     first: int = 1
+    """Number of the first row of the worksheet that is on this page."""
     values: Sequence[Sequence[str | int | float | bool | None]] = ()
 
 
@@ -63,7 +64,7 @@ class StructuredPage(Struct, frozen=True):
     text: str
     blocks: Sequence[Block]
     tables: Mapping[int, Rows]
-    """By the beginning of the table's text."""
+    """Rows of each table, by the position in `text` where the table begins."""
     lines: msgspec.Raw = msgspec.Raw(b"[]")
     """Stored words of a recognised page, not decoded."""
     links: Sequence[TextLink] = ()
@@ -79,62 +80,65 @@ class StructuredPage(Struct, frozen=True):
         return self.text[block.begin : block.end]
 
 
+_UNKNOWN_PAGE = 0
 _decode = msgspec.json.Decoder(StoredLayout).decode
 
 
 def structure_of(results: Iterable[PageResult]) -> list[StructuredPage]:
-    read = [_read_page(one) for one in results]
-    resolved = resolve_roles([BlocksOfPage(one.number, one.size, one.text, one.blocks) for one in read])
-    return _with_labels([replace(one, blocks=found.blocks) for one, found in zip(read, resolved, strict=True)])
+    pages = [_read_page(result) for result in results]
+    resolved = resolve_roles([BlocksOfPage(page.number, page.size, page.text, page.blocks) for page in pages])
+    return _with_labels([replace(page, blocks=found.blocks) for page, found in zip(pages, resolved, strict=True)])
 
 
 def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
-    """Label each footnote that has a reference; leave out other marks."""
-    begins = {(page.number, one.begin) for page in pages for one in page.blocks if one.role is Role.FOOTNOTE}
-    defined: dict[str, list[int]] = defaultdict(list)
+    """Give each footnote with a reference a label that is unique in the document. Drop the marks of other footnotes."""
+    begins = {(page.number, block.begin) for page in pages for block in page.blocks if block.role is Role.FOOTNOTE}
+    pages_with_footnote: dict[str, list[int]] = defaultdict(list)
     for page in pages:
         for mark in page.notes:
             if (page.number, mark.begin) in begins:
-                defined[mark.note].append(page.number)
+                pages_with_footnote[mark.note].append(page.number)
+    referenced: set[tuple[int, str]] = set()
+    for page in pages:
+        for mark in page.notes:
+            if (page.number, mark.begin) not in begins:
+                referenced.add(_footnote_of(mark, page.number, pages_with_footnote[mark.note]))
+    labels: dict[tuple[int, str], str] = {}
+    for position, (number, note) in enumerate(sorted(referenced), 1):
+        if number != _UNKNOWN_PAGE:
+            is_unique = note.isdecimal() and len(pages_with_footnote[note]) == 1
+            labels[number, note] = note if is_unique else f"p{number}-{position}"
+    labelled: list[StructuredPage] = []
+    for page in pages:
+        footnotes = [(mark, _footnote_of(mark, page.number, pages_with_footnote[mark.note])) for mark in page.notes]
+        marks = [replace(mark, note=labels[footnote]) for mark, footnote in footnotes if footnote in labels]
+        labelled.append(replace(page, notes=marks))
+    return labelled
 
-    def footnote_of(page: StructuredPage, mark: NoteMark) -> tuple[int, str]:
-        numbers = defined[mark.note]
-        return (page.number if page.number in numbers else numbers[0] if len(numbers) == 1 else 0), mark.note
 
-    referred = sorted(
-        {footnote_of(page, one) for page in pages for one in page.notes if (page.number, one.begin) not in begins}
-    )
-    labels = {
-        (number, note): note if note.isdecimal() and len(defined[note]) == 1 else f"p{number}-{at}"
-        for at, (number, note) in enumerate(referred, 1)
-        if number
-    }
-    return [
-        replace(page, notes=[
-            replace(one, note=labels[where]) for one in page.notes if (where := footnote_of(page, one)) in labels
-        ])
-        for page in pages
-    ]  # fmt: skip
+def _footnote_of(mark: NoteMark, page_number: int, pages_with_footnote: Sequence[int]) -> tuple[int, str]:
+    """Return page and number of the footnote: the one on the same page, or the only one of the document."""
+    if page_number in pages_with_footnote:
+        return page_number, mark.note
+    return pages_with_footnote[0] if len(pages_with_footnote) == 1 else _UNKNOWN_PAGE, mark.note
 
 
 def _read_page(page: PageResult) -> StructuredPage:
     text, layout = page.text or "", _decode(page.layout or "{}")
     if layout.values:
         return _sheet_page(page.number, text, layout)
-    tables = {one.begin: one for one in tables_in(page.number, page.layout)}
-    blocks = list(layout.blocks)
-    if not any(one.size or one.style for one in blocks):
-        blocks = _blocks_of_text(text, blocks)
-    ends = {one.begin: one.end for one in tables.values()}
-    blocks = [
-        replace(one, role=Role.TABLE, end=max(one.end, ends[one.begin]))
-        if one.begin in ends and one.role is not Role.PICTURE
-        else one
-        for one in blocks
-        if not any(begin < one.begin < end for begin, end in ends.items())
-    ]
-    rows = {at: one.rows for at, one in tables.items()}
-    spans = {at: one.spans for at, one in tables.items()}
+    tables = {table.begin: table for table in tables_on_page(page.number, page.layout)}
+    blocks: list[Block] = []
+    for block in layout.blocks or _paragraphs_of(text):
+        if any(table.begin < block.begin < table.end for table in tables.values()):
+            continue  # its text is in the block of the table
+        table = tables.get(block.begin)
+        if table is None or block.role is Role.PICTURE:
+            blocks.append(block)
+        else:
+            blocks.append(replace(block, role=Role.TABLE, end=max(block.end, table.end)))
+    rows = {begin: table.rows for begin, table in tables.items()}
+    spans = {begin: table.spans for begin, table in tables.items()}
     return StructuredPage(
         page.number, layout.size, text, blocks, rows, layout.lines, layout.links, layout.notes, spans, layout.dpi,
         layout.skew,
@@ -142,53 +146,55 @@ def _read_page(page: PageResult) -> StructuredPage:
 
 
 def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:
-    rows = [["" if cell is None else str(cell) for cell in row] for row in layout.values]
+    rows = _texts_of_values(layout.values)
     width = max(map(len, rows), default=0)
     rows = [[*row, *[""] * (width - len(row))] for row in rows]
-    end = len(text) - len(layout.sheet) if layout.first == 1 else len(text)
-    blocks = [Block(0, 0, 0, 0, 0, end, Role.TABLE)]
-    if layout.first == 1 and layout.sheet:
-        blocks.insert(0, Block(0, 0, 0, 0, end, len(text), Role.HEADING, 1))
-    return StructuredPage(number, layout.size, text, blocks, {0: rows})
+    if layout.first != 1 or not layout.sheet:
+        return StructuredPage(number, layout.size, text, [Block(0, 0, 0, 0, 0, len(text), Role.TABLE)], {0: rows})
+    # The text of a sheet's first page ends with the name of the sheet, which becomes a heading above the table.
+    name_begin = len(text) - len(layout.sheet)
+    heading = Block(0, 0, 0, 0, name_begin, len(text), Role.HEADING, 1)
+    table = Block(0, 0, 0, 0, 0, name_begin, Role.TABLE)
+    return StructuredPage(number, layout.size, text, [heading, table], {0: rows})
 
 
-def _blocks_of_text(text: str, boxes: Sequence[Block]) -> list[Block]:
-    """Return `boxes`, or the paragraphs of the text if there are none."""
-    if boxes:
-        return list(boxes)
-    made: list[Block] = []
+def _texts_of_values(values: Iterable[Iterable[object]]) -> list[list[str]]:
+    return [["" if value is None else str(value) for value in row] for row in values]
+
+
+def _paragraphs_of(text: str) -> list[Block]:
+    paragraphs: list[Block] = []
     begin = 0
-    for end in [*(one.end() for one in _PARAGRAPH_END.finditer(text)), len(text)]:
+    for end in [*(match.end() for match in _PARAGRAPH_END.finditer(text)), len(text)]:
         if text[begin:end].strip():
-            made.append(Block(0, 0, 0, 0, begin, end))
+            paragraphs.append(Block(0, 0, 0, 0, begin, end))
         begin = end
-    return made
+    return paragraphs
 
 
-def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
+def tables_on_page(page: int, layout: str | None) -> list[TableOnPage]:
     # A cheap check before parsing: in the text of a page, a quotation mark is always escaped.
     if not layout or not ('"tables":' in layout or '"values":' in layout):
         return []
-    read: Any = json.loads(layout)
-    if values := read.get("values"):
-        rows = [["" if cell is None else str(cell) for cell in row] for row in values]
-        return [TableOnPage(page, 1, (), rows, sheet=read.get("sheet", ""))]
+    decoded: Any = json.loads(layout)
+    if values := decoded.get("values"):
+        return [TableOnPage(page, 1, (), _texts_of_values(values), sheet=decoded.get("sheet", ""))]
     return [
         TableOnPage(
             page,
             number,
-            one.get("box", ()),
-            [[_text_of(cell) for cell in row] for row in one["rows"]],
-            one.get("begin", 0),
-            one.get("end", 0),
-            one.get("spans", ()),
+            table.get("box", ()),
+            [[_text_of(cell) for cell in row] for row in table["rows"]],
+            table.get("begin", 0),
+            table.get("end", 0),
+            table.get("spans", ()),
         )
-        for number, one in enumerate(read.get("tables", ()), 1)
+        for number, table in enumerate(decoded.get("tables", ()), 1)
     ]
 
 
 def _text_of(cell: Any) -> str:
-    # A cell is stored with or without its position.
+    # A cell is stored as "text", as [x0, y0, x1, y1, "text"], or as null.
     if isinstance(cell, str):
         return cell
     return str(cell[4]) if cell else ""

@@ -54,7 +54,8 @@ class _Unit(Struct, frozen=True):
     text: str
     page: int
     box: Box | None
-    glue: str = "\n\n"
+    separator: str = "\n\n"
+    """Text between the unit before and this one."""
 
 
 def count_tokens(text: str) -> int:
@@ -66,105 +67,108 @@ def passages_of(
 ) -> Iterator[Passage]:
     number = 0
     for headings, units in _sections(pages, limits):
-        for some in _bounded(units, limits):
+        for passage_units in _bounded(units, limits):
             number += 1
-            text, begins = _joined(some)
-            boxes = dict.fromkeys(one.box for one in some if one.box is not None)
+            text, begin_by_page = _joined(passage_units)
+            boxes = dict.fromkeys(unit.box for unit in passage_units if unit.box is not None)
             yield Passage(
-                document_id, generation, number, text, [*begins], [*begins.values()], list(boxes), headings,
-                count_tokens(text), digest([headings, text]),
+                document_id, generation, number, text, [*begin_by_page], [*begin_by_page.values()], list(boxes),
+                headings, count_tokens(text), digest([headings, text]),
             )  # fmt: skip
 
 
 def _joined(units: Sequence[_Unit]) -> tuple[str, dict[int, int]]:
     """Return the text of the units, and the position where each page begins."""
-    text, begins = units[0].text, {units[0].page: 0}
-    for one in units[1:]:
-        begins.setdefault(one.page, len(text) + len(one.glue))
-        text += f"{one.glue}{one.text}"
-    return text, begins
+    text, begin_by_page = units[0].text, {units[0].page: 0}
+    for unit in units[1:]:
+        begin_by_page.setdefault(unit.page, len(text) + len(unit.separator))
+        text += f"{unit.separator}{unit.text}"
+    return text, begin_by_page
 
 
 def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[tuple[list[str], list[_Unit]]]:
-    path: list[tuple[int, str]] = []
+    """Yield the units between two headings, with the headings above them, outermost first."""
+    headings: list[tuple[int, str]] = []
     units: list[_Unit] = []
     for page in pages:
         for block in page.blocks:
             if block.role in RUNNING or not (block.alt or page.text_of(block).strip()):
                 continue
             if block.role is not Role.HEADING:
-                units += _units(page, block, limits.tokens)
+                units += _units_of_block(page, block, limits.tokens)
                 continue
-            yield [text for _, text in path], units
+            yield [text for _, text in headings], units
             units = []
-            path = [one for one in path if one[0] < block.level]
-            path.append((block.level, flowing_text(page.text_of(block))))
-    yield [text for _, text in path], units
+            headings = [(level, text) for level, text in headings if level < block.level]
+            headings.append((block.level, flowing_text(page.text_of(block))))
+    yield [text for _, text in headings], units
 
 
-def _units(page: StructuredPage, block: Block, most: int) -> Iterator[_Unit]:
+def _units_of_block(page: StructuredPage, block: Block, tokens_max: int) -> Iterator[_Unit]:
     box = (page.number, block.x0, block.y0, block.x1, block.y1) if block.is_placed else None
     rows = page.tables.get(block.begin) if block.role is Role.TABLE else None
     if rows:
-        yield from (_Unit(text, page.number, box) for text in _tables(rows, most))
+        yield from (_Unit(text, page.number, box) for text in _tables(rows, tokens_max))
         return
     text = block_markdown(page, block)
-    if count_tokens(text) <= most:
+    if count_tokens(text) <= tokens_max:
         yield _Unit(text, page.number, box, "\n" if block.role is Role.ITEM else "\n\n")
         return
-    for at, some in enumerate(_divided(text, most)):
-        yield _Unit(some, page.number, box, " " if at else "\n\n")
+    for index, piece in enumerate(_divided(text, tokens_max)):
+        yield _Unit(piece, page.number, box, " " if index else "\n\n")
 
 
-def _tables(rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
+def _tables(rows: Sequence[Sequence[str]], tokens_max: int) -> Iterator[str]:
     """Yield parts of bounded length, each with the head of the table."""
     head, open_rows = rows[0], list[Sequence[str]]()
-    length = least = count_tokens(" | ".join(head))
+    tokens = head_tokens = count_tokens(" | ".join(head))
     for row in rows[1:]:
-        own = count_tokens(" | ".join(row))
-        if open_rows and length + own > most:
+        row_tokens = count_tokens(" | ".join(row))
+        if open_rows and tokens + row_tokens > tokens_max:
             yield table_markdown([head, *open_rows])
-            open_rows, length = [], least
+            open_rows, tokens = [], head_tokens
         open_rows.append(row)
-        length += own
+        tokens += row_tokens
     yield table_markdown([head, *open_rows])
 
 
-def _divided(text: str, most: int) -> Iterator[str]:
+def _divided(text: str, tokens_max: int) -> Iterator[str]:
+    """Yield pieces of bounded length, divided between sentences or, in a long sentence, between words."""
     piece: list[str] = []
-    length = 0
+    tokens = 0
     for sentence in _SENTENCE.split(text):
-        words = [sentence] if count_tokens(sentence) <= most else sentence.split(" ")
-        for one in words:
-            own = count_tokens(one)
-            if piece and length + own > most:
+        for part in [sentence] if count_tokens(sentence) <= tokens_max else sentence.split(" "):
+            part_tokens = count_tokens(part)
+            if piece and tokens + part_tokens > tokens_max:
                 yield " ".join(piece)
-                piece, length = [], 0
-            piece.append(one)
-            length += own
+                piece, tokens = [], 0
+            piece.append(part)
+            tokens += part_tokens
     if piece:
         yield " ".join(piece)
 
 
 def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Unit]]:
+    """Yield the units of each passage. A passage begins with the last sentences of the one before."""
     open_units: list[_Unit] = []
-    length = 0
+    tokens = 0
     for unit in units:
-        own = count_tokens(unit.text)
-        if open_units and length + own > limits.tokens:
+        unit_tokens = count_tokens(unit.text)
+        if open_units and tokens + unit_tokens > limits.tokens:
             yield open_units
-            open_units = _tail(open_units, min(limits.overlap, limits.tokens // 2, limits.tokens - own))
-            length = sum(count_tokens(one.text) for one in open_units)
+            open_units = _overlap(open_units, min(limits.overlap, limits.tokens // 2, limits.tokens - unit_tokens))
+            tokens = sum(count_tokens(repeated.text) for repeated in open_units)
         open_units.append(unit)
-        length += own
+        tokens += unit_tokens
     if open_units:
         yield open_units
 
 
-def _tail(units: Sequence[_Unit], most: int) -> list[_Unit]:
-    last, kept = units[-1], list[str]()
+def _overlap(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
+    """Return as many of the last sentences as the limit allows, as one unit."""
+    last, sentences = units[-1], list[str]()
     for sentence in reversed(_SENTENCE.split(last.text)):
-        if count_tokens(" ".join([sentence, *kept])) > most:
+        if count_tokens(" ".join([sentence, *sentences])) > tokens_max:
             break
-        kept.insert(0, sentence)
-    return [_Unit(" ".join(kept), last.page, last.box)] if kept else []
+        sentences.insert(0, sentence)
+    return [_Unit(" ".join(sentences), last.page, last.box)] if sentences else []

@@ -1,3 +1,5 @@
+"""Rate, remaining time and silence of a running job."""
+
 from __future__ import annotations
 
 from datetime import datetime
@@ -9,8 +11,9 @@ from worker_service.jobs.job import Job, Status
 SILENT_SECONDS = 15.0
 """Time without progress or log lines."""
 
-_RATE_SECONDS_LEAST = 5.0
-_PERCENT_LEAST = 3
+_RATE_SECONDS_MIN = 5.0
+_ESTIMATE_PERCENT_MIN = 3
+_UNITS_BEFORE_SILENCE = 3
 _SECONDS_LEFT_MAX = 86400.0
 """Longer estimates come from rates close to zero and are not shown."""
 
@@ -28,13 +31,13 @@ def pace_of(job: Job, now: datetime) -> Pace:
     advanced_at = from_text(job.progress_at) if job.progress_at else started_at
     silent, elapsed = (now - advanced_at).total_seconds(), (advanced_at - started_at).total_seconds()
     rate, left = job.progress_rate, None
-    if rate is None and job.progress_done and elapsed >= _RATE_SECONDS_LEAST:
+    if rate is None and job.progress_done and elapsed >= _RATE_SECONDS_MIN:
         rate = job.progress_done / elapsed
     # A unit may take longer than SILENT_SECONDS, such as a page that takes a minute.
-    if silent >= max(SILENT_SECONDS, 3 / rate if rate else 0.0):
+    if silent >= max(SILENT_SECONDS, _UNITS_BEFORE_SILENCE / rate if rate else 0.0):
         return Pace(silent_seconds=silent)
     if job.progress_total and job.progress_done is not None:
         left = (job.progress_total - job.progress_done) / rate if rate else None
-    elif _PERCENT_LEAST <= job.progress_percent < 100 and elapsed >= _RATE_SECONDS_LEAST:
+    elif _ESTIMATE_PERCENT_MIN <= job.progress_percent < 100 and elapsed >= _RATE_SECONDS_MIN:
         left = elapsed * (100 - job.progress_percent) / job.progress_percent
     return Pace(rate or None, left if left is not None and 0 < left <= _SECONDS_LEFT_MAX else None)

@@ -1,4 +1,4 @@
-"""Attempts, crashes and requeues are each capped (P6)."""
+"""Decide whether and when a failed job is tried again. Attempts and requeues are limited (promise P6)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def may_have_run_detail(code: str, message: str) -> str:
 
 class RetryRule(Struct, frozen=True):
     max: int | None = None
-    """None: the default of the table."""
+    """None for the default of the table."""
     first_seconds: float = 10.0
     """Doubles with each retry, up to `most_seconds`."""
     most_seconds: float = 3600.0
 
 
-_PLAIN = RetryRule()
+_DEFAULT_RULE = RetryRule()
+_DOUBLINGS_MAX = 30
 
 
 class Retry(Struct, frozen=True):
@@ -39,9 +40,9 @@ class GiveUp(Struct, frozen=True):
     pass
 
 
-def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _PLAIN) -> timedelta:
-    """`jitter` is between 0 and 1."""
-    seconds = min(rule.first_seconds * 2 ** min(retry_count, 30), rule.most_seconds)
+def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _DEFAULT_RULE) -> timedelta:
+    """Return 75 to 125 % of the rule's time, for a `jitter` from 0 to 1."""
+    seconds = min(rule.first_seconds * 2 ** min(retry_count, _DOUBLINGS_MAX), rule.most_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 
 
@@ -58,10 +59,10 @@ def after_failure(
     if is_permanent or job.retry_count >= job.max_retries:
         return GiveUp()
     if after is None:
-        after = backoff(job.retry_count, jitter=jitter, rule=rules.get(job.job_type, _PLAIN))
+        after = backoff(job.retry_count, jitter=jitter, rule=rules.get(job.job_type, _DEFAULT_RULE))
     return Retry(run_at=now + after)
 
 
 def retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
-    """None: the default of the table."""
-    return rules.get(job.job_type, _PLAIN).max if job.max_retries is None else job.max_retries
+    """Return None for the default of the table."""
+    return rules.get(job.job_type, _DEFAULT_RULE).max if job.max_retries is None else job.max_retries

@@ -1,3 +1,5 @@
+"""Selectors of jobs, and the columns by which users select, list and set jobs."""
+
 from __future__ import annotations
 
 import json
@@ -19,12 +21,12 @@ class Column(Struct, frozen=True):
     metavar: str = "NAME"
     is_number: bool = False
     heading: str = ""
-    """Heading in lists of jobs. Empty: not listed."""
+    """Heading in lists of jobs; empty if the column is not listed."""
     written: str = ""
-    """Help of the flag. Empty: not set by users."""
+    """Help of the flag that sets the column; empty if users do not set it."""
     is_filled: bool = False
     chosen_by: str = ""
-    """Field of `Selector`. Empty: no filter."""
+    """Field of `Selector`; empty if there is no filter."""
     divides: bool = False
     """A filter takes several values, separated by commas."""
     is_part: bool = False
@@ -56,7 +58,7 @@ CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
 
 
 class Selector(Struct, frozen=True):
-    """All given fields must match."""
+    """Jobs that match all fields that are given."""
 
     ids: Sequence[int] = ()
     """Jobs in any of `ids`, `batch_ids` and `document_ids` are selected."""
@@ -88,14 +90,14 @@ class Selector(Struct, frozen=True):
 S = TypeVar("S", bound=StrEnum)
 
 
-def one_of(statuses: type[S], word: str, what: str = "status") -> S:
+def one_of(choices: type[S], word: str, noun: str = "status") -> S:
     try:
-        return statuses(word)
+        return choices(word)
     except ValueError:
         from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
-        hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}")
-        raise BadInput(f"there is no {what} {word!r}", hint) from None
+        hint = did_you_mean(word, choices, f"it is one of {', '.join(choices)}")
+        raise BadInput(f"there is no {noun} {word!r}", hint) from None
 
 
 def parse_match(text: str) -> tuple[str, object]:

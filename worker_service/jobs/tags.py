@@ -1,3 +1,5 @@
+"""Parse the tags of documents."""
+
 from __future__ import annotations
 
 import unicodedata

@@ -53,7 +53,7 @@ class Token(Struct, frozen=True):
         return frozenset(map(Power, self.scopes.split()))
 
 
-_WORD = re.compile(r"pm_(\d{1,18})_([A-Za-z0-9_-]{43})")
+_TOKEN = re.compile(r"pm_(\d{1,18})_([A-Za-z0-9_-]{43})")
 
 
 def new_secret() -> str:
@@ -83,12 +83,12 @@ def token_text(token_id: int, secret: str) -> str:
 
 def parse_token_text(word: str) -> tuple[int, str] | None:
     """Return the id and the secret."""
-    found = _WORD.fullmatch(word.strip()) if word.isascii() else None
-    return None if found is None else (int(found[1]), found[2])
+    match = _TOKEN.fullmatch(word.strip()) if word.isascii() else None
+    return None if match is None else (int(match[1]), match[2])
 
 
-def with_lower(powers: Collection[Power]) -> str:
-    """Return the highest of `powers` and all below it."""
-    ladder = tuple(Power)
-    highest = max(map(ladder.index, powers))
-    return " ".join(ladder[: highest + 1])
+def powers_up_to_highest(powers: Collection[Power]) -> str:
+    """Return the scopes up to the highest of `powers`, separated by spaces."""
+    ascending = tuple(Power)
+    highest = max(map(ascending.index, powers))
+    return " ".join(ascending[: highest + 1])

@@ -1,3 +1,5 @@
+"""Workers, their handlers and nodes, and the leases that they renew."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,8 +26,8 @@ class HandlerFacts(Struct, frozen=True):
         return in_a_sentence(self.missing or "", self.missing_remedy)
 
 
-def wants(types: Sequence[str], job_type: str) -> bool:
-    # A type is allowed that is named, or, if none is named, that `!type` does not exclude.
+def allows_type(types: Sequence[str], job_type: str) -> bool:
+    """Return whether WORKER_TYPES allows the type. `!type` excludes it; if some are named, only they are allowed."""
     if f"!{job_type}" in types:
         return False
     named = [word for word in types if not word.startswith("!")]

@@ -27,7 +27,7 @@ from worker_service.base.forks import fork_process
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.job import CAPABILITY_MISSING
-from worker_service.jobs.workers import HandlerFacts, wants
+from worker_service.jobs.workers import HandlerFacts, allows_type
 from worker_service.runner import processes, sandbox
 from worker_service.runner.child import HandlerLoader
 from worker_service.runner.messages import Begin, HandlerDeclaration, HandlerDescription
@@ -74,7 +74,7 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
             loaded.setdefault(entry_point.name, LoadedHandler(refused, None))
         # Handlers that start threads are not loaded here, since a fork does not copy threads. Handlers that this worker
         # will not use are not loaded either: a larger fork server makes each fork slower.
-        is_wanted = any(wants(begin.types, described.facts.job_type) for described in result.handlers)
+        is_wanted = any(allows_type(begin.types, described.facts.job_type) for described in result.handlers)
         preloaded = _load(entry_point, tables) if result.threads == 1 and is_wanted else {}
         for described in result.handlers:
             job_type = described.facts.job_type

@@ -17,7 +17,7 @@ from msgspec import Struct
 from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import Pause
-from worker_service.jobs.workers import HandlerFacts, wants
+from worker_service.jobs.workers import HandlerFacts, allows_type
 from worker_service.runner.worker_lock import lock_path
 from worker_service.services.database import Session
 from worker_service.services.health import FREE_SPACE, Level, check_health
@@ -167,7 +167,7 @@ def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
         return
     for one in sorted(described, key=lambda one: one.facts.job_type):
         name = f"handler {one.facts.job_type}"
-        if not wants(settings.types, one.facts.job_type):
+        if not allows_type(settings.types, one.facts.job_type):
             continue
         if one.set_aside is not None:
             reason = one.set_aside.strip().splitlines()[-1]

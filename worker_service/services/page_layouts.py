@@ -10,7 +10,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct, field
 
-from worker_service.jobs.page_structure import TableOnPage, tables_in
+from worker_service.jobs.page_structure import TableOnPage, tables_on_page
 from worker_service.services.csv_and_xlsx import Workbook, csv_lines
 from worker_service.services.database import Session
 from worker_service.services.page_blocks import last_page_number, stored_pages
@@ -21,7 +21,7 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
     first, last = read_pages(pages)
     last_stored = last_page_number(session, document_id)
     for page in stored_pages(session, document_id, first, last_stored if last is None else min(last, last_stored)):
-        yield from tables_in(page.number, page.layout)
+        yield from tables_on_page(page.number, page.layout)
 
 
 def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:

@@ -19,8 +19,8 @@ from worker_service.jobs.tokens import (
     is_secret,
     new_secret,
     parse_token_text,
+    powers_up_to_highest,
     token_text,
-    with_lower,
 )
 from worker_service.services.database import Session
 from worker_service.services.parse import read_time
@@ -141,7 +141,7 @@ def _insert_token(
     session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
 ) -> CreatedToken | None:
     secret, last = new_secret(), None if until is None else as_text(until)
-    new = NewToken(kind, name, digest_of(secret), with_lower(powers), owner, session.actor, last)
+    new = NewToken(kind, name, digest_of(secret), powers_up_to_highest(powers), owner, session.actor, last)
     token_id = session.store.tokens.make(new)
     return None if token_id is None else CreatedToken(token_id, name, token_text(token_id, secret), last)
 

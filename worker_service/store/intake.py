@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from worker_service.base.clock import from_text
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, TakeoverTimeouts
-from worker_service.jobs.generations import decide, way_to_read
+from worker_service.jobs.generations import decide, settings_for_reading
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import retries_of
 from worker_service.store.database import Row, StorePart, chunks
@@ -175,7 +175,7 @@ class Intake(StorePart):
             "document_named", **document_key
         ):
             status = IndexStatus(state)
-            new_settings = way_to_read(request, status, settings, before)
+            new_settings = settings_for_reading(request, status, settings, before)
             decision = decide(
                 status,
                 still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
@@ -188,7 +188,7 @@ class Intake(StorePart):
                 patience=self._store.patience or TakeoverTimeouts(),
             )
             return document_id, new_settings, decision
-        new_settings = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)
+        new_settings = settings_for_reading(request, IndexStatus.NOT_INDEXED, "", None)
         return self._add_document(request, document_key), new_settings, Decision.ACCEPTED
 
     def _add_actions(self, document_id: int, request: DocumentRequest) -> None:

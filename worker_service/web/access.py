@@ -28,7 +28,7 @@ from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power as Power
-from worker_service.jobs.tokens import Token, with_lower
+from worker_service.jobs.tokens import Token, powers_up_to_highest
 from worker_service.services import tokens
 from worker_service.settings.config import Settings
 from worker_service.web.connections import connection_of
@@ -330,7 +330,7 @@ def _visitor_by_proxy(request: HTTPConnection) -> Visitor | None:
     user = proxy.find_user(name)
     if user is None:
         raise NotAllowed(f"{name[:200]} may not use pagemill", "ask the administrator for an entry in [proxy.users]")
-    powers = frozenset(map(Power, with_lower([Power(user.role)]).split()))
+    powers = frozenset(map(Power, powers_up_to_highest([Power(user.role)]).split()))
     return Visitor(name, powers, user.owner, key_of(request).sign("form", f"{proxy.header} {name}"))
 
 

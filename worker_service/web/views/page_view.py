@@ -11,7 +11,7 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.jobs.markdown import page_markdown
-from worker_service.jobs.page_structure import StructuredPage, TableOnPage, structure_of, tables_in
+from worker_service.jobs.page_structure import StructuredPage, TableOnPage, structure_of, tables_on_page
 from worker_service.services.database import Session
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 from worker_service.web.views.page_text import SheetCell, TextBlock, TextRange, marked_cells, marks_of, text_blocks
@@ -107,7 +107,7 @@ def _page_view(
         sheet=layout.get("sheet", ""),
         first_row=layout.get("first", 1),
         rows=marked_cells(layout.get("values", ()), text, marks),
-        tables=tables_in(page.number, page.layout),
+        tables=tables_on_page(page.number, page.layout),
         doubtful=len(doubtful),
         note=_note(page, layout),
         markdown=page_markdown(structured),
