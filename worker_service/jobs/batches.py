@@ -110,7 +110,7 @@ class LiveWork(NamedTuple):
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
     live: Mapping[int, LiveWork]
-    """By position: the owner's live job that does the same work."""
+    """Live jobs of the owner that do the same work, by position."""
 
 
 class BatchMoved(Struct, frozen=True):

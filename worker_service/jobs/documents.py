@@ -101,7 +101,7 @@ class DocumentFacts(Struct, frozen=True):
 
 
 CONFIDENCE_LEAST = 50
-"""In per cent. Pages with less confidence are doubtful."""
+"""Pages with less confidence, in per cent, are doubtful."""
 
 
 class PageResult(Struct, frozen=True):

@@ -11,7 +11,7 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 def settings_for_reading(
     request: DocumentRequest, status: IndexStatus, settings: str, last_good_settings: str | None
 ) -> str:
-    """Return the settings of the last success, updated by the request. A standing request changes no known document."""
+    """Return the settings of the last success, updated by the request unless it is a standing one."""
     has_failed = status is IndexStatus.FAILED and last_good_settings is not None
     stored = json.loads((last_good_settings if has_failed else settings) or "{}")
     may_change = status is IndexStatus.NOT_INDEXED or not request.is_standing

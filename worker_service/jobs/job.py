@@ -103,7 +103,7 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A row of the queue. Times are UTC text. A named tuple, because a struct of 41 fields would be slower."""
+    """A row of the queue, with times as UTC text. A struct of 41 fields would be slower."""
 
     id: int
     job_type: str

@@ -19,7 +19,7 @@ class DocumentSelector(Struct, frozen=True):
     name: str = ""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
-    """Leave out documents without a published generation."""
+    """Leaves out documents without a published generation."""
     batch_ids: Sequence[int] = ()
     """Documents that these batches requested, even if another batch read them."""
     tags: Sequence[str] = ()

@@ -210,7 +210,7 @@ def _table_html(rows: Rows, spans: Sequence[Span]) -> str:
 
 
 def covered_cells(spans: Sequence[Span]) -> set[tuple[int, int]]:
-    """Return the cells that are part of the cell above or left of them."""
+    """Return the cells that belong to a larger cell above or left of them."""
     covered: set[tuple[int, int]] = set()
     for row, column, down, across in spans:
         cells = {(row + below, column + right) for below in range(down) for right in range(across)}

@@ -16,7 +16,7 @@ from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, Text
 from worker_service.jobs.documents import PageResult
 
 PAGES_MAX = 5000
-"""The whole document must be in memory, because headings and running lines show only in the whole."""
+"""All pages are in memory, because headings and running lines are recognised by comparing pages."""
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
@@ -54,7 +54,7 @@ class StoredLayout(Struct, frozen=True):
     skew: float = 0.0
     sheet: str = ""
     first: int = 1
-    """Number of the first row of the worksheet that is on this page."""
+    """Number of the first row of the worksheet on this page."""
     values: Sequence[Sequence[str | int | float | bool | None]] = ()
 
 
@@ -71,7 +71,7 @@ class StructuredPage(Struct, frozen=True):
     notes: Sequence[NoteMark] = ()
     """Marks of footnotes whose two ends are known, with labels unique in the document."""
     spans: Mapping[int, Sequence[Span]] = {}
-    """By the beginning of the table's text."""
+    """Spans of each table, by the same position."""
     dpi: int = 0
     """Resolution of the image that was read; 0 if the page has its own text."""
     skew: float = 0.0
@@ -91,7 +91,7 @@ def structure_of(results: Iterable[PageResult]) -> list[StructuredPage]:
 
 
 def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
-    """Give each footnote with a reference a label that is unique in the document. Drop the marks of other footnotes."""
+    """Give each referenced footnote a label that is unique in the document. Drop the other marks."""
     begins = {(page.number, block.begin) for page in pages for block in page.blocks if block.role is Role.FOOTNOTE}
     pages_with_footnote: dict[str, list[int]] = defaultdict(list)
     for page in pages:
@@ -117,7 +117,7 @@ def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
 
 
 def _footnote_of(mark: NoteMark, page_number: int, pages_with_footnote: Sequence[int]) -> tuple[int, str]:
-    """Return page and number of the footnote: the one on the same page, or the only one of the document."""
+    """Prefer a footnote on the same page to the only one in the document."""
     if page_number in pages_with_footnote:
         return page_number, mark.note
     return pages_with_footnote[0] if len(pages_with_footnote) == 1 else _UNKNOWN_PAGE, mark.note

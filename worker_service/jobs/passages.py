@@ -78,7 +78,6 @@ def passages_of(
 
 
 def _joined(units: Sequence[_Unit]) -> tuple[str, dict[int, int]]:
-    """Return the text of the units, and the position where each page begins."""
     text, begin_by_page = units[0].text, {units[0].page: 0}
     for unit in units[1:]:
         begin_by_page.setdefault(unit.page, len(text) + len(unit.separator))
@@ -133,7 +132,7 @@ def _tables(rows: Sequence[Sequence[str]], tokens_max: int) -> Iterator[str]:
 
 
 def _divided(text: str, tokens_max: int) -> Iterator[str]:
-    """Yield pieces of bounded length, divided between sentences or, in a long sentence, between words."""
+    """Divide between sentences, or in a long sentence between words."""
     piece: list[str] = []
     tokens = 0
     for sentence in _SENTENCE.split(text):
@@ -165,7 +164,6 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
 
 
 def _overlap(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
-    """Return as many of the last sentences as the limit allows, as one unit."""
     last, sentences = units[-1], list[str]()
     for sentence in reversed(_SENTENCE.split(last.text)):
         if count_tokens(" ".join([sentence, *sentences])) > tokens_max:

@@ -88,7 +88,7 @@ def parse_token_text(word: str) -> tuple[int, str] | None:
 
 
 def powers_up_to_highest(powers: Collection[Power]) -> str:
-    """Return the scopes up to the highest of `powers`, separated by spaces."""
+    """Return the highest scope and all below it, separated by spaces."""
     ascending = tuple(Power)
     highest = max(map(ascending.index, powers))
     return " ".join(ascending[: highest + 1])

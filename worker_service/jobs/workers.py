@@ -27,7 +27,7 @@ class HandlerFacts(Struct, frozen=True):
 
 
 def allows_type(types: Sequence[str], job_type: str) -> bool:
-    """Return whether WORKER_TYPES allows the type. `!type` excludes it; if some are named, only they are allowed."""
+    """`types` is WORKER_TYPES: `!type` excludes a type; if some are named, only they are allowed."""
     if f"!{job_type}" in types:
         return False
     named = [word for word in types if not word.startswith("!")]

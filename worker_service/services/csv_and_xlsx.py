@@ -29,7 +29,7 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
 
 
 def list_row(listed: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    """Return the cells of a document, or of a job that failed before it had one."""
+    # A job stands for a document that could not be added.
     if isinstance(listed, Job):
         job = listed
         return (
@@ -52,11 +52,10 @@ def write_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
 
 
 class Workbook:
-    """A workbook that buffers its rows on disk."""
-
     def __init__(self, file: IO[bytes]) -> None:
         import xlsxwriter  # imported only when a workbook is written
 
+        # `constant_memory` buffers the rows on disk.
         options = {"strings_to_formulas": False, "strings_to_urls": False, "constant_memory": True}
         self._book = xlsxwriter.Workbook(file, options)
         # Mark the cells as text, so that editing one does not turn it into a formula.

@@ -99,7 +99,7 @@ def _current_user() -> str:
 
 
 def cut_page(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the page, and the `before_id` of the next one if `rows` has more than `limit` rows."""
+    """Return the page and the `before_id` of the next one, if `rows` has more than `limit`."""
     return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
 
 

@@ -139,7 +139,6 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    """Return the installed values of each payload key."""
     installed: dict[str, dict[str, None]] = {}
     for choices_by_key in _choices(session):
         for key, choices in choices_by_key.items():
@@ -148,7 +147,7 @@ def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
 
 
 def _choices(session: Session) -> list[dict[str, Choices]]:
-    """Return the choices by payload key, of each handler of each worker."""
+    """Return the choices of each handler, by payload key."""
     import msgspec  # not needed by every command
 
     from worker_service.handlers.contract import Choices

@@ -46,7 +46,7 @@ _HOCR_BEGIN = """<!DOCTYPE html>
 """
 
 _BLOCK_MARGIN = 1
-"""In points. A word belongs to a block if its centre is at most so far outside."""
+"""Distance in points by which the centre of a word may be outside its block."""
 
 
 class _PageWord(NamedTuple):
@@ -58,7 +58,7 @@ class _PageWord(NamedTuple):
     y1: float
     text: str
     confidence: float
-    """Of OCR, per cent; 100 for text that the page has of its own."""
+    """Confidence of OCR in per cent; 100 for text that was not recognised."""
 
     @property
     def box(self) -> tuple[float, float, float, float]:
@@ -201,7 +201,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
 def _words_of_pages(
     session: Session, document: Document, pages: Sequence[StructuredPage]
 ) -> Iterator[tuple[StructuredPage, list[_PageWord]]]:
-    """Yield each page with its words: those that OCR stored, otherwise those that are found while drawing the page."""
+    """Yield pages with the words that OCR stored, or else with those found while drawing the page."""
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
             words = [

@@ -47,7 +47,7 @@ def _gone_error(path: str | Path, remake_command: str) -> FileGone:
 
 
 class IfExists(Enum):
-    """What happens to a file of the same name in the target directory; UPDATED: replaced if it differs."""
+    """Treatment of existing files. UPDATED replaces a file that differs."""
 
     KEPT = "kept"
     UPDATED = "updated"
@@ -88,7 +88,7 @@ def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
 
 
 def _require_in_workspace(session: Session, file: PublishedFile, remake_command: str) -> PublishedFile:
-    """Return the file with its full path. A row may name any path, so refuse one outside the workspace."""
+    """Return the file with its full path. Refuse a row that names a path outside the workspace."""
     found = with_full_path(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
@@ -156,7 +156,6 @@ def _file_pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _source_of(session: Session, document: Document, kind: str) -> tuple[_Source, str]:
-    """Return the source and the name of the copy."""
     if kind not in FORMATS:
         file = _file_of(session, document, kind)
         return session.settings.workspace / file.path, _export_name(document, kind, file)

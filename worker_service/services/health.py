@@ -49,7 +49,6 @@ class Health(Struct, frozen=True):
 
 
 def check_health(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Health:
-    """`oldest_wait_max` is the time that the oldest pending job may wait without a warning."""
     reasons = health_reasons(overview, oldest_wait_max=oldest_wait_max)
     return Health(
         max((reason.level for reason in reasons), default=Level.OK),

@@ -14,7 +14,7 @@ from worker_service.jobs.history import Notice
 from worker_service.settings.notifications import KINDS, OWNER, NotifyRule
 
 _NOTICES_LISTED_MAX = 20
-"""Of each kind."""
+"""Maximum number for each kind."""
 _NOTICE_CHARACTERS_MAX = 500
 """A message is a job, whose payload is limited."""
 
@@ -29,7 +29,7 @@ def messages(
     web_address: str | None = None,
     at: str = "",
 ) -> Iterator[Message]:
-    """Yield a message for each address. `names` has the name of the file or job by the id of its notice."""
+    """Yield a message for each address. `names` maps ids of notices to names of files or jobs."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
@@ -73,7 +73,6 @@ def _text_lines(notices: Sequence[Notice], names: Mapping[int, str], web_address
 
 
 def _path(notice: Notice) -> str:
-    """Return the path of the web page about the batch, document or job."""
     if notice.kind.startswith("batch.") and notice.batch_id is not None:
         return f"batches/{notice.batch_id}"
     if notice.document_id is not None:

@@ -47,7 +47,7 @@ class RuleState(Struct, frozen=True):
     when: Sequence[str]
     to: str
     waiting: int
-    """Number of notices that wait for the grouping time, or for quiet hours to end."""
+    """Notices that wait for the grouping time or the end of quiet hours."""
 
 
 class _RuleNotices(Struct, frozen=True):
@@ -108,7 +108,7 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
 
 
 def channel_warnings(session: Session, address: str) -> list[str]:
-    """Return a sentence for each thing that the channel of the address lacks, such as a setting."""
+    """Return what the channel lacks, such as a setting, in sentences."""
     session.settings.hand_to_handlers()
     channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
     lacking = [channel.missing() for channel in channels if hasattr(channel, "missing")]
@@ -116,7 +116,7 @@ def channel_warnings(session: Session, address: str) -> list[str]:
 
 
 def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
-    """Return whether any user may have messages sent to this address: to the owner's, or as `notify_allow` says."""
+    """Allow the owner's own address and those of `notify_allow`, so that users cannot send to any address."""
     # A * matches no character that ends the host of an address or begins a second address.
     patterns = [re.escape(text).replace(r"\*", r"[^/@?#\\%:,;\s]*") for text in session.settings.notify_allow]
     is_own = address in ("", session.settings.addresses.get(owner))
@@ -193,7 +193,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
 
 
 def _names_in(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    """Return the name of the document or job by the id of its notice."""
+    """Return names of documents or jobs by the ids of their notices."""
     document_ids = [one.document_id for one in notices if one.document_id is not None]
     job_ids = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
     document_names = {

@@ -64,7 +64,7 @@ class PlacedWord(Struct, frozen=True):
 class PageImage(Struct, frozen=True):
     path: Path
     words: Sequence[PlacedWord]
-    """In points; empty for a scan."""
+    """Words with boxes in points; empty for a scan."""
     size: tuple[float, float]
 
 
@@ -87,7 +87,7 @@ def page_image(
     *,
     wait_seconds: float = _RENDER_SECONDS_MAX,
 ) -> PageImage:
-    """Return an image of the page, `width` pixels wide, rounded up to one of `WIDTHS`."""
+    """`width` is rounded up to one of `WIDTHS`."""
     document = session.store.library.document(document_id)
     workspace = session.settings.workspace
     file = _file_to_render(workspace, document, session.store.library.files(document_id))
@@ -177,7 +177,7 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _require_password(workspace: Path, document: Document) -> None:
-    """Raise if the file needs a password that this process does not have: a credential is given to one service only."""
+    """Raise if this process lacks the password. A credential is given to one service only."""
     if passwords.is_stored(workspace, document):
         return
     name = _password_credential(document.settings)

@@ -25,7 +25,7 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 
 def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
-    """Yield the first part of each table with the rows of all its parts: a long worksheet has one on each page."""
+    """Yield the first part of each table and the rows of all parts: a long worksheet has a part on each page."""
     for _, same_table in groupby(parts, lambda part: (part.page, part.number) if part.sheet is None else part.sheet):
         parts_of_table = iter(same_table)
         first = next(parts_of_table)

@@ -51,10 +51,10 @@ HOW_TO_RUN_TICKS = (
 _INVALID_IN_NAME = re.compile(r"[^\w .-]+")
 
 _FOLDER_NAME_MAX = 80
-"""In characters. Leaves room for a number in the name of a schedule."""
+"""Characters of the name, with room for a number in a schedule's name."""
 
 WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
-"""How often a watched directory of this machine, or a folder at an address, is crawled."""
+"""Default times between crawls of a local directory and of a folder at an address."""
 
 
 class KnownSchedule(Struct, frozen=True):

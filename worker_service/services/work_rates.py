@@ -25,7 +25,7 @@ class WorkRate(Struct, frozen=True):
     waited_seconds_each: float
     longest_wait_seconds: float
     hourly: Sequence[int]
-    """By hour, oldest first; the last hour has not ended."""
+    """Jobs of each hour, oldest first; the last hour has not ended."""
 
 
 class Hour(Struct, frozen=True):
