@@ -114,7 +114,7 @@ def test_a_word_that_a_line_divides_is_whole_in_markdown() -> None:
     assert page_markdown(page) == "The responsibility of the Anglo-Saxon board\n"
 
 
-def test_what_looks_like_markdown_stays_text() -> None:
+def test_text_that_looks_like_markdown_is_escaped() -> None:
     [page] = structure_of(iter([PageResult(1, "d", "# not *one* <b> of_them\n\n1. neither", "ocr")]))
 
     assert page_markdown(page) == "\\# not \\*one\\* \\<b> of_them\n\n1\\. neither\n"
@@ -363,7 +363,7 @@ def test_a_footnote_without_a_sure_reference_stays_a_paragraph(tmp_path: Path, t
     assert page_markdown(page).endswith("\n\n1See the rules.\n")
 
 
-def test_footnotes_of_two_pages_have_labels_of_their_own(tmp_path: Path) -> None:
+def test_footnotes_of_two_pages_have_different_labels(tmp_path: Path) -> None:
     other = noted(tmp_path / "b.pdf", "We pay for fire^1 and", "for much more.", note="1Ask the board for it.")
     with pymupdf.open(noted(tmp_path / "a.pdf", "We pay for water^1 and")) as document, pymupdf.open(other) as more:
         document.insert_pdf(more)
@@ -402,7 +402,7 @@ def pictured(path: Path, alt: str = "", *boxes: tuple[float, float, float, float
 @pytest.mark.parametrize(
     ("alt", "shown"), [("", "<!-- image -->"), ("Water [red]", "![Water \\[red\\]]()")], ids=["plain", "stated"]
 )
-def test_a_picture_of_a_pdf_stands_in_its_place(tmp_path: Path, alt: str, shown: str) -> None:
+def test_a_picture_of_a_pdf_is_in_reading_order(tmp_path: Path, alt: str, shown: str) -> None:
     [page] = read(pictured(tmp_path / "a.pdf", alt))
 
     assert page_markdown(page).split("\n\n")[1] == shown

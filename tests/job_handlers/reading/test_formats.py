@@ -188,9 +188,7 @@ def test_a_web_page_is_read_as_a_person_sees_it(tmp_path: Path) -> None:
         ("<tr><td rowspan=0>a<td>b<tr><td>c<tr><td>d<tbody><tr><td>e<td>f", ["a\tb", "\tc", "\td", "e\tf"]),
     ],
 )
-def test_a_row_of_a_web_page_is_one_line_and_what_is_only_laid_out_as_one_is_not(
-    tmp_path: Path, body: str, lines: list[str]
-) -> None:
+def test_a_layout_table_of_a_web_page_is_not_read_as_rows(tmp_path: Path, body: str, lines: list[str]) -> None:
     (tmp_path / "a.html").write_text(f"<table>{body}</table>")
 
     assert list(open_document(tmp_path / "a.html", FileKind.HTML).pieces())[: len(lines)] == lines
@@ -228,7 +226,7 @@ def test_a_word_document_has_all_that_is_shown_and_nothing_that_was_deleted(tmp_
     ]
 
 
-def test_no_sentence_of_a_word_document_is_cut_or_glued_by_what_stands_in_it(tmp_path: Path) -> None:
+def test_notes_and_boxes_in_a_word_document_do_not_cut_sentences(tmp_path: Path) -> None:
     related = '<Relationship Id="h" Type="x/aFChunk" Target="afchunk.html"/><Relationship Id="c" Type="x/chart"'
     related += ' Target="charts/chart1.xml"/><Relationship Id="r" Type="x/aFChunk" Target="afchunk.rtf"/>'
     chart = (
@@ -345,7 +343,7 @@ def test_an_open_document_is_read_as_shown(tmp_path: Path, body: str, text: str,
     assert pages_of(packed(tmp_path / "a.odt", members)) == [text]
 
 
-def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path) -> None:
+def test_data_tables_are_distinguished_from_layout_tables(tmp_path: Path) -> None:
     row = "<tr><td>{}<td>{}"
     (tmp_path / "a.html").write_text(
         f"<p>before<table>{row.format('a', 1)}{row.format('b', '')}<tr><td>c<td>3</table><table>{row.format('d', 4)}"
@@ -361,7 +359,7 @@ def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path)
     assert second.rows == [["d", "4"], ["e", "5"]]
 
 
-def test_macros_and_what_a_document_carries_for_programs_are_no_text_of_it(tmp_path: Path) -> None:
+def test_macros_and_program_data_are_not_read_as_text(tmp_path: Path) -> None:
     carried = dict.fromkeys(("word/vbaProject.bin", "word/embeddings/oleObject1.bin"), b"Sub AutoOpen() Shell")
     custom = {"customXml/item1.xml": "<x>secret</x>", "docProps/core.xml": "<x>secret</x>"}
     path = word(tmp_path / "a.docm", paragraph("what is shown"), {**carried, **custom})
@@ -369,7 +367,7 @@ def test_macros_and_what_a_document_carries_for_programs_are_no_text_of_it(tmp_p
     assert pages_of(path) == ["what is shown"]
 
 
-def test_slides_are_pages_with_what_their_speaker_noted(tmp_path: Path) -> None:
+def test_slides_are_pages_with_their_speaker_notes(tmp_path: Path) -> None:
     def slide(text: str) -> str:
         return f"<p:sld xmlns:p='http://p' xmlns:a='http://a'><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:sld>"
 
@@ -420,7 +418,7 @@ def test_an_open_document_is_read(tmp_path: Path) -> None:
     assert pages_of(path) == ["Head\none  two three\tfour\na\t\tc", "<Pictures/p.png>\nsecond"]
 
 
-def test_an_open_presentation_is_read_slide_by_slide_with_what_its_speaker_noted(tmp_path: Path) -> None:
+def test_an_odp_presentation_is_read_slide_by_slide_with_speaker_notes(tmp_path: Path) -> None:
     content = (
         "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b' xmlns:draw='http://d' xmlns:p='http://p'>"
         "<draw:page><draw:frame><draw:text-box><t:p>first</t:p></draw:text-box></draw:frame>"
@@ -490,7 +488,7 @@ def test_half_a_character_costs_no_page(tmp_path: Path, charset: str) -> None:
     assert "a " in pages_of(tmp_path / "a.html")[0].encode().decode()
 
 
-def test_a_chapter_that_is_a_picture_or_shows_one_is_read_by_it_and_none_is_read_twice(tmp_path: Path) -> None:
+def test_chapters_and_their_pictures_are_read_once(tmp_path: Path) -> None:
     chapters = ("cover.xhtml", "scan.jpg", "plan.pdf", "sound.mp3", "cover.xhtml", "/OPS/last.xhtml")
     items = "".join(f'<item id="i{n}" href="{href}" fallback="f"/>' for n, href in enumerate(chapters[:3]))
     items += "".join(f'<item id="i{n}" href="{href}"/>' for n, href in enumerate(chapters) if n > 2)
@@ -517,7 +515,7 @@ def test_a_chapter_that_is_a_picture_or_shows_one_is_read_by_it_and_none_is_read
     assert book.notes == ["1 chapter of a kind that is not read in a book: OPS/sound.mp3"]
 
 
-def test_a_mail_tells_who_wrote_what_to_whom_and_what_is_attached(tmp_path: Path) -> None:
+def test_a_mail_has_its_headers_text_and_attachment_names(tmp_path: Path) -> None:
     plain = mail(tmp_path / "a.eml", attached={"report.pdf": b"%PDF-1.4"})
     html = mail(tmp_path / "b.eml", html="<p>Dear <b>Bob</b></p>")
 
@@ -550,7 +548,7 @@ def test_no_text_of_a_mail_is_lost_wherever_its_program_has_put_it(tmp_path: Pat
         assert pages_of(raw_mail(tmp_path / f"{name}.eml", "größer", kind)) == ["Subject: s\ngrößer"]
 
 
-def test_of_what_a_mail_tells_twice_what_has_tables_is_read_and_no_picture_is_lost(tmp_path: Path) -> None:
+def test_the_alternative_with_tables_is_read_and_no_picture_is_lost(tmp_path: Path) -> None:
     shown = part("image/png", "x", "Content-ID: <a@b>", "Content-Disposition: inline; filename=a.png")
     rows = "".join(
         f"<tr><td><p>{one}</p></td><td>{two}</td></tr>" for one, two in (("Region", "Sales"), ("East", "19"))
@@ -589,7 +587,7 @@ def test_why_a_mail_was_not_delivered_is_read(tmp_path: Path) -> None:
     assert "Attached" not in page
 
 
-def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
+def test_encrypted_mails_and_books_are_reported(tmp_path: Path) -> None:
     read = open_document(raw_mail(tmp_path / "a.eml", "MIA=", "application/pkcs7-mime; name=smime.p7m"), FileKind.MAIL)
     assert list(read.pieces()) == ["Subject: s", "", "Attached: smime.p7m"]
     assert read.notes == ["its text is encrypted, or within a signature: it is left out"]
@@ -796,7 +794,7 @@ def test_an_archive_becomes_its_documents_and_names_what_is_left_out(library: Li
     assert note == "1 file in it left out: setup.exe (it is a program, which cannot be read)"
 
 
-def test_a_name_in_utf_8_is_read_whether_its_program_said_so_or_not(tmp_path: Path) -> None:
+def test_a_file_name_in_utf_8_is_read_with_and_without_its_flag(tmp_path: Path) -> None:
     body = packed(tmp_path / "a.zip", {"Größe.txt": "x"}).read_bytes()
     (tmp_path / "b.zip").write_bytes(
         body.replace(b"PK\3\4\x14\0\0\x08", b"PK\3\4\x14\0\0\0").replace(
@@ -808,7 +806,7 @@ def test_a_name_in_utf_8_is_read_whether_its_program_said_so_or_not(tmp_path: Pa
     assert pages_of(tmp_path / "b.zip") == pages_of(tmp_path / "a.zip") == ["Größe.txt"]
 
 
-def test_what_lies_in_an_archive_about_itself_is_named(library: Library, tmp_path: Path) -> None:
+def test_files_of_an_archive_that_are_not_unpacked_are_named(library: Library, tmp_path: Path) -> None:
     packed(tmp_path / "a.zip", {"good.txt": "good", "bad.txt": "bad"})
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         wrong = archive.getinfo("bad.txt").CRC.to_bytes(4, "little")
@@ -821,7 +819,7 @@ def test_what_lies_in_an_archive_about_itself_is_named(library: Library, tmp_pat
     assert note == "1 file in it left out: bad.txt (it is broken (Bad CRC-32 for file 'bad.txt'))"
 
 
-def test_what_is_attached_to_a_mail_becomes_documents_a_mail_too(library: Library, tmp_path: Path) -> None:
+def test_attachments_and_attached_mails_become_documents(library: Library, tmp_path: Path) -> None:
     inner = EmailMessage()
     inner["Subject"] = "inner"
     inner.set_content("an inner word")
@@ -872,7 +870,7 @@ def test_an_archive_in_an_archive_in_an_archive_ends_somewhere(library: Library,
     assert run.ended.document.note == "what is in it is left out: it is packed 3 times already"
 
 
-def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) -> None:
+def test_equal_files_of_an_archive_are_stored_once(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.zip", {f"{number}.txt": "the same" for number in range(5)} | {"other.txt": "other"})
     read = attachments.unpacker(open_document(path, FileKind.ZIP), tmp_path)
 
@@ -922,7 +920,7 @@ def test_what_is_broken_or_wants_something_else_ends_with_its_code(
 
 
 @pytest.mark.parametrize("bomb", ["entities", "depth", "html", "mail"])
-def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: str) -> None:
+def test_a_bomb_only_fails_its_own_document(library: Library, tmp_path: Path, bomb: str) -> None:
     if bomb == "entities":
         laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
         body = f'<!DOCTYPE d [<!ENTITY l0 "ha">{laughs}]><container>&l9;</container>'
@@ -948,7 +946,7 @@ def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: 
 @pytest.mark.parametrize(
     "sign", ["<!--", "<a ", "<![CDATA[", "<template><style></style>", "<tr><td rowspan=9999 colspan=200>x"]
 )
-def test_what_a_web_page_never_ends_costs_seconds_and_no_word_before_it(tmp_path: Path, sign: str) -> None:
+def test_unterminated_html_takes_seconds_and_loses_no_word_before_it(tmp_path: Path, sign: str) -> None:
     (tmp_path / "a.html").write_text("<p>before</p>" + "<table>" + sign * (2_000 if "td" in sign else 50_000))
 
     began = time.process_time()
@@ -1002,7 +1000,7 @@ def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path:
 
 
 @pytest.mark.parametrize(("mode", "shade"), [("I;16", 128 * 256), ("L", 128), ("LA", 128), ("RGB", (128,) * 3)])
-def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: int | tuple[int, ...]) -> None:
+def test_a_gray_picture_has_the_same_pixels_in_every_colour_space(mode: str, shade: int | tuple[int, ...]) -> None:
     from PIL import Image
 
     from job_handlers.reading.preprocess import decode_picture
@@ -1023,6 +1021,6 @@ def test_a_table_of_more_cells_than_a_page_can_hold_is_none() -> None:
     assert len(tables_in([TableRow(["a", "b"], begins=True), *[narrow] * 700])[0].rows) == 701
 
 
-def test_what_no_limit_bears_is_refused_in_words() -> None:
+def test_text_beyond_the_limit_is_refused_with_a_remedy() -> None:
     with pytest.raises(UnreadableDocument, match="split it"):
         paginate("x" * 6000 for _ in range(17_000))

@@ -137,7 +137,7 @@ NO_PAGES = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Typ
         (b"just words\n", "KIND_UNSUPPORTED"),
     ],
 )
-def test_what_cannot_be_opened_fails_with_a_code_and_a_sentence(
+def test_an_unreadable_file_fails_with_a_code_and_a_sentence(
     library: Library, tmp_path: Path, content: bytes, code: str
 ) -> None:
     original = tmp_path / "report.pdf"
@@ -277,7 +277,7 @@ def test_small_faults_of_a_file_do_not_make_a_page_partial(library: Library, tmp
         assert library.text.split() == "Some words of a page".split()
 
 
-def test_a_damaged_picture_in_a_text_is_told(library: Library, tmp_path: Path) -> None:
+def test_a_damaged_picture_in_a_text_gets_a_note(library: Library, tmp_path: Path) -> None:
     packed = base64.b64encode(half_of(jpeg(picture("A picture", dpi=100)))).decode()
     (tmp_path / "a.html").write_text(f'<p>above</p><img src="data:image/jpeg;base64,{packed}"><p>below</p>')
 
@@ -318,7 +318,7 @@ def swapped(content: bytes, chance: random.Random) -> bytes:
     return content[:first] + content[second : second + length] + content[middle:]
 
 
-def test_whatever_is_done_to_a_file_it_ends_with_its_text_or_with_a_code(library: Library, tmp_path: Path) -> None:
+def test_a_changed_file_ends_with_its_text_or_a_code(library: Library, tmp_path: Path) -> None:
     chance = random.Random(20261118)
     whole = seeds(tmp_path)
     ways: tuple[Callable[[bytes, random.Random], bytes], ...] = (truncated, flipped, swapped)

@@ -40,7 +40,7 @@ def nothing(page: Any) -> None:
 
 
 @pytest.mark.parametrize("draw", [plain, ligatures, beyond_the_edge, turned, nothing])
-def test_the_quick_way_tells_the_text_that_stands_on_the_page(
+def test_reading_by_mupdf_gives_the_text_of_pymupdf(
     draw: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pymupdf.open() as document:

@@ -236,11 +236,11 @@ def is_as_seen(path: Path, password: str = "") -> bool:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_scan_is_taken_as_it_is(name: str, tmp_path: Path) -> None:
+def test_a_scan_is_decoded_without_drawing(name: str, tmp_path: Path) -> None:
     assert is_as_seen(written(TAKEN[name](), tmp_path / "page.pdf"))
 
 
-def test_an_encrypted_scan_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_encrypted_scan_is_decoded_without_drawing(tmp_path: Path) -> None:
     locked = {"encryption": pymupdf.PDF_ENCRYPT_AES_256, "user_pw": "u", "owner_pw": "o"}
 
     assert is_as_seen(written(gray(), tmp_path / "page.pdf", **locked), "u")

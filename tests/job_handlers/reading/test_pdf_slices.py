@@ -81,7 +81,7 @@ def test_the_same_pages_make_the_same_slice(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_a_file_that_anybody_may_open_is_cut_although_it_is_encrypted(tmp_path: Path) -> None:
+def test_an_encrypted_file_without_a_password_is_sliced(tmp_path: Path) -> None:
     whole = written(among_others(gray()), tmp_path / "whole.pdf", **LOCKED)
 
     alone = cut(whole)
@@ -103,6 +103,6 @@ def test_what_cannot_be_told_from_its_page_alone_is_not_cut(tmp_path: Path) -> N
     assert cut(garbage(tmp_path / "noise.bin")) is None
 
 
-def test_what_nobody_may_open_is_not_cut(tmp_path: Path) -> None:
+def test_a_file_with_a_password_is_not_sliced(tmp_path: Path) -> None:
     with pytest.raises(pdf.PdfLocked):
         cut(written(among_others(gray()), tmp_path / "locked.pdf", user_pw="u", **LOCKED))

@@ -77,7 +77,7 @@ def test_a_row_is_a_line_of_the_text_its_cells_parted_by_tabs(tmp_path: Path) ->
     assert found.text[table.begin : table.end] == rows
 
 
-def test_the_cells_of_a_table_are_where_they_stand(tmp_path: Path) -> None:
+def test_table_cells_have_their_positions_on_the_page(tmp_path: Path) -> None:
     [table] = drawn(tmp_path / "a.pdf", *accounts()).tables
 
     cell = table.rows[1][2]
@@ -87,7 +87,7 @@ def test_the_cells_of_a_table_are_where_they_stand(tmp_path: Path) -> None:
     assert table.box[0] == pytest.approx(72, abs=1)
 
 
-def test_a_table_on_a_turned_page_is_found_as_it_is_shown(tmp_path: Path) -> None:
+def test_a_table_on_a_turned_page_has_shown_coordinates(tmp_path: Path) -> None:
     with pymupdf.open() as document:
         page = document.new_page(width=842, height=595)
         page.set_rotation(90)
@@ -126,7 +126,7 @@ def test_a_label_over_two_lines_is_one_cell_below_the_names_of_the_columns(tmp_p
     ]  # fmt: skip
 
 
-def test_labels_and_what_they_say_stay_beside_each_other() -> None:
+def test_labels_and_their_values_stay_on_one_line() -> None:
     rows = [("Invoice number:", "2024-117"), ("Date:", "3 May 2024"), ("Customer:", "Harbour Works Ltd")]
     prose = [
         ("we have looked at", "which is more than"),
@@ -165,7 +165,7 @@ def test_columns_that_were_written_line_by_line_are_read_one_after_the_other(tmp
     assert drawn(tmp_path / "a.pdf", *across).text.splitlines() == [*left, *right]
 
 
-def test_an_order_in_which_nothing_is_odd_stays_as_it_is() -> None:
+def test_a_plausible_given_order_is_kept() -> None:
     columns = [(60.0, 100.0, 280.0, 300.0), (60.0, 310.0, 280.0, 500.0), (310.0, 100.0, 530.0, 500.0)]
 
     assert block_order(columns) == [0, 1, 2]
@@ -228,7 +228,7 @@ def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) ->
     assert f1(*cell_counts(found, page.tables)) > 0.99
 
 
-def test_blocks_are_told_as_they_are_read(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
+def test_most_blocks_of_the_corpus_are_in_reading_order(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
     pages, path = kept_back
 
     with pdf.PagedFile(path) as book:
@@ -246,7 +246,7 @@ def read(y: float, *words: tuple[float, str], letter: float = 10, height: float 
     return [Word(x, y, x + letter * len(text), y + height, 95, text) for x, text in words]
 
 
-def test_what_was_read_of_the_rules_between_columns_is_not_told() -> None:
+def test_ruling_lines_read_as_characters_are_dropped() -> None:
     walls = [RulingLine(x, 0, x, 140) for x in (0, 200, 300, 400)]
     lines = [
         read(10, (10, "Item"), (240, "2023}"), (302, "[2024")),

@@ -49,7 +49,7 @@ def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: Pa
         "“Quoted” — and dashed – text with bullets • such as this one, in plain English of the usual kind. " * 5,
     ],
 )
-def test_good_text_of_any_script_is_left_as_it_is(text: str) -> None:
+def test_good_text_of_any_script_needs_no_ocr(text: str) -> None:
     assert classify_page(text, PageInk()) is Verdict.LAYER
 
 
@@ -79,7 +79,7 @@ def test_the_fuller_of_two_texts_of_a_page_is_kept(own: str, recognised: str, is
     assert is_fuller(own, recognised) is is_taken
 
 
-def test_text_that_nobody_sees_or_that_has_no_meaning_is_not_compared() -> None:
+def test_invisible_text_and_garbage_are_not_compared() -> None:
     assert is_worth_comparing("Labels of a chart", PageInk(covered=0.7))
     assert not is_worth_comparing("Text of another engine", PageInk(covered=1.0, invisible=0.9))
     assert not is_worth_comparing("\x03\x04\x05\x06 abc", PageInk())
