@@ -181,7 +181,7 @@ class _Publisher:
         assert all(file.is_relative_to(STAGING) for file in ended.files)
         self._published.add((ended.job_id, ended.fence))
 
-    def published(self, ended: Ended) -> list[NewFile]:
+    def new_files(self, ended: Ended) -> list[NewFile]:
         return []
 
     def retract(self, ended: Ended) -> None:

@@ -128,7 +128,7 @@ MUTANTS = (
          " AND q.status = 'running'", "q.generation\n WHERE q.id = :job_id"),)),
     Mutant("claim that selects, then updates", "P1", "simulation", (
         ("-- name: worker_is_known",
-         "-- name: take\nUPDATE worker_job_queue SET {taken} WHERE id = :job_id RETURNING {job_columns};\n\n"
+         "-- name: take\nUPDATE worker_job_queue SET {as_running} WHERE id = :job_id RETURNING {job_columns};\n\n"
          "-- name: worker_is_known"),
         ("        try:\n            with self._db.transaction():\n                values = claim_values(",
          "        values = claim_values(self._db, worker_id, job_class)\n"
