@@ -71,7 +71,7 @@ def test_a_client_that_hangs_up_before_the_answer_changes_nothing(settings: Sett
     assert session.reading.get(1).status == "pending"
 
 
-def test_the_unix_socket_lets_in_the_servers_own_user_without_a_token(settings: Settings, tmp_path: Path) -> None:
+def test_the_unix_socket_needs_no_token_from_the_servers_own_user(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     with served(settings, path), by_unix_socket(path) as local:
         assert local.post("/api/jobs", json=JOB).status_code == 201
@@ -81,7 +81,7 @@ def test_the_unix_socket_lets_in_the_servers_own_user_without_a_token(settings: 
 
 
 @as_another_user
-def test_the_unix_socket_lets_no_other_user_in_whatever_its_mode(settings: Settings) -> None:
+def test_the_unix_socket_refuses_other_users_whatever_its_mode(settings: Settings) -> None:
     # Outside the directories of tests, which are their user's own.
     with tempfile.TemporaryDirectory() as above:
         Path(above).chmod(0o755)
@@ -103,7 +103,7 @@ def test_the_unix_socket_lets_no_proxy_and_no_browser_in(settings: Settings, tmp
         assert local.get("/api/jobs", headers={header: "http://localhost"}).status_code == 401
 
 
-def test_behind_a_proxy_the_unix_socket_lets_nobody_in_without_a_token(settings: Settings, tmp_path: Path) -> None:
+def test_behind_a_proxy_the_unix_socket_needs_a_token(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     with served(with_url(settings, "https://docs.example.org"), path), by_unix_socket(path) as local:
         assert local.get("/api/jobs").status_code == 401
@@ -114,7 +114,7 @@ def test_behind_a_proxy_the_unix_socket_lets_nobody_in_without_a_token(settings:
 # ── By a token ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_token_comes_in_until_it_is_removed(site: httpx.Client, session: Session) -> None:
+def test_a_token_is_valid_until_it_is_removed(site: httpx.Client, session: Session) -> None:
     made = tokens.create_token(session, "grafana")
     assert site.get("/api/jobs", headers=bearing(made.word)).status_code == 200
 
@@ -125,7 +125,7 @@ def test_a_token_comes_in_until_it_is_removed(site: httpx.Client, session: Sessi
     assert made.word not in answer.text
 
 
-def test_a_token_comes_in_until_its_time_is_over(settings: Settings, session: Session) -> None:
+def test_a_token_is_valid_until_it_expires(settings: Settings, session: Session) -> None:
     made = tokens.create_token(session, "grafana", until="1d")
     with served(settings) as address:
         assert httpx.get(f"{address}/api/jobs", headers=bearing(made.word)).status_code == 200
@@ -192,13 +192,13 @@ def test_the_database_has_no_secret(settings: Settings, session: Session) -> Non
 # ── What they may ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_power_brings_those_below_it(session: Session) -> None:
+def test_a_power_includes_the_lower_powers(session: Session) -> None:
     for highest, powers in zip(Power, (["read"], ["read", "operate"], ["read", "operate", "admin"]), strict=True):
         tokens.create_token(session, highest, [highest])
         assert tokens.list_tokens(session)[-1].scopes.split() == powers
 
 
-def test_one_owner_selects_what_is_theirs_and_nothing_of_whatever_else_is_asked_for() -> None:
+def test_a_selector_is_limited_to_the_visitors_owner() -> None:
     alice = Visitor("alice", frozenset(Power), "alice")
 
     assert alice.limit_selector(Selector()) == Selector(owners=("alice",))
@@ -213,9 +213,7 @@ def test_one_owner_selects_what_is_theirs_and_nothing_of_whatever_else_is_asked_
 # ── Who tries again and again ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_guesses_is_not_answered_for_a_while_and_keeps_nobody_out_who_knows(
-    site: httpx.Client, session: Session
-) -> None:
+def test_guessing_tokens_is_slowed_down_and_valid_tokens_still_work(site: httpx.Client, session: Session) -> None:
     good = tokens.create_token(session, "grafana").word
     guesses = [site.get("/api/jobs", headers=bearing(f"pm_1_{'A' * 43}")) for _ in range(access.FAILURES_MAX + 2)]
 

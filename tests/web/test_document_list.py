@@ -51,7 +51,7 @@ ASKED = {
 }
 
 
-def test_what_the_address_asks_for_is_shown(site: httpx.Client, three: Shelf) -> None:
+def test_the_list_shows_the_documents_that_its_url_selects(site: httpx.Client, three: Shelf) -> None:
     for query, found in ASKED.items():
         for view in ("grid", "table"):
             assert titles(site.get(f"/documents?view={view}&{query}", headers=PAGE).text) == found, query
@@ -68,7 +68,7 @@ def test_filters_are_links_that_keep_the_others(site: httpx.Client, three: Shelf
     assert site.get("/documents?sort=size", headers=PAGE).status_code == 400
 
 
-def test_the_list_is_a_csv_and_a_workbook_of_what_the_filters_choose(site: httpx.Client, three: Shelf) -> None:
+def test_the_filtered_list_is_sent_as_csv_and_workbook(site: httpx.Client, three: Shelf) -> None:
     lines = site.get("/documents.csv?tag=paid").text.splitlines()
     book = site.get("/documents.xlsx?tag=paid").content
 
@@ -113,7 +113,9 @@ def test_all_that_the_filters_choose_are_read_again_or_removed(
     assert "No document was selected" in site.get("/documents/change?verb=remove", follow_redirects=True).text
 
 
-def test_the_files_of_several_are_one_archive_that_says_what_is_missing(site: httpx.Client, three: Shelf) -> None:
+def test_the_files_of_several_documents_are_one_zip_with_a_note_of_missing_ones(
+    site: httpx.Client, three: Shelf
+) -> None:
     three.read("sub/a.pdf", "again", roles=("original",))
     three.read("..\\..\\d\n.pdf", "again")
 
@@ -130,7 +132,9 @@ def test_the_files_of_several_are_one_archive_that_says_what_is_missing(site: ht
     assert one.headers["content-disposition"] == 'attachment; filename="documents.zip"'
 
 
-def test_one_owner_sees_and_changes_only_what_is_theirs(site: httpx.Client, three: Shelf, session: Session) -> None:
+def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
+    site: httpx.Client, three: Shelf, session: Session
+) -> None:
     site.headers.update(bearer(session.settings, "bob", owner="bob"))
 
     page = site.get("/documents", headers=PAGE).text
@@ -145,7 +149,9 @@ def test_one_owner_sees_and_changes_only_what_is_theirs(site: httpx.Client, thre
     assert tags_of(three, 1) == ["invoice", "paid"]
 
 
-def test_who_may_only_read_downloads_and_changes_nothing(site: httpx.Client, three: Shelf, session: Session) -> None:
+def test_a_visitor_who_may_only_read_can_download_but_change_nothing(
+    site: httpx.Client, three: Shelf, session: Session
+) -> None:
     word = tokens.create_token(session, "reader", [Power.READ]).word
     site.headers["Authorization"] = f"Bearer {word}"
 

@@ -101,7 +101,7 @@ def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, s
     assert told["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
 
 
-def test_a_waiting_document_shows_what_is_ahead_of_it_and_a_read_one_its_time(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_waiting_document_shows_its_gate_and_a_read_one_its_duration(site: httpx.Client, shelf: Shelf) -> None:
     read = shelf.read("first.pdf", "words")
     for name in ("second.pdf", "third.pdf"):
         shelf.ask(name)
@@ -130,7 +130,7 @@ def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, sh
     assert site.get("/search", params={"q": query}, headers=PAGE).status_code == 200
 
 
-def test_the_list_goes_on_where_a_page_of_it_ends(site: httpx.Client, shelf: Shelf) -> None:
+def test_the_next_page_of_the_list_begins_after_the_last_document(site: httpx.Client, shelf: Shelf) -> None:
     for number in range(53):
         shelf.read(f"report-{number}.pdf", f"words {number}")
 
@@ -155,7 +155,7 @@ def test_matches_and_doubtful_words_are_marked_on_the_image_and_in_the_text(site
     assert "80 % confidence" in page
 
 
-def test_text_flows_and_its_divided_words_are_whole_and_marked(site: httpx.Client, shelf: Shelf) -> None:
+def test_text_is_reflowed_and_divided_words_are_joined_and_marked(site: httpx.Client, shelf: Shelf) -> None:
     text = "A cli-\nmate policy of the\nAnglo-\nSaxon board.\n\nAnd climate again.\n"
     document_id = shelf.read("report.pdf", text)
 
@@ -217,7 +217,7 @@ def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, sh
     assert site.get(f"/api/documents/{document_id}/pages/7/image").status_code == 404
 
 
-def test_pages_are_turned_and_those_with_a_hit_are_told(site: httpx.Client, shelf: Shelf) -> None:
+def test_pages_can_be_turned_and_pages_with_matches_are_marked(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("report.pdf", "one", "the climate", "three", "a climate")
 
     page = site.get(f"/documents/{document_id}?page=3&q=climate", headers=PAGE).text
@@ -232,7 +232,7 @@ def test_pages_are_turned_and_those_with_a_hit_are_told(site: httpx.Client, shel
     assert site.get(f"/documents/{document_id}?page=-1", headers=PAGE).status_code == 400
 
 
-def test_nothing_that_stands_in_a_file_or_its_name_acts(site: httpx.Client, shelf: Shelf) -> None:
+def test_text_and_names_of_files_are_shown_as_text(site: httpx.Client, shelf: Shelf) -> None:
     evil = '<script>alert(1)</script> \x1b[31m \u202eevil " onload=x climate'
     document_id = shelf.read(evil, evil)
 
@@ -244,7 +244,7 @@ def test_nothing_that_stands_in_a_file_or_its_name_acts(site: httpx.Client, shel
         assert "<script>alert(1)" in unescape(page)
 
 
-def test_a_spreadsheet_is_shown_in_rows_with_its_hits(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_spreadsheet_is_shown_in_rows_with_its_matches(site: httpx.Client, shelf: Shelf) -> None:
     job = shelf.wish("sheet.csv")
     layout = json.dumps({"sheet": "Data", "first": 11, "values": [["year", "scope 1"], [2012, None, True]]})
     page = PageResult(1, "sheet", "year\tscope 1\n2012\t\tTRUE", "rows", None, layout)
@@ -258,7 +258,7 @@ def test_a_spreadsheet_is_shown_in_rows_with_its_hits(site: httpx.Client, shelf:
     assert "<img" not in shown
 
 
-def test_its_files_are_downloaded_and_never_shown_as_pages_of_ours(site: httpx.Client, shelf: Shelf) -> None:
+def test_files_of_a_document_are_downloads_and_never_pages_of_this_site(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("page.html", "words", roles=("original", "text"))
     shown = site.get(f"/documents/{document_id}", headers=PAGE).text
     links = re.findall(rf'href="(/documents/{document_id}/files/\d+)"', shown)
@@ -302,9 +302,7 @@ def test_reading_again_says_when_nothing_would_be_recognised(site: httpx.Client,
     assert "All text of this document comes from the file itself" in asked
 
 
-def test_a_document_is_removed_once_somebody_has_said_so_twice(
-    site: httpx.Client, shelf: Shelf, session: Session
-) -> None:
+def test_removing_a_document_needs_a_confirmation(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     document_id = shelf.read("report.pdf", "words", roles=("original",))
 
     asked = site.get(f"/documents/{document_id}/remove", headers=PAGE)
@@ -316,7 +314,7 @@ def test_a_document_is_removed_once_somebody_has_said_so_twice(
     assert site.get(f"/documents/{document_id}", headers=PAGE).status_code == 404
 
 
-def test_what_failed_says_why_and_shows_what_was_read_before(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_failed_document_says_why_and_shows_its_previous_text(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("report.pdf", "the words of before")
     job = shelf.wish("report.pdf", content="c2")
     shelf.store.leases.fail(job.lease, Failure("UNREADABLE", "it is broken"), retry_at=None)
@@ -353,9 +351,7 @@ def test_the_documents_of_a_batch_alone_are_listed_and_searched(
 # ── Files that are sent ──
 
 
-def test_what_is_sent_by_a_plain_form_is_watched_on_the_page_that_follows(
-    site: httpx.Client, shelf: Shelf, session: Session
-) -> None:
+def test_an_upload_by_a_plain_form_leads_to_its_progress(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     sent = site.post("/upload", files={"file": ("a report.pdf", b"%PDF-1.7")}, data={"owner": "alice", "lang": "deu"})
     [job_id] = re.fullmatch(r"/upload\?job=(\d+)", sent.headers["location"]).groups()  # type: ignore[union-attr]
     page = site.get(sent.headers["location"], headers=PAGE).text
@@ -381,7 +377,7 @@ def test_what_is_sent_by_a_plain_form_is_watched_on_the_page_that_follows(
     assert "http-equiv" not in over
 
 
-def test_nobody_watches_what_somebody_else_has_sent(site: httpx.Client, shelf: Shelf, session: Session) -> None:
+def test_uploads_of_another_owner_are_not_shown(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     sent = site.post("/upload", files={"file": ("bobs.pdf", b"%PDF-1.7")}, data={"owner": "bob"})
     alice = tokens.create_token(session, "alice", owner="alice").word
 
@@ -391,7 +387,7 @@ def test_nobody_watches_what_somebody_else_has_sent(site: httpx.Client, shelf: S
     assert "bobs.pdf" not in answer.text
 
 
-def test_a_page_that_takes_for_ever_to_draw_keeps_nobody_else_waiting(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_page_that_takes_long_to_draw_does_not_block_other_requests(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("bomb.pdf", "one", "two", roles=("original",))
     [file] = shelf.store.library.files(document_id)
     bomb(shelf.workspace / file.path)

@@ -8,11 +8,11 @@ from tests.web.conftest import served
 from worker_service.settings.config import Settings
 
 
-def test_it_says_that_it_lives_and_that_it_can_answer(site: httpx.Client) -> None:
+def test_health_and_readiness_are_reported(site: httpx.Client) -> None:
     assert (site.get("/healthz").status_code, site.get("/readyz").status_code) == (200, 200)
 
 
-def test_without_its_database_it_lives_and_is_not_ready_and_says_what_to_do(settings: Settings) -> None:
+def test_without_a_database_the_server_is_healthy_but_not_ready(settings: Settings) -> None:
     with served(settings) as address:
         settings.database.rename(settings.database.with_name("elsewhere.db"))
 
@@ -23,7 +23,7 @@ def test_without_its_database_it_lives_and_is_not_ready_and_says_what_to_do(sett
         assert "pagemill init" in answer.json()["remedy"]
 
 
-def test_what_is_not_there_is_refused_in_words(site: httpx.Client) -> None:
+def test_an_unknown_path_is_refused_in_words(site: httpx.Client) -> None:
     answer = site.get("/api/nothing")
 
     assert answer.status_code == 404

@@ -45,7 +45,9 @@ def csrf_of(browser: httpx.Client, path: str = "/session/me") -> str:
 # ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_is_nobody_is_shown_the_way_in_and_then_what_they_wanted(browser: httpx.Client, session: Session) -> None:
+def test_a_signed_out_browser_gets_the_sign_in_page_and_then_its_target(
+    browser: httpx.Client, session: Session
+) -> None:
     turned_away = browser.get("/jobs?status=failed")
     assert (turned_away.status_code, turned_away.headers["location"]) == (303, "/session?next=/jobs%3Fstatus%3Dfailed")
 
@@ -58,7 +60,7 @@ def test_who_is_nobody_is_shown_the_way_in_and_then_what_they_wanted(browser: ht
     assert browser.get("/api/jobs").status_code == 200
 
 
-def test_a_link_lets_one_browser_in_once(browser: httpx.Client, session: Session) -> None:
+def test_a_link_signs_one_browser_in_once(browser: httpx.Client, session: Session) -> None:
     link = link_of(session)
 
     assert follow(browser, link).status_code == 303
@@ -77,7 +79,7 @@ def test_a_link_that_was_pasted_into_the_field_lets_in_as_well(browser: httpx.Cl
     assert browser.get("/api/jobs").status_code == 200
 
 
-def test_who_only_opens_a_link_uses_nothing_up(browser: httpx.Client, session: Session) -> None:
+def test_opening_a_link_does_not_use_it_up(browser: httpx.Client, session: Session) -> None:
     link = link_of(session)
 
     assert browser.head(link).status_code == 200
@@ -107,13 +109,13 @@ def test_behind_https_a_cookie_never_travels_without(settings: Settings, session
     "wanted",
     ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "/session/end", "/a\nb"],
 )
-def test_who_comes_in_is_never_sent_to_somebody_else(browser: httpx.Client, session: Session, wanted: str) -> None:
+def test_sign_in_never_redirects_to_another_site(browser: httpx.Client, session: Session, wanted: str) -> None:
     token = tokens.create_token(session, "ann").word
 
     assert browser.post("/session", data={"token": token, "next": wanted}).headers["location"] == "/"
 
 
-def test_what_stands_in_the_address_is_shown_inert(browser: httpx.Client) -> None:
+def test_text_in_the_url_is_shown_as_text(browser: httpx.Client) -> None:
     answer = browser.get("/session", params={"next": '/"><script>alert(1)</script>'})
 
     assert "<script>alert" not in answer.text
@@ -136,9 +138,7 @@ def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.C
 
 
 @pytest.mark.parametrize("path", ["/upload", "/api/uploads"])
-def test_a_file_comes_in_from_our_forms_alone_whatever_it_calls_itself(
-    browser: httpx.Client, session: Session, path: str
-) -> None:
+def test_an_upload_needs_the_csrf_token_whatever_its_type(browser: httpx.Client, session: Session, path: str) -> None:
     follow(browser, link_of(session))
     file = ("a.pdf", b"%PDF-1.4")
 
@@ -149,7 +149,7 @@ def test_a_file_comes_in_from_our_forms_alone_whatever_it_calls_itself(
     assert browser.post(path, files={"file": file}, headers=carried).status_code not in (400, 403)
 
 
-def test_what_a_form_carries_is_good_in_one_browser_only(browser: httpx.Client, session: Session) -> None:
+def test_a_csrf_token_is_valid_in_one_browser_only(browser: httpx.Client, session: Session) -> None:
     follow(browser, link_of(session, "bob"))
     his = csrf_of(browser)
     browser.cookies.clear()
@@ -160,7 +160,7 @@ def test_what_a_form_carries_is_good_in_one_browser_only(browser: httpx.Client, 
     assert answer.json()["code"] == "form_outdated"
 
 
-def test_somebody_elses_page_changes_nothing_though_the_browser_is_in(browser: httpx.Client, session: Session) -> None:
+def test_a_page_of_another_site_changes_nothing_in_a_signed_in_browser(browser: httpx.Client, session: Session) -> None:
     follow(browser, link_of(session))
     headers = {"X-CSRF-Token": csrf_of(browser), "Origin": "https://evil.example", "Accept": "*/*"}
 
@@ -179,7 +179,7 @@ def test_a_cookie_that_was_changed_is_nobodys(browser: httpx.Client, session: Se
     assert browser.get("/api/jobs", headers={"Cookie": f"{name}={word}.{mark}"}).status_code == 200
 
 
-def test_one_owners_browser_is_that_owners(browser: httpx.Client, session: Session) -> None:
+def test_a_session_has_the_owner_of_its_link(browser: httpx.Client, session: Session) -> None:
     enqueue(session, {"job_type": "ocr_pages", "owner": "alice"}, lambda _: b"")
     enqueue(session, {"job_type": "ocr_pages", "owner": "bob"}, lambda _: b"")
     follow(browser, link_of(session, "bob", owner="bob"))
@@ -190,7 +190,7 @@ def test_one_owners_browser_is_that_owners(browser: httpx.Client, session: Sessi
 # ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_goes_out_is_out_with_every_copy_of_the_cookie(browser: httpx.Client, session: Session) -> None:
+def test_signing_out_invalidates_every_copy_of_the_cookie(browser: httpx.Client, session: Session) -> None:
     follow(browser, link_of(session))
     [(name, value)] = browser.cookies.items()
 
@@ -200,7 +200,7 @@ def test_who_goes_out_is_out_with_every_copy_of_the_cookie(browser: httpx.Client
     assert browser.get("/api/jobs", headers={"Cookie": f"{name}={value}"}).status_code == 401
 
 
-def test_a_token_that_is_removed_takes_its_browsers_along(browser: httpx.Client, session: Session) -> None:
+def test_removing_a_token_ends_its_browser_sessions(browser: httpx.Client, session: Session) -> None:
     browser.post("/session", data={"token": tokens.create_token(session, "ann").word})
     assert browser.get("/api/jobs").status_code == 200
 

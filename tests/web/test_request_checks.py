@@ -42,7 +42,7 @@ def test_a_name_that_the_settings_give_is_ours(settings: Settings) -> None:
 def test_a_request_with_two_hosts_or_none_gets_nothing(settings: Settings) -> None:
     with served(settings) as address:
         for hosts in (b"Host: localhost\r\nHost: evil.example\r\n", b""):
-            answer = said(address, b"GET /nothing HTTP/1.1\r\n" + hosts + b"\r\n")
+            answer = exchange(address, b"GET /nothing HTTP/1.1\r\n" + hosts + b"\r\n")
 
             assert answer.startswith(b"HTTP/1.1 400 ")
 
@@ -56,7 +56,7 @@ def test_a_request_with_two_hosts_or_none_gets_nothing(settings: Settings) -> No
      {"Origin": "http://localhost:1"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
     ids=lambda headers: next(iter(headers.values())),
 )  # fmt: skip
-def test_what_a_page_of_somebody_else_asks_for_is_refused(site: httpx.Client, headers: dict[str, str]) -> None:
+def test_a_request_from_a_page_of_another_site_is_refused(site: httpx.Client, headers: dict[str, str]) -> None:
     answer = site.post("/nothing", headers=headers)
 
     assert answer.status_code == 403
@@ -117,9 +117,9 @@ def test_any_other_origin_may_not_call_the_api_with_a_token(settings: Settings) 
 # ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_body_that_says_that_it_has_ten_gigabytes_is_refused_before_it_comes(settings: Settings) -> None:
+def test_a_body_announced_as_too_large_is_refused_before_it_is_sent(settings: Settings) -> None:
     with served(settings) as address:
-        answer = said(
+        answer = exchange(
             address,
             b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
             b"Authorization: " + bearer(settings)["Authorization"].encode() + b"\r\n"
@@ -131,7 +131,7 @@ def test_a_body_that_says_that_it_has_ten_gigabytes_is_refused_before_it_comes(s
         assert httpx.get(f"{address}/healthz").status_code == 200
 
 
-def test_a_body_that_does_not_say_how_long_it_is_is_refused_when_it_is_too_long_and_its_sender_hears_it(
+def test_a_body_of_unknown_length_is_refused_once_it_is_too_large(
     site: httpx.Client,
 ) -> None:
     def endless() -> Iterator[bytes]:
@@ -161,7 +161,7 @@ def test_a_sign_in_takes_4_kib(settings: Settings, size: int, status: int) -> No
         assert httpx.post(f"{address}/session", content=body, headers=headers).status_code == status
 
 
-def test_a_request_whose_length_is_said_in_two_ways_is_refused_and_nothing_after_it_is_read(settings: Settings) -> None:
+def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(settings: Settings) -> None:
     with served(settings) as address:
         smuggled = b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with connected(address) as line:
@@ -182,7 +182,7 @@ def test_a_request_whose_length_is_said_in_two_ways_is_refused_and_nothing_after
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nothing", "/static/pagemill.css", "/static/nothing"])
-def test_no_answer_lets_a_browser_run_what_is_no_file_of_ours(site: httpx.Client, path: str) -> None:
+def test_no_response_lets_a_browser_run_foreign_scripts(site: httpx.Client, path: str) -> None:
     headers = site.get(path).headers
 
     assert headers["content-security-policy"].startswith("default-src 'self'; ")
@@ -202,7 +202,7 @@ def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
     with served(settings) as address:
         token = f"Authorization: {bearer(settings)['Authorization']}"
         request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}\r\nConnection: close\r\n\r\n"
-        answer = said(address, request.encode())
+        answer = exchange(address, request.encode())
 
         assert answer.split(b" ", 2)[1] in (b"404", b"400"), answer[:100]
         assert b"evil.example\r\n" not in answer
@@ -211,7 +211,7 @@ def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
 # ── By hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def said(address: str, request: bytes) -> bytes:
+def exchange(address: str, request: bytes) -> bytes:
     with connected(address) as line:
         line.sendall(request)
         heard = b""

@@ -64,7 +64,7 @@ def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[
 # ── Where it listens ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_prints_its_address_when_it_can_be_asked_and_a_signal_ends_it_in_good_order(settings: Settings) -> None:
+def test_serve_prints_its_address_when_ready_and_stops_at_a_signal(settings: Settings) -> None:
     with serving(settings, "--listen", f"127.0.0.1:{free_port()}") as (running, address):
         with connected(address) as line:
             line.sendall(b"POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nt")
@@ -79,7 +79,7 @@ def test_it_prints_its_address_when_it_can_be_asked_and_a_signal_ends_it_in_good
         assert [json.loads(line)["event"] for line in log.splitlines()] == ["web.started", "web.stopped"]
 
 
-def test_a_link_leads_to_where_it_listens_now(settings: Settings) -> None:
+def test_a_link_leads_to_the_address_of_the_running_server(settings: Settings) -> None:
     listen = f"127.0.0.1:{free_port()}"
 
     def link() -> tuple[str, str]:
@@ -94,7 +94,7 @@ def test_a_link_leads_to_where_it_listens_now(settings: Settings) -> None:
     assert link() == ("http://127.0.0.1:8470", "the server is not running: pagemill serve\n")
 
 
-def test_what_others_put_in_the_place_of_its_address_is_neither_written_nor_believed(
+def test_a_published_address_of_another_user_is_neither_overwritten_nor_believed(
     settings: Settings, tmp_path: Path
 ) -> None:
     precious, place = tmp_path / "precious", settings.database.with_name("pagemill.db.web-address")
@@ -125,7 +125,7 @@ def test_a_place_that_is_taken_or_is_none_is_refused(settings: Settings, tmp_pat
             LISTEN.read(listen, "web_listen")
 
 
-def test_without_a_database_it_says_how_to_make_one(settings: Settings) -> None:
+def test_serve_without_a_database_says_how_to_make_one(settings: Settings) -> None:
     settings.database.unlink()
 
     code, said = refused(settings)
@@ -133,16 +133,16 @@ def test_without_a_database_it_says_how_to_make_one(settings: Settings) -> None:
     assert (code, "pagemill init" in said) == (69, True)
 
 
-def test_a_socket_in_the_file_system_is_its_owners_and_goes_with_it(settings: Settings, tmp_path: Path) -> None:
+def test_a_unix_socket_is_private_and_removed_at_the_end(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
 
-    def asked() -> int:
+    def status_code() -> int:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
             return client.get("http://localhost/api/jobs").status_code
 
     with serving(settings, "--listen", str(path)) as (running, _):
         wait_until(path.exists, "it listens")
-        assert asked() == 200
+        assert status_code() == 200
         assert path.stat().st_mode & 0o022 == 0
 
         with pytest.raises(CannotListen, match="is in use by another program"):
@@ -153,7 +153,7 @@ def test_a_socket_in_the_file_system_is_its_owners_and_goes_with_it(settings: Se
     # What is left of it is in nobody's way.
     assert path.exists()
     with serving(settings, "--listen", str(path)) as (running, _):
-        assert asked() == 200
+        assert status_code() == 200
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=30) == 0
     assert not path.exists()
@@ -213,7 +213,7 @@ def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
 # ── What cookies are signed with ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_secret_beside_the_database_is_for_its_user_alone(settings: Settings) -> None:
+def test_the_signing_key_is_readable_only_by_its_user(settings: Settings) -> None:
     mark = load_signing_key(settings.database).sign("session", "a")
 
     [path] = settings.database.parent.glob("*.web-key.*")
@@ -236,7 +236,7 @@ def test_a_secret_that_is_broken_is_refused(settings: Settings, broken: bytes) -
         load_signing_key(settings.database)
 
 
-def test_a_link_to_somewhere_else_is_no_secret(settings: Settings, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_refused_as_signing_key(settings: Settings, tmp_path: Path) -> None:
     load_signing_key(settings.database)
     [path] = settings.database.parent.glob("*.web-key.*")
     path.rename(tmp_path / "elsewhere")

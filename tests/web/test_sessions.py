@@ -22,7 +22,7 @@ def store_of(sessions: SessionPool) -> Store:
         return session.store
 
 
-def test_what_is_not_there_costs_no_new_connection(sessions: SessionPool) -> None:
+def test_a_refused_request_keeps_the_connection(sessions: SessionPool) -> None:
     store = store_of(sessions)
 
     with pytest.raises(JobNotFound), sessions.borrow("somebody") as session:
@@ -41,13 +41,13 @@ def test_a_refusal_costs_no_new_connection(sessions: SessionPool, refusal: Excep
     assert store_of(sessions) is store
 
 
-def test_who_hears_no_more_of_a_list_costs_no_new_connection(sessions: SessionPool) -> None:
-    def told() -> Generator[Store, None, None]:
+def test_a_list_that_is_not_read_to_its_end_keeps_the_connection(sessions: SessionPool) -> None:
+    def stores() -> Generator[Store, None, None]:
         with sessions.borrow("somebody") as session:
             yield session.store
             yield session.store
 
-    listing = told()
+    listing = stores()
     store = next(listing)
     listing.close()
 
@@ -55,7 +55,7 @@ def test_who_hears_no_more_of_a_list_costs_no_new_connection(sessions: SessionPo
 
 
 @pytest.mark.parametrize("trouble", [StoreBusy("locked"), ValueError("a mistake of ours")])
-def test_where_the_database_or_we_are_to_blame_the_next_one_gets_another(
+def test_after_a_database_error_or_a_bug_the_next_request_gets_a_new_connection(
     sessions: SessionPool, trouble: Exception
 ) -> None:
     store = store_of(sessions)

@@ -22,14 +22,14 @@ def headers(settings: Settings) -> bytes:
     return HEADERS + b"Authorization: " + bearer(settings)["Authorization"].encode() + b"\r\n"
 
 
-def heard(line: socket.socket) -> bytes:
-    told = b""
+def receive_all(line: socket.socket) -> bytes:
+    received = b""
     try:
         while chunk := line.recv(65536):
-            told += chunk
+            received += chunk
     except ConnectionResetError:
         pass
-    return told
+    return received
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def lines() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "ANONYMOUS_MAX", 20)
     monkeypatch.setattr(access, "REQUESTS_PER_VISITOR_MAX", 8)
     monkeypatch.setattr(http_server, "_BACKLOG", 10)
 
 
-@pytest.mark.usefixtures("few")
-def test_clients_who_ask_nothing_are_let_go_when_they_are_too_many(
+@pytest.mark.usefixtures("low_limits")
+def test_idle_connections_are_evicted_when_there_are_too_many(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 60.0)  # it is their number that lets them go
@@ -59,18 +59,16 @@ def test_clients_who_ask_nothing_are_let_go_when_they_are_too_many(
         assert httpx.get(f"{address}/healthz", timeout=30).status_code == 200
 
         for one in slow[: 60 - connections.ANONYMOUS_MAX]:
-            assert heard(one) == b""
+            assert receive_all(one) == b""
 
 
 DRIBBLED = b"POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nt"
 UNREAD = b"GET /static/pagemill.css HTTP/1.1\r\nHost: localhost\r\n\r\n" * 30
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limits")
 @pytest.mark.parametrize("sent", [DRIBBLED, UNREAD], ids=["slow sign-ins", "answers that are not read"])
-def test_many_connections_without_a_token_keep_nobody_out_who_has_one(
-    settings: Settings, lines: ExitStack, sent: bytes
-) -> None:
+def test_many_anonymous_connections_do_not_lock_out_a_token(settings: Settings, lines: ExitStack, sent: bytes) -> None:
     with served(settings) as address:
         token = bearer(settings)
         for number in range(60):
@@ -82,8 +80,8 @@ def test_many_connections_without_a_token_keep_nobody_out_who_has_one(
             assert httpx.get(f"{address}/api/jobs", headers=token, timeout=20).status_code == 200
 
 
-@pytest.mark.usefixtures("few")
-def test_slow_uploads_of_one_visitor_keep_no_other_out(settings: Settings, lines: ExitStack) -> None:
+@pytest.mark.usefixtures("low_limits")
+def test_slow_uploads_of_one_visitor_do_not_lock_out_others(settings: Settings, lines: ExitStack) -> None:
     mine, theirs = bearer(settings), bearer(settings, "alice", owner="alice")["Authorization"].encode()
     upload = b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
     with served(settings) as address:
@@ -98,19 +96,17 @@ def test_slow_uploads_of_one_visitor_keep_no_other_out(settings: Settings, lines
         assert httpx.get(f"{address}/api/jobs", headers=mine).status_code == 200
 
 
-def test_a_sign_in_that_does_not_come_is_given_up_after_its_own_time(
-    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_sign_in_times_out(settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "SIGN_IN_SECONDS", 0.3)
     monkeypatch.setattr(middleware, "LEFT_OVER_SECONDS", 0.1)
     with served(settings) as address:
         line = lines.enter_context(connected(address))
         line.sendall(DRIBBLED)
 
-        assert heard(line).startswith(b"HTTP/1.1 408 ")
+        assert receive_all(line).startswith(b"HTTP/1.1 408 ")
 
 
-def test_who_does_not_come_to_the_end_of_a_request_is_let_go(
+def test_a_request_that_does_not_end_times_out(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
@@ -122,9 +118,9 @@ def test_who_does_not_come_to_the_end_of_a_request_is_let_go(
             pass
         again.sendall(b"GET /healthz HTT")
 
-        assert heard(silent).startswith(b"HTTP/1.1 408 ")
-        assert heard(halfway).startswith(b"HTTP/1.1 408 ")
-        assert heard(again).startswith(b"HTTP/1.1 408 ")
+        assert receive_all(silent).startswith(b"HTTP/1.1 408 ")
+        assert receive_all(halfway).startswith(b"HTTP/1.1 408 ")
+        assert receive_all(again).startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize("limit", ["PAUSE_SECONDS", "BODY_SECONDS"])
@@ -137,12 +133,12 @@ def test_a_body_that_does_not_come_is_given_up(
         line = lines.enter_context(connected(address))
         line.sendall(headers(settings) + b"Content-Length: 100\r\n\r\n{")
 
-        answer = heard(line)
+        answer = receive_all(line)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b'"code":"body_too_slow"' in answer
 
 
-def test_who_is_nobody_is_refused_before_a_letter_of_the_body_has_come(
+def test_a_request_without_a_token_is_refused_before_its_body(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(middleware, "LEFT_OVER_SECONDS", 0.1)
@@ -150,10 +146,10 @@ def test_who_is_nobody_is_refused_before_a_letter_of_the_body_has_come(
         line = lines.enter_context(connected(address))
         line.sendall(HEADERS + b"Authorization: Bearer guess\r\nContent-Length: 10000000000\r\n\r\n")
 
-        assert heard(line).startswith(b"HTTP/1.1 401 ")
+        assert receive_all(line).startswith(b"HTTP/1.1 401 ")
 
 
-def test_who_takes_nothing_of_an_answer_is_let_go(
+def test_a_client_that_does_not_read_its_response_is_disconnected(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "STUCK_SECONDS", 0.3)
@@ -167,7 +163,7 @@ def test_who_takes_nothing_of_an_answer_is_let_go(
         assert httpx.get(f"{address}/healthz").status_code == 200
 
 
-def test_too_many_who_are_being_answered_are_asked_to_come_back(
+def test_too_many_open_requests_are_refused_with_retry_after(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "REQUESTS_MAX", 20)
@@ -192,9 +188,7 @@ def ask_for_ever(line: socket.socket, asked: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/jobs/{}/cancel", "/api/uploads"])
-def test_while_somebody_keeps_the_write_lock_people_go_on_looking(
-    settings: Settings, session: Session, path: str
-) -> None:
+def test_pages_are_served_while_the_write_lock_is_held(settings: Settings, session: Session, path: str) -> None:
     numbers = range(1, 2 * app.THREADS + 1)
     for _ in numbers:
         session.store.intake.enqueue(NewJob("ocr_pages"))

@@ -61,7 +61,7 @@ def test_the_header_counts_only_from_the_address_of_the_proxy_and_for_known_user
         assert [status(site, "/", user) for user in ("alice", "bob", "")] == [200, 403, 303]
 
 
-def test_a_form_needs_its_token_although_the_proxy_has_signed_the_browser_in(settings: Settings) -> None:
+def test_a_form_needs_its_csrf_token_behind_a_trusted_proxy_too(settings: Settings) -> None:
     with (
         served(with_proxy(settings, '[proxy]\naddress = "127.0.0.1"\nusers = {alice = "admin"}')) as address,
         httpx.Client(base_url=address, headers={"X-Forwarded-User": "alice", **PAGE}) as site,

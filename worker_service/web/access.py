@@ -41,8 +41,8 @@ S = TypeVar("S", Selector, DocumentSelector)
 SIGN_IN_PATH = "/session"
 PARSER_PATH = "/parse/"
 CONVERTER_PATHS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", PARSER_PATH)
+# POST needs only the power to read here. The tools check for more.
 ASSISTANT_PATH = "/mcp"
-"""Its POST requests need only the power to read. Its tools check for more."""
 OPEN_PATHS = ("/healthz", "/readyz", SIGN_IN_PATH, "/static/")
 """Paths that need no sign-in; one that ends in a slash stands for all paths below it."""
 
@@ -53,9 +53,8 @@ FAILURES_MAX = 10
 _WINDOW_SECONDS = 60.0
 _ADDRESSES_MAX = 4096
 REQUESTS_MAX = 200
-"""Open requests of all visitors."""
 REQUESTS_PER_VISITOR_MAX = 64
-"""Open requests of one visitor; at most 40 of them may be event streams."""
+"""At most 40 of them may be event streams."""
 
 # The user who opened the Unix socket is not the author of a request with one of these.
 _PROXY_AND_BROWSER_HEADERS = (
@@ -200,9 +199,9 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 
 
 def _sent_token(request: HTTPConnection) -> str | None:
-    """Return the token of the request: None without any credentials, "" with credentials of another kind.
+    """Return None without any credentials, "" with credentials of another kind.
 
-    Only `CONVERTER_PATHS` accept a password from the URL: a browser would add it to requests of other sites, too.
+    Only `CONVERTER_PATHS` accept a password from the URL, which a browser also sends with requests of other sites.
     """
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -231,10 +230,7 @@ def _visitor_by_token(request: HTTPConnection, token_text: str) -> Visitor:
 
 
 def note_sign_in_failure(request: HTTPConnection) -> None:
-    """Count an unknown token, and raise `TooManySignInFailures` if its address has sent many.
-
-    Valid tokens are never refused, so a guesser cannot lock out others of the same address.
-    """
+    """Raise `TooManySignInFailures` for a guesser. Valid tokens of the same address are never refused."""
     failures: SignInFailures = request.app.state.failures
     address = request.client.host if request.client else ""
     count, seconds = failures.note(address)
@@ -263,8 +259,6 @@ class SignInFailures:
 
 
 class TokenUses:
-    """When each token was last used, until that is written to the database."""
-
     def __init__(self) -> None:
         self._used_at: dict[int, str] = {}
 
@@ -272,7 +266,6 @@ class TokenUses:
         self._used_at[token.id] = as_text(wall_clock())
 
     def take(self) -> dict[int, str]:
-        """Return the times by token id, and forget them."""
         used_at, self._used_at = self._used_at, {}
         return used_at
 
@@ -317,10 +310,7 @@ def _find_token(request: HTTPConnection, find: Callable[[Any, str], Token | None
 
 
 def _visitor_by_proxy(request: HTTPConnection) -> Visitor | None:
-    """Return the user whom a trusted proxy names.
-
-    With two different headers, one may be the client's own, which can name any user, so neither counts.
-    """
+    # Of two different names, one may come from the client, so neither counts.
     proxy = settings_of(request).proxy
     if proxy is None or _peer_of(request) not in proxy.address:
         return None

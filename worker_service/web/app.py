@@ -129,7 +129,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
 
 
 def _add_assistant(application: Starlette, settings: Settings) -> AbstractAsyncContextManager[None]:
-    """Add `/mcp` if `web_endpoints` names it, and return the context in which it runs. Its package is optional."""
+    """Add `/mcp` if it is set, and return the context in which it runs. Its package is optional."""
     if "mcp" not in settings.web_endpoints:
         return nullcontext()
     try:
@@ -142,7 +142,7 @@ def _add_assistant(application: Starlette, settings: Settings) -> AbstractAsyncC
 
 
 def _cross_origin(settings: Settings) -> Sequence[Middleware]:
-    """Let pages of `web_origins` read responses. Their requests need a token: browsers send them without cookies."""
+    """Let pages of `web_origins` read responses to requests with a token; cookies do not work."""
     if not settings.web_origins:
         return ()
     return [

@@ -23,8 +23,6 @@ REQUEST_SECONDS = 10.0
 
 
 class Connections:
-    """The anonymous connections by address, each address's oldest first."""
-
     def __init__(self) -> None:
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._count = 0

@@ -84,7 +84,6 @@ async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
 async def convert(
     request: Request, name: str, incoming: IncomingFile, options: OptionValues | None = None
 ) -> Conversion:
-    """Return the document once it has been read. Raise `NotConverted` if it cannot be."""
     if not incoming.size:
         raise BadInput("the request contains no file")
     streams: EventStreams = request.app.state.streams

@@ -93,7 +93,6 @@ class DatabaseVersion:
         self._session: Session | None = None
         self._file_id: FileId = (0, 0)
         self._prefix = ""
-        """Random for each connection, because the counter of a new connection starts again."""
 
     def read(self) -> str:
         with self._lock:
@@ -102,6 +101,7 @@ class DatabaseVersion:
                 self._close()
                 self._session = open_session(self._settings, actor="web")
                 self._file_id = file_id
+                # The counter of a new connection starts again.
                 self._prefix = secrets.token_hex(4)
             return f"{self._prefix}{self._session.change_counter()}"
 

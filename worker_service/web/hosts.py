@@ -34,7 +34,6 @@ def origin_of(request: HTTPConnection) -> str:
 
 
 def _host_name(host: str) -> str | None:
-    """Return the name without the port; None if it is not a valid Host."""
     match = _HOST.fullmatch(host)
     return None if match is None else match[1]
 

@@ -31,10 +31,9 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 FIELDS_MAX = 20_000
 WRITE_SLOTS = 4
 """Requests that may write at once. Others wait, so that threads are left for reading."""
+# For a pause between two parts of a body, and for a body that is no upload.
 PAUSE_SECONDS = 30.0
-"""Longest pause between two parts of a body."""
 BODY_SECONDS = 60.0
-"""Longest time for a whole body, except an upload."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
 """Longest time for the body of a client that is not signed in."""
@@ -265,7 +264,6 @@ def _limits(request: Request) -> tuple[int, float, float]:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body, already read, to the application again."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:

@@ -63,7 +63,7 @@ async def names_of_tools(client: Client) -> set[str]:
     return {one.name for one in (await client.list_tools()).tools}
 
 
-def test_a_token_to_read_searches_the_documents_of_its_owner_only(
+def test_a_reading_token_searches_only_the_documents_of_its_owner(
     address: str, settings: Settings, shelf: Shelf
 ) -> None:
     shelf.read("ann.pdf", "the climate", owner="ann")
@@ -82,9 +82,7 @@ def test_a_token_to_read_searches_the_documents_of_its_owner_only(
     assert f"there is no document {others}" in page.content[0].text
 
 
-def test_calls_at_the_same_time_keep_to_their_own_owner_and_powers(
-    address: str, settings: Settings, shelf: Shelf
-) -> None:
+def test_concurrent_calls_keep_their_owners_and_powers_apart(address: str, settings: Settings, shelf: Shelf) -> None:
     owners = ("ann", "bob")
     numbers = {owner: shelf.read(f"{owner}.pdf", "the climate", owner=owner) for owner in owners}
     words = {owner: token(settings, Power.OPERATE if owner == "bob" else Power.READ, owner) for owner in owners}
@@ -126,7 +124,7 @@ def test_a_token_to_operate_adds_documents_but_an_owner_s_names_no_file_of_the_s
     assert "cannot read files on the server" in refused.content[0].text
 
 
-def test_without_a_token_and_unless_set_there_is_no_assistant(address: str, settings: Settings) -> None:
+def test_the_assistant_needs_a_token_and_the_setting(address: str, settings: Settings) -> None:
     assert httpx.post(f"{address}/mcp", json={}).status_code == 401
     headers = {"Authorization": f"Bearer {token(settings, Power.READ)}"}
     with served(settings) as other:

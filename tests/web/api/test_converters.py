@@ -72,7 +72,9 @@ def test_open_webui_s_document_loader_gets_the_pages(address: str, token: str, r
     assert (document.name, document.owner) == ("Bericht März.pdf", "ann")
 
 
-def test_a_docling_client_gets_markdown_with_its_page_marks(address: str, token: str, report: bytes) -> None:
+def test_a_docling_client_gets_markdown_with_the_page_break_it_asked_for(
+    address: str, token: str, report: bytes
+) -> None:
     answer = convert_by_docling(address, token, "docling.pdf", report, md_page_break_placeholder="\f")
 
     assert (answer["status"], answer["errors"]) == ("success", [])
@@ -80,7 +82,7 @@ def test_a_docling_client_gets_markdown_with_its_page_marks(address: str, token:
     assert [page.strip() for page in answer["document"]["md_content"].split("\f")] == PAGES
 
 
-def test_a_tika_client_signs_in_by_its_address(address: str, token: str, report: bytes) -> None:
+def test_a_tika_client_signs_in_with_the_password_of_its_url(address: str, token: str, report: bytes) -> None:
     with_token = address.replace("http://", f"http://pagemill:{token}@")
 
     text = httpx.put(f"{with_token}/tika/text", content=report, timeout=60).json()
@@ -121,7 +123,7 @@ def test_a_file_that_was_read_is_answered_without_being_read_again(
     assert system.store.library.document(document.id).index_generation == document.index_generation
 
 
-def test_a_file_that_was_read_is_read_again_before_the_answer_if_other_options_are_asked(
+def test_a_known_file_is_read_again_if_the_options_differ(
     address: str, token: str, report: bytes, system: System
 ) -> None:
     convert_by_docling(address, token, "again.pdf", report)
@@ -145,7 +147,7 @@ def test_a_file_that_cannot_be_read_says_why(address: str, token: str) -> None:
     assert (empty.status_code, empty.json()["code"]) == (400, "bad_input")
 
 
-def test_they_need_a_token_and_their_ways_to_send_one_count_nowhere_else(
+def test_converters_need_a_token_and_only_they_accept_other_headers(
     address: str, token: str, settings: Settings
 ) -> None:
     reader = bearer(settings)
@@ -156,13 +158,13 @@ def test_they_need_a_token_and_their_ways_to_send_one_count_nowhere_else(
     assert httpx.get(f"{address}/api/jobs", headers=reader).status_code == 200
 
 
-def test_they_are_not_there_unless_set(system: System) -> None:
+def test_converters_are_off_by_default(system: System) -> None:
     settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
     with served(settings) as address:
         assert httpx.put(f"{address}/process", content=b"x", headers=bearer(settings)).status_code == 404
 
 
-def test_a_parser_s_client_that_sends_slowly_gives_its_turn_back(
+def test_a_slow_opencontracts_client_gives_its_slot_back(
     address: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(middleware, "BODY_SECONDS", 0.3)

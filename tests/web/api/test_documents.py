@@ -26,7 +26,7 @@ from worker_service.settings.config import Settings, load_settings
 from worker_service.web import incoming_files
 
 
-def test_a_document_is_listed_told_read_and_removed(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_document_is_listed_shown_read_and_removed(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("a.pdf", "climate risk", "water", roles=("text", "original"), owner="alice")
 
     [listed] = site.get("/api/documents", params={"owner": "alice", "status": "success"}).json()["items"]
@@ -42,7 +42,7 @@ def test_a_document_is_listed_told_read_and_removed(site: httpx.Client, shelf: S
     assert site.get(f"/api/documents/{document_id}").json()["code"] == "document_not_found"
 
 
-def test_a_page_tells_where_its_words_are(site: httpx.Client, shelf: Shelf, session: Session) -> None:
+def test_a_page_has_the_positions_of_its_words(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     job = shelf.wish("a.pdf")
     layout = {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"]]]}
     page = PageResult(1, "d1", "Annual", "ocr", 96.0, json.dumps(layout))
@@ -76,7 +76,7 @@ def test_files_are_streamed_whole_and_in_ranges(site: httpx.Client, shelf: Shelf
     assert site.get(at).status_code == 410
 
 
-def test_a_row_that_names_a_file_elsewhere_shows_nobody_that_file(
+def test_a_row_that_names_a_file_outside_the_workspace_does_not_publish_it(
     site: httpx.Client, shelf: Shelf, session: Session
 ) -> None:
     document_id = shelf.read("a.pdf", "text", roles=("text",))
@@ -107,7 +107,7 @@ def test_words_are_found_and_counted(site: httpx.Client, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_words_are_counted_some_documents_at_once_and_handed_over_as_one_answer(
+def test_keyword_counts_are_streamed_as_one_response(
     site: httpx.Client, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     for number, text in enumerate(("the climate", "nothing", "climate, climate")):
@@ -122,7 +122,7 @@ def test_words_are_counted_some_documents_at_once_and_handed_over_as_one_answer(
 @pytest.mark.parametrize(
     ("path", "said"), [("/api/keywords", "term"), ("/keywords.csv", "terms"), ("/keywords.xlsx", "terms")]
 )
-def test_what_cannot_be_counted_is_refused_before_an_answer_begins(site: httpx.Client, path: str, said: str) -> None:
+def test_a_term_that_cannot_be_counted_is_refused_before_the_response(site: httpx.Client, path: str, said: str) -> None:
     assert site.get(path, params={said: "..."}).status_code == 400
     assert site.get(path, params={said: "word", "batch": "7"}).status_code == 404
 
@@ -163,7 +163,7 @@ def test_options_that_mean_nothing_are_refused(
 # ── Files that are sent ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_that_is_sent_becomes_the_job_of_ingest_and_once_only(site: httpx.Client, settings: Settings) -> None:
+def test_an_uploaded_file_becomes_one_job(site: httpx.Client, settings: Settings) -> None:
     def send() -> Any:
         files = {"file": ("../../Jahres bericht.pdf", b"%PDF-1.4 " + os.urandom(0) + b"x" * 300_000)}
         return site.post("/api/uploads", files=files, data={"owner": "alice", "lang": "deu"})
@@ -234,7 +234,7 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
         ({"content": b"x", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, "cannot be read"),
     ],
 )
-def test_what_cannot_be_brought_in_is_refused_and_leaves_nothing(
+def test_a_refused_upload_leaves_no_file(
     site: httpx.Client, settings: Settings, sent: dict[str, Any], status: int, why: str
 ) -> None:
     answer = site.post("/api/uploads", **sent)
@@ -312,7 +312,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: Path) -> None:
+def test_an_upload_is_removed_once_its_document_is_published(tmp_path: Path) -> None:
     content = digital(tmp_path / "made.pdf", ["climate risk of the year"]).read_bytes()
     system = System(tmp_path, shipped=None)
     try:
@@ -333,7 +333,7 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
         system.close()
 
 
-def test_what_could_not_be_brought_in_goes_after_a_day(settings: Settings, session: Session) -> None:
+def test_a_failed_upload_is_removed_after_a_day(settings: Settings, session: Session) -> None:
     with site_of(settings) as site:
         made = site.post("/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
     work_as(session.store)

@@ -25,7 +25,7 @@ from worker_service.web.api import events as feed_of
 
 
 @dataclass
-class Heard:
+class ReceivedEvents:
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     status: int = 0
 
@@ -38,16 +38,16 @@ class Heard:
 
 
 @contextmanager
-def listening(site: httpx.Client, **asked: Any) -> Iterator[Heard]:
-    heard = Heard()
+def listening(site: httpx.Client, **asked: Any) -> Iterator[ReceivedEvents]:
+    received = ReceivedEvents()
     client = httpx.Client(base_url=site.base_url, headers=site.headers, timeout=30)
     with client, client.stream("GET", "/api/events", **asked) as stream:
-        heard.status = stream.status_code
-        thread = threading.Thread(target=_hear, args=(stream, heard), daemon=True)
+        received.status = stream.status_code
+        thread = threading.Thread(target=_receive, args=(stream, received), daemon=True)
         thread.start()
-        wait_until(lambda: heard.events, "it says hello, or what was missed")
+        wait_until(lambda: received.events, "it says hello, or what was missed")
         try:
-            yield heard
+            yield received
         finally:
             # The thread is in the middle of reading, unless all was said.
             with suppress(OSError):
@@ -55,7 +55,7 @@ def listening(site: httpx.Client, **asked: Any) -> Iterator[Heard]:
             thread.join()
 
 
-def _hear(stream: httpx.Response, heard: Heard) -> None:
+def _receive(stream: httpx.Response, received: ReceivedEvents) -> None:
     event: dict[str, str] = {}
     try:
         for line in stream.iter_lines():
@@ -64,7 +64,7 @@ def _hear(stream: httpx.Response, heard: Heard) -> None:
                 event[name] = value
             elif event:
                 if "event" in event:
-                    heard.events.append((event["event"], event.get("id", ""), json.loads(event["data"])))
+                    received.events.append((event["event"], event.get("id", ""), json.loads(event["data"])))
                 event = {}
     except (httpx.HTTPError, httpx.StreamError):
         pass
@@ -76,28 +76,28 @@ def cancelled(session: Session, **words: Any) -> int:
     return job_id
 
 
-def test_what_happens_is_told_at_once_and_once(site: httpx.Client, session: Session) -> None:
-    with listening(site) as heard:
+def test_each_event_is_sent_once_and_at_once(site: httpx.Client, session: Session) -> None:
+    with listening(site) as received:
         first = cancelled(session, owner="alice", name="a.pdf")
-        wait_until(lambda: heard.of("job"), "it is told")
+        wait_until(lambda: received.of("job"), "it is told")
         second = cancelled(session)
-        wait_until(lambda: len(heard.of("job")) == 2, "and the next")
+        wait_until(lambda: len(received.of("job")) == 2, "and the next")
 
-    told = heard.of("job")
+    told = received.of("job")
     assert [one["job_id"] for one in told] == [first, second]
     assert (told[0]["from_status"], told[0]["to_status"], told[0]["owner"], told[0]["name"]) == (
         "pending", "cancelled", "alice", "a.pdf",
     )  # fmt: skip
 
 
-def test_who_comes_back_hears_what_was_missed_and_nothing_twice(site: httpx.Client, session: Session) -> None:
-    with listening(site) as heard:
+def test_a_client_that_reconnects_gets_the_missed_events_once(site: httpx.Client, session: Session) -> None:
+    with listening(site) as received:
         cancelled(session)
-        wait_until(lambda: heard.of("job"), "it is told")
+        wait_until(lambda: received.of("job"), "it is told")
     missed = [one.job_id for one in session.store.intake.enqueue_many([NewJob("a")] * 1500)]
     session.store.steering.cancel(Selector(ids=missed), actor="test")
 
-    with listening(site, headers={"Last-Event-ID": heard.last_id}) as again:
+    with listening(site, headers={"Last-Event-ID": received.last_id}) as again:
         wait_until(lambda: len(again.of("job")) >= 1500, "all that was missed")
         missed.append(cancelled(session))
         wait_until(lambda: again.of("job")[-1]["job_id"] == missed[-1], "and what happens now")
@@ -105,43 +105,43 @@ def test_who_comes_back_hears_what_was_missed_and_nothing_twice(site: httpx.Clie
     assert [one["job_id"] for one in again.of("job")] == missed
 
 
-def test_who_comes_back_before_anything_has_happened_misses_nothing(site: httpx.Client, session: Session) -> None:
-    with listening(site) as heard:
+def test_a_client_that_reconnects_before_the_first_event_misses_nothing(site: httpx.Client, session: Session) -> None:
+    with listening(site) as received:
         pass
     job_id = cancelled(session)
 
-    with listening(site, params={"after": heard.last_id}) as again:
+    with listening(site, params={"after": received.last_id}) as again:
         wait_until(lambda: again.of("job"), "it is told")
 
     assert [one["job_id"] for one in again.of("job")] == [job_id]
 
 
-def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(site: httpx.Client, session: Session) -> None:
+def test_a_client_that_missed_too_much_is_told_to_start_again(site: httpx.Client, session: Session) -> None:
     job_id = cancelled(session)
     with listening(site, params={"after": "99999-0"}) as of_another:
         assert next(kind for kind, _, _ in of_another.events) == "reset"
-    with listening(site, params={"after": "0-99999"}) as heard:
-        assert next(kind for kind, _, _ in heard.events) == "reset"
+    with listening(site, params={"after": "0-99999"}) as received:
+        assert next(kind for kind, _, _ in received.events) == "reset"
         session.store.steering.delete(Selector(ids=(job_id,)), actor="test")
-        wait_until(lambda: len(heard.of("reset")) == 2, "numbers come again")
+        wait_until(lambda: len(received.of("reset")) == 2, "numbers come again")
         again = cancelled(session)
-        wait_until(lambda: heard.of("job"), "and it goes on")
+        wait_until(lambda: received.of("job"), "and it goes on")
 
-    assert [one["job_id"] for one in heard.of("job")] == [again]
+    assert [one["job_id"] for one in received.of("job")] == [again]
 
 
-def test_who_comes_back_after_the_newest_jobs_were_removed_and_others_came_is_told_to_begin_anew(
+def test_a_client_that_reconnects_after_the_newest_jobs_were_replaced_is_told_to_start_again(
     site: httpx.Client, session: Session
 ) -> None:
     cancelled(session)
-    with listening(site) as heard:
+    with listening(site) as received:
         gone = [cancelled(session), cancelled(session)]
-        wait_until(lambda: len(heard.of("job")) == 2, "both are told")
+        wait_until(lambda: len(received.of("job")) == 2, "both are told")
     session.store.steering.delete(Selector(ids=gone), actor="test")
     for _ in range(4):
         cancelled(session)
 
-    with listening(site, headers={"Last-Event-ID": heard.last_id}) as again:
+    with listening(site, headers={"Last-Event-ID": received.last_id}) as again:
         last = cancelled(session)
         wait_until(lambda: again.of("job"), "and it goes on")
 
@@ -149,43 +149,43 @@ def test_who_comes_back_after_the_newest_jobs_were_removed_and_others_came_is_to
     assert [one["job_id"] for one in again.of("job")] == [last]
 
 
-def test_who_listens_while_the_newest_jobs_are_removed_and_others_come_is_told_to_begin_anew(
+def test_a_listening_client_is_told_to_start_again_if_the_newest_jobs_are_replaced(
     site: httpx.Client, session: Session
 ) -> None:
-    with listening(site) as heard:
+    with listening(site) as received:
         gone = [cancelled(session), cancelled(session)]
-        wait_until(lambda: len(heard.of("job")) == 2, "both are told")
+        wait_until(lambda: len(received.of("job")) == 2, "both are told")
         # Within one look of who tells, as a rule; and else it is told all the more.
         session.store.steering.delete(Selector(ids=gone), actor="test")
         for _ in range(4):
             cancelled(session)
 
-        wait_until(lambda: heard.of("reset"), "it is told")
+        wait_until(lambda: received.of("reset"), "it is told")
 
 
-def test_what_was_removed_further_back_costs_nobody_anything(site: httpx.Client, session: Session) -> None:
+def test_removing_old_jobs_resets_no_stream(site: httpx.Client, session: Session) -> None:
     old = cancelled(session)
-    with listening(site) as heard:
+    with listening(site) as received:
         cancelled(session)
-        wait_until(lambda: heard.of("job"), "it is told")
+        wait_until(lambda: received.of("job"), "it is told")
     session.store.steering.delete(Selector(ids=(old,)), actor="test")
     new = cancelled(session)
 
-    with listening(site, headers={"Last-Event-ID": heard.last_id}) as again:
+    with listening(site, headers={"Last-Event-ID": received.last_id}) as again:
         wait_until(lambda: again.of("job"), "what was missed")
 
     assert [(kind, data["job_id"]) for kind, _, data in again.events] == [("job", new)]
 
 
-def test_a_stream_is_narrowed_down_to_one_thing(site: httpx.Client, session: Session) -> None:
+def test_a_stream_can_be_limited_to_one_job_batch_or_document(site: httpx.Client, session: Session) -> None:
     wanted = session.store.intake.enqueue(NewJob("a")).job_id
 
-    with listening(site, params={"job": wanted}) as heard:
+    with listening(site, params={"job": wanted}) as received:
         cancelled(session)
         session.store.steering.cancel(Selector(ids=(wanted,)), actor="test")
-        wait_until(lambda: heard.of("job"), "it is told")
+        wait_until(lambda: received.of("job"), "it is told")
 
-    assert [one["job_id"] for one in heard.of("job")] == [wanted]
+    assert [one["job_id"] for one in received.of("job")] == [wanted]
 
 
 @pytest.mark.parametrize("word", ["x", "1", "-1-2", "1-2-3-4", "9" * 40 + "-1"])
@@ -195,35 +195,35 @@ def test_a_place_that_is_none_is_refused(site: httpx.Client, word: str) -> None:
     assert (answer.status_code, "is not the id of an event" in answer.json()["detail"]) == (400, True)
 
 
-def test_a_notice_is_told(site: httpx.Client, session: Session) -> None:
+def test_a_notice_is_sent(site: httpx.Client, session: Session) -> None:
     work_as(session.store)
     session.store.intake.enqueue(NewJob("action", owner="bob"))
-    with listening(site) as heard:
+    with listening(site) as received:
         session.store.leases.fail(claim(session.store).lease, Failure("GONE", "it is gone"), retry_at=None)
-        wait_until(lambda: heard.of("notice"), "it is told")
+        wait_until(lambda: received.of("notice"), "it is told")
 
-    [told] = heard.of("notice")
+    [told] = received.of("notice")
     assert (told["kind"], told["owner"], told["code"], told["message"]) == ("job.failed", "bob", "GONE", "it is gone")
 
 
-def test_progress_is_told_while_a_job_runs_and_its_end(system: System) -> None:
+def test_progress_and_end_of_a_running_job_are_sent(system: System) -> None:
     settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
     system.start()
-    with site_of(settings) as site, listening(site) as heard:
+    with site_of(settings) as site, listening(site) as received:
         job_id = system.enqueue("sleep", seconds=60)
-        wait_until(lambda: any(one["job_id"] == job_id for one in heard.of("progress")), "it runs, and is told")
+        wait_until(lambda: any(one["job_id"] == job_id for one in received.of("progress")), "it runs, and is told")
         site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
-        wait_until(lambda: any(one["to_status"] == "cancelled" for one in heard.of("job")), "its end is told")
+        wait_until(lambda: any(one["to_status"] == "cancelled" for one in received.of("job")), "its end is told")
     assert system.status(job_id) is Status.CANCELLED
 
 
-def test_many_listen_at_once(settings: Settings, session: Session) -> None:
+def test_many_streams_are_open_at_once(settings: Settings, session: Session) -> None:
     with site_of(settings) as site, ExitStack() as open_streams:
         all_heard = [open_streams.enter_context(listening(site)) for _ in range(32)]
         job_id = cancelled(session)
-        wait_until(lambda: all(heard.of("job") for heard in all_heard), "all are told")
+        wait_until(lambda: all(received.of("job") for received in all_heard), "all are told")
 
-    assert {heard.of("job")[0]["job_id"] for heard in all_heard} == {job_id}
+    assert {received.of("job")[0]["job_id"] for received in all_heard} == {job_id}
 
 
 def test_one_visitor_cannot_take_all_the_streams(
@@ -241,16 +241,14 @@ def test_one_visitor_cannot_take_all_the_streams(
         assert (refused.status_code, refused.json()["detail"]) == (
             429, "alice has 2 event streams open",
         )  # fmt: skip
-        with listening(site, headers=theirs) as heard:
-            assert heard.of("hello")
+        with listening(site, headers=theirs) as received:
+            assert received.of("hello")
 
 
-def test_who_listens_is_told_when_the_server_stops_and_keeps_it_from_nothing(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_end_when_the_server_stops(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_GRACE_SECONDS", 600)  # so long it would wait for whoever has not been told
     with ExitStack() as open_streams:
         with site_of(settings) as site:
-            heard = [open_streams.enter_context(listening(site)) for _ in range(8)]
+            received = [open_streams.enter_context(listening(site)) for _ in range(8)]
 
-        wait_until(lambda: all(one.of("end") for one in heard), "all are told")
+        wait_until(lambda: all(one.of("end") for one in received), "all are told")

@@ -61,7 +61,7 @@ def test_markdown_is_sent_as_a_file(site: httpx.Client, document: int) -> None:
     )
 
 
-def test_a_passage_says_where_it_is_and_below_which_heading(site: httpx.Client, document: int) -> None:
+def test_a_passage_has_its_page_and_heading(site: httpx.Client, document: int) -> None:
     [line] = site.get(f"/api/documents/{document}/files/jsonl").text.splitlines()
 
     passage = json.loads(line)
@@ -87,7 +87,7 @@ def test_docling_json_has_the_labels_and_cells_that_docling_core_reads(site: htt
     }
 
 
-def test_pawls_alto_and_hocr_have_each_word_with_its_box(site: httpx.Client, document: int) -> None:
+def test_pawls_alto_and_hocr_have_a_box_for_each_word(site: httpx.Client, document: int) -> None:
     [page] = site.get(f"/api/documents/{document}/files/pawls").json()
     alto = ElementTree.fromstring(site.get(f"/api/documents/{document}/files/alto").content)
 
@@ -118,7 +118,7 @@ def test_a_zip_holds_the_documents_that_the_visitor_may_see(
     assert of_bob.namelist() == ["b-2.md"]
 
 
-def test_nobody_gets_a_format_of_another_owners_document(settings: Settings, document: int) -> None:
+def test_no_format_of_another_owners_document_is_sent(settings: Settings, document: int) -> None:
     with site_of(settings) as site:
         answer = site.get(f"/api/documents/{document}/files/md", headers=bearer(settings, "bob", owner="bob"))
 

@@ -36,7 +36,7 @@ def file(site: httpx.Client, content: bytes = b"a,b\n") -> httpx.Response:
     return site.post("/api/uploads", files={"file": ("a.csv", content)}, data={"force": "true"}, headers=KEY)
 
 
-def again(site: httpx.Client) -> httpx.Response:
+def retry_job(site: httpx.Client) -> httpx.Response:
     return site.post("/api/jobs/1/retry", headers=KEY)
 
 
@@ -45,9 +45,7 @@ def all_jobs(session: Session) -> list[int]:
 
 
 @pytest.mark.parametrize("ask", [job, batch, file])
-def test_what_is_sent_again_and_at_the_same_time_is_done_once_and_answered_alike(
-    site: httpx.Client, session: Session, ask: Ask
-) -> None:
+def test_concurrent_repeats_run_once_and_get_the_same_response(site: httpx.Client, session: Session, ask: Ask) -> None:
     work_as(session.store)
     with ThreadPoolExecutor(6) as together:
         answers = [*together.map(lambda _: ask(site), range(6)), ask(site)]
@@ -62,33 +60,33 @@ def test_a_retry_that_is_sent_again_is_no_second_retry(site: httpx.Client, sessi
     [job_id] = [session.store.intake.enqueue(NewJob("a")).job_id]
     session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
 
-    first = again(site)
+    first = retry_job(site)
     session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
 
-    assert again(site).json() == first.json()
+    assert retry_job(site).json() == first.json()
     assert session.store.reading.get(job_id).status is Status.CANCELLED
 
 
 def test_another_wish_with_the_same_key_is_refused(site: httpx.Client) -> None:
     assert batch(site).status_code == 201
 
-    for answer in (batch(site, "others"), file(site), again(site)):
+    for answer in (batch(site, "others"), file(site), retry_job(site)):
         told = answer.json()
         assert (answer.status_code, told["detail"], told["remedy"]) == (
             409, "that Idempotency-Key was used for another request", "use a new one",
         )  # fmt: skip
 
 
-def test_what_was_refused_may_be_sent_again(site: httpx.Client, session: Session) -> None:
-    assert again(site).status_code == 404
+def test_a_refused_request_may_be_repeated_with_its_key(site: httpx.Client, session: Session) -> None:
+    assert retry_job(site).status_code == 404
     job_id = session.store.intake.enqueue(NewJob("a")).job_id
-    assert again(site).status_code == 409
+    assert retry_job(site).status_code == 409
     session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
 
-    assert again(site).status_code == 200
+    assert retry_job(site).status_code == 200
 
 
-def test_a_key_is_of_the_visitor_who_sent_it(site: httpx.Client, session: Session) -> None:
+def test_each_visitor_has_keys_of_their_own(site: httpx.Client, session: Session) -> None:
     alice, bob = (
         {"Authorization": f"Bearer {tokens.create_token(session, name, [Power.OPERATE], owner=name).word}"}
         for name in ("alice", "bob")
@@ -106,14 +104,14 @@ def test_a_key_that_is_none_is_refused(site: httpx.Client, key: str) -> None:
     assert (answer.status_code, "one line of at most 255" in answer.json()["detail"]) == (400, True)
 
 
-def test_every_post_obeys_it() -> None:
+def test_every_post_endpoint_accepts_a_key() -> None:
     posts = [one for one in openapi.ENDPOINTS if one.method == "POST"]
 
     assert len(posts) > 15
     assert all("Idempotency-Key" in one.headers for one in posts)
 
 
-def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_is_said(
+def test_a_request_interrupted_by_a_crash_is_not_run_again_and_says_so(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "_ANSWER_SECONDS_MAX", 0.05)
@@ -130,16 +128,16 @@ def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_
     assert len(all_jobs(session)) == 1
 
 
-def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> None:
+def test_the_second_of_two_concurrent_requests_changes_nothing(session: Session) -> None:
     first, second = session.store.idempotency_keys, session.store.intake
 
-    def both() -> Any:
+    def enqueue_with_key() -> Any:
         with first.granting("key", "wish"):
             second.enqueue(NewJob("a"))
 
-    both()
+    enqueue_with_key()
     with pytest.raises(IdempotencyConflict):
-        both()
+        enqueue_with_key()
 
     assert len(all_jobs(session)) == 1
 

@@ -17,7 +17,7 @@ from worker_service.web.resources import batches
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
 
 
-def put(session: Session, number: int = 1, **words: Any) -> list[int]:
+def enqueue_jobs(session: Session, number: int = 1, **words: Any) -> list[int]:
     jobs = [NewJob(**{"job_type": "scrape", **words}) for _ in range(number)]
     return [one.job_id for one in session.store.intake.enqueue_many(jobs)]
 
@@ -97,8 +97,8 @@ def test_a_body_that_is_none_is_refused(site: httpx.Client, body: bytes, kind: s
 
 
 def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.Client, session: Session) -> None:
-    ids = put(session, 7, platform="instagram")
-    put(session)
+    ids = enqueue_jobs(session, 7, platform="instagram")
+    enqueue_jobs(session)
     wanted = {"platform": "instagram"}
 
     dry = site.post("/api/jobs/cancel", params={**wanted, "dry_run": "true"}).json()
@@ -116,7 +116,7 @@ def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.C
 
 
 def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session) -> None:
-    ids = put(session, 3, owner="alice")
+    ids = enqueue_jobs(session, 3, owner="alice")
     hers = {"owner": "alice"}
 
     site.post("/api/jobs/priority", params=hers, json={"priority": 1}).raise_for_status()
@@ -143,7 +143,7 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
     ],
 )
 def test_a_selector_that_says_nothing_is_refused(site: httpx.Client, session: Session, path: str, why: str) -> None:
-    put(session)
+    enqueue_jobs(session)
 
     answer = site.post(path)
 
@@ -152,22 +152,22 @@ def test_a_selector_that_says_nothing_is_refused(site: httpx.Client, session: Se
     assert statuses(site) == ["pending"]
 
 
-def test_pages_of_a_list_go_on_where_the_last_one_ended(site: httpx.Client, session: Session) -> None:
-    ids = put(session, 5)
+def test_the_next_page_of_a_list_begins_after_the_last_item(site: httpx.Client, session: Session) -> None:
+    ids = enqueue_jobs(session, 5)
     read: list[int] = []
     query: dict[str, Any] = {"limit": 2}
 
     while query:
         page = site.get("/api/jobs", params=query).json()
         read += [job["id"] for job in page["items"]]
-        put(session)
+        enqueue_jobs(session)
         query = {"limit": 2, "before": page["next"]} if page["next"] else {}
 
     assert read == ids[::-1]
 
 
-def test_what_is_polled_is_told_again_only_when_it_has_changed(site: httpx.Client, session: Session) -> None:
-    [job_id] = put(session)
+def test_polling_gets_304_until_something_changes(site: httpx.Client, session: Session) -> None:
+    [job_id] = enqueue_jobs(session)
     first = site.get("/api/jobs")
     known = {"If-None-Match": first.headers["etag"]}
 
@@ -213,7 +213,7 @@ def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.C
     assert (neither.status_code, neither.json()["detail"]) == (400, "a batch needs either sources or jobs")
 
 
-def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, tmp_path: Any) -> None:
+def test_a_batch_of_sources_is_made_by_their_handlers(site: httpx.Client, tmp_path: Any) -> None:
     folder = tmp_path / "reports"
     folder.mkdir()
     for name in ("a.pdf", "b.pdf", ".hidden.pdf", "c.exe"):
@@ -247,7 +247,7 @@ def test_a_source_that_is_none_is_refused_in_words(site: httpx.Client, source: o
     assert (refused.status_code, sentence in refused.json()["detail"]) == (400, True)
 
 
-def test_where_jobs_may_not_read_nobody_looks_either(
+def test_a_folder_that_jobs_may_not_read_is_not_listed(
     site: httpx.Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
@@ -262,8 +262,8 @@ def test_where_jobs_may_not_read_nobody_looks_either(
     assert site.post("/api/batches", json={"sources": [str(inside)]}).status_code == 201
 
 
-def test_numbers_for_monitoring_are_those_of_the_database(site: httpx.Client, session: Session) -> None:
-    put(session, 3, job_type='a"b\n')
+def test_metrics_match_the_database(site: httpx.Client, session: Session) -> None:
+    enqueue_jobs(session, 3, job_type='a"b\n')
 
     text = site.get("/metrics").text
 
@@ -278,7 +278,7 @@ def test_text_of_strangers_has_no_power_over_a_terminal_and_comes_through_whole(
     site: httpx.Client, session: Session
 ) -> None:
     name = "a\x1b[31m\x9b2J\u202efdp.exe\u2028<script>\x07"
-    [job_id] = put(session, name=name, payload=json.dumps({"k": name, "half": "\ud800"}))
+    [job_id] = enqueue_jobs(session, name=name, payload=json.dumps({"k": name, "half": "\ud800"}))
 
     for answer in (
         site.get("/api/jobs"),
@@ -291,7 +291,7 @@ def test_text_of_strangers_has_no_power_over_a_terminal_and_comes_through_whole(
     assert site.get(f"/api/jobs/{job_id}").json()["payload"]["k"] == name
 
 
-def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_goes_on(
+def test_a_search_without_an_index_stops_in_time_and_can_be_continued(
     site: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rare = site.post("/api/jobs", json={"job_type": "a", "platform": "drive"}).json()["id"]
@@ -320,7 +320,7 @@ def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_g
         ("/api/batches", {"jobs": [{"job_type": "a", "payload": {"a": "\ud800"}}]}),
     ],
 )
-def test_half_of_a_character_is_refused_in_words_wherever_it_stands(
+def test_half_a_surrogate_pair_is_refused_everywhere(
     site: httpx.Client, session: Session, path: str, body: dict[str, Any]
 ) -> None:
     answer = site.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
@@ -329,7 +329,7 @@ def test_half_of_a_character_is_refused_in_words_wherever_it_stands(
     assert session.store.reading.list(Selector(), most=1) == []
 
 
-def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
+def test_a_batch_has_a_maximum_number_of_jobs(
     site: httpx.Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):

@@ -24,7 +24,7 @@ from worker_service.web import app
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_file_is_what_the_endpoints_say(site: httpx.Client) -> None:
+def test_the_openapi_file_matches_the_endpoints(site: httpx.Client) -> None:
     told = manual.openapi_file()
 
     assert manual.OPENAPI.read_text("utf-8") == told, "write it again: ./run docs"
@@ -45,9 +45,7 @@ def test_every_route_below_api_stands_in_the_file() -> None:
     assert told - routes == {("GET", "/metrics")}
 
 
-def test_every_answer_is_as_the_file_says_whatever_is_asked(
-    settings: Settings, session: Session, tmp_path: Path
-) -> None:
+def test_every_response_matches_the_openapi_file(settings: Settings, session: Session, tmp_path: Path) -> None:
     work_as(session.store)
     shelf = Shelf(session.store, settings.workspace)
     shelf.read("a.pdf", "climate risk", roles=("text",), owner="alice")

@@ -45,7 +45,7 @@ class House:
     alice: str
     everybody: str
     numbers: dict[str, list[int]]
-    """By the first word of the path, whose numbers stand in it."""
+    """Ids for paths, by the first word of the path."""
 
     def ask(self, token: str, method: str, path: str, **words: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
@@ -62,7 +62,7 @@ class House:
                 return httpx.Response(stream.status_code, text=heard)
         return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=20, **words)
 
-    def of_bob(self) -> str:
+    def data_of_bob(self) -> str:
         selector = Selector(owners=(BOB,))
         store = self.session.store
         jobs = store.reading.list(selector, most=1000)
@@ -92,7 +92,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     settings: Settings = load_settings({"database": str(place / "pagemill.db")}, environ=environ)
     maintenance.initialise(settings)
     session = open_session(settings, actor=f"{MARK}-actor")
-    numbers = _furnish(session)
+    numbers = _fill_house(session)
     alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").word
     everybody = tokens.create_token(session, "root", [Power.ADMIN]).word
     with served(settings) as address:
@@ -100,7 +100,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     session.close()
 
 
-def _furnish(session: Session) -> dict[str, list[int]]:
+def _fill_house(session: Session) -> dict[str, list[int]]:
     store = session.store
     work_as(store)
     shelf = Shelf(store, session.settings.workspace)
@@ -213,8 +213,8 @@ def _questions(house: House, method: str, path: str) -> Iterator[tuple[str, dict
 
 
 @pytest.mark.parametrize(("method", "path"), EACH, ids=[f"{method} {path}" for method, path in EACH])
-def test_a_token_of_one_owner_sees_and_moves_nothing_of_another_s(house: House, method: str, path: str) -> None:
-    before = house.of_bob()
+def test_a_token_of_one_owner_neither_sees_nor_changes_anothers_data(house: House, method: str, path: str) -> None:
+    before = house.data_of_bob()
 
     for at, words in _questions(house, method, path):
         answer = house.ask(house.alice, method, at, **words)
@@ -229,14 +229,14 @@ def test_a_token_of_one_owner_sees_and_moves_nothing_of_another_s(house: House, 
             assert answer.status_code == 403, said
         elif "{" in path and "{name}" not in path and not path.startswith("/api/exports/"):
             assert answer.status_code in (404, 409), said
-    assert house.of_bob() == before
+    assert house.data_of_bob() == before
 
 
 @pytest.mark.parametrize(
     "path", [path for method, path in EACH if method == "GET" and path not in ("/api/status", "/metrics")]
 )
-def test_a_token_of_no_owner_is_shown_what_the_other_is_not(house: House, path: str) -> None:
-    """Else the test above could not fail."""
+def test_a_token_for_all_owners_sees_what_the_other_does_not(house: House, path: str) -> None:
+    """Show that the test above could fail."""
     if path in ("/api/workers", "/api/rates", "/api/jobs/{id}/log"):
         pytest.skip("nothing of an owner stands there here")
 
@@ -256,7 +256,7 @@ def _of_mark(params: dict[str, Any]) -> dict[str, Any]:
     return {name: MARK if name in ("q", "term") else value for name, value in params.items()}
 
 
-def test_what_an_owner_s_token_makes_is_that_owner_s(house: House) -> None:
+def test_a_token_of_one_owner_creates_for_that_owner(house: House) -> None:
     made = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a"}).json()
     job = house.ask(house.alice, "GET", f"/api/jobs/{made['id']}").json()
     sent = house.ask(house.alice, "POST", "/api/uploads", files={"file": ("a.pdf", b"%PDF")}).json()["items"][0]
@@ -270,7 +270,7 @@ def test_what_an_owner_s_token_makes_is_that_owner_s(house: House) -> None:
 @pytest.mark.parametrize(
     "place", ["/srv/bob/a.pdf", " /srv/bob", "file:///srv/bob/a.pdf", "FILE:/srv", "~bob/a", "../bob"]
 )
-def test_what_the_daemon_may_read_is_not_read_for_a_token_of_one_owner(house: House, place: str) -> None:
+def test_a_token_of_one_owner_cannot_name_files_of_the_server(house: House, place: str) -> None:
     then = f"download={json.dumps({'source': place})}"
     drive = {"folder": "https://drive.google.com/drive/folders/1a2b3c4d5e6f7g8h9i"}
     document = house.session.store.library.documents(DocumentSelector(owners=("alice",)), most=1)[0].id
@@ -296,9 +296,7 @@ def test_what_the_daemon_may_read_is_not_read_for_a_token_of_one_owner(house: Ho
     assert house.ask(house.everybody, "POST", *wishes[0][:1], **wishes[0][1]).status_code == 201
 
 
-def test_a_folder_is_not_looked_for_in_the_server_s_own_directory(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_is_refused(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bob").mkdir()
     monkeypatch.chdir(tmp_path)
     wishes: list[tuple[str, dict[str, Any]]] = [
@@ -312,7 +310,7 @@ def test_a_folder_is_not_looked_for_in_the_server_s_own_directory(
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9200/", "https://10.0.0.1/hook", "ann@evil.org", "apprise:ops"])
-def test_nobody_makes_the_daemon_write_to_an_address_that_the_settings_do_not_allow(house: House, address: str) -> None:
+def test_only_allowed_addresses_can_be_notified(house: House, address: str) -> None:
     wishes: list[tuple[str, dict[str, Any]]] = [
         ("/api/batches", {"json": {"jobs": [{"job_type": "a"}], "notify": address}}),
         ("/api/uploads", {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"notify": address}}),
@@ -345,14 +343,14 @@ def test_a_token_that_only_reads_changes_nothing(house: House) -> None:
                 assert house.ask(reader, method, at).status_code == 403, (method, at)
 
 
-def test_without_a_token_there_is_nothing(house: House) -> None:
+def test_every_endpoint_needs_a_token(house: House) -> None:
     for method, path in EACH:
         for at in _paths(house, path):
             answer = httpx.request(method, f"{house.address}{at}")
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised"), (method, at)
 
 
-def test_what_others_did_is_undone_with_admin_only(house: House) -> None:
+def test_undoing_another_users_action_needs_admin(house: House) -> None:
     operator = tokens.create_token(house.session, "operator", [Power.OPERATE]).word
     job_id = house.session.store.intake.enqueue(NewJob("action")).job_id
     house.ask(house.everybody, "POST", f"/api/jobs/{job_id}/cancel").raise_for_status()

@@ -59,7 +59,7 @@ def test_a_cursor_of_another_history_is_refused(site: httpx.Client, shelf: Shelf
     assert nonsense.status_code == 400
 
 
-def test_a_follower_that_is_killed_at_any_moment_ends_with_what_there_is(
+def test_a_follower_killed_at_any_moment_ends_with_all_passages(
     settings: Settings, session: Session, shelf: Shelf, tmp_path: Path
 ) -> None:
     chance, path = random.Random(7), tmp_path / "follower.db"

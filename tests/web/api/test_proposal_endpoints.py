@@ -18,14 +18,14 @@ COLUMNS = set(
 )
 
 
-def put(session: Session, **words: Any) -> int:
+def enqueue_job(session: Session, **words: Any) -> int:
     return session.store.intake.enqueue(NewJob(**{"job_type": "scrape_account", **words})).job_id
 
 
 def test_jobs_are_listed_with_filters_and_all_columns_of_the_proposal(site: httpx.Client, session: Session) -> None:
-    wanted = put(session, platform="instagram", account="user123", payload='{"scrape_type": "full"}')
-    put(session, platform="tiktok")
-    site.post(f"/api/jobs/{put(session, platform='instagram')}/cancel").raise_for_status()
+    wanted = enqueue_job(session, platform="instagram", account="user123", payload='{"scrape_type": "full"}')
+    enqueue_job(session, platform="tiktok")
+    site.post(f"/api/jobs/{enqueue_job(session, platform='instagram')}/cancel").raise_for_status()
 
     answer = site.get("/api/jobs", params={"status": "pending", "platform": "instagram"})
 
@@ -37,8 +37,8 @@ def test_jobs_are_listed_with_filters_and_all_columns_of_the_proposal(site: http
     assert (job["status"], job["priority"], job["retry_count"], job["max_retries"]) == ("pending", 5, 0, 3)
 
 
-def test_one_job_is_told_with_its_progress_and_an_absent_one_is_a_problem(site: httpx.Client, session: Session) -> None:
-    job_id = put(session)
+def test_one_job_is_shown_with_its_progress_and_an_unknown_one_is_refused(site: httpx.Client, session: Session) -> None:
+    job_id = enqueue_job(session)
 
     found = site.get(f"/api/jobs/{job_id}").json()
     absent = site.get("/api/jobs/999")
@@ -50,7 +50,7 @@ def test_one_job_is_told_with_its_progress_and_an_absent_one_is_a_problem(site: 
 
 
 def test_a_job_is_cancelled_retried_and_deleted(site: httpx.Client, session: Session) -> None:
-    job_id = put(session)
+    job_id = enqueue_job(session)
 
     def status() -> str:
         return str(site.get(f"/api/jobs/{job_id}").json()["status"])
@@ -66,7 +66,7 @@ def test_a_job_is_cancelled_retried_and_deleted(site: httpx.Client, session: Ses
 
 def test_where_nothing_runs_the_dashboard_hears_so(site: httpx.Client, session: Session) -> None:
     for platform in ("instagram", "instagram", "tiktok"):
-        put(session, platform=platform)
+        enqueue_job(session, platform=platform)
 
     assert site.get("/api/scheduler/status").json() == {
         "running": [],

@@ -41,7 +41,7 @@ def test_a_tag_given_at_upload_starts_its_action(site: httpx.Client, session: Se
     assert site.get("/api/tags/actions").json()["items"] == []
 
 
-def test_one_owner_has_actions_for_their_documents_only(site: httpx.Client, session: Session) -> None:
+def test_a_tag_action_of_one_owner_runs_only_for_their_documents(site: httpx.Client, session: Session) -> None:
     site.headers.update(bearer(session.settings, "bob", owner="bob"))
 
     made = site.post("/api/tags/actions", json={"tag": "x", "job_type": "tell"})

@@ -60,7 +60,7 @@ def assert_marked_and_legible(page: Page) -> None:
 # ── Upload, watch, search, read ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_report_is_brought_in_watched_found_and_seen_on_its_page(look: Look, site: Site, tmp_path: Path) -> None:
+def test_a_report_is_uploaded_watched_searched_and_viewed(look: Look, site: Site, tmp_path: Path) -> None:
     page = look("/upload")
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "glaciers.pdf", "first page", "a glacier melts"))
@@ -98,7 +98,7 @@ def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> 
     expect(page.locator(".doc .tag")).to_have_text(["alps", "ice", "snow"])
 
 
-def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, site: Site, tmp_path: Path) -> None:
+def test_a_scan_is_recognised_and_doubtful_words_are_marked(look: Look, site: Site, tmp_path: Path) -> None:
     page = look("/upload")
     scan(tmp_path / "scan.pdf", [picture("The crevasse is deep and wide", dpi=150)], dpi=150)
 
@@ -160,7 +160,7 @@ def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, 
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
 
-def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> None:
+def test_a_refused_upload_says_why_on_the_page_it_was_sent_from(look: Look, site: Site) -> None:
     page = look("/upload", refused=True)
 
     empty: FilePayload = {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""}
@@ -170,7 +170,7 @@ def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> N
     expect(page.locator(".sending [role=status]")).to_contain_text("empty.pdf")
 
 
-def test_documents_are_ticked_and_counted_and_their_files_are_one_download(look: Look, site: Site) -> None:
+def test_ticked_documents_are_counted_and_downloaded_together(look: Look, site: Site) -> None:
     page = look("/documents?view=table&sort=name")
     boxes = page.locator(".pick input[name=id]")
 
@@ -205,7 +205,7 @@ def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site) -> None:
     assert site.session.reading.get(waiting).status.value == "pending"
 
 
-def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site) -> None:
+def test_a_range_of_jobs_is_ticked_and_counted(look: Look, site: Site) -> None:
     for _ in range(5):
         enqueue(site.session, {"job_type": _NO_WORD_OF_IT, "owner": "eve"}, lambda _: b"", is_checked=False)
     page, listed = look("/jobs"), "**/jobs?owner=eve"
@@ -230,7 +230,7 @@ def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site)
     assert [box.is_checked() for box in boxes.all()] == [False, True, False, False, False]
 
 
-def test_a_file_that_is_not_what_it_says_is_replaced_by_a_good_copy(look: Look, site: Site, tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced_by_a_good_copy(look: Look, site: Site, tmp_path: Path) -> None:
     page = look("/upload", script=False)
     no_pdf: FilePayload = {"name": "no.pdf", "mimeType": "application/pdf", "buffer": b"<html>a web page</html>"}
     page.get_by_label("Files:").set_input_files(no_pdf)
@@ -253,7 +253,7 @@ def test_a_file_that_is_not_what_it_says_is_replaced_by_a_good_copy(look: Look, 
 _SIZES: Sequence[tuple[int, Scheme]] = [(1280, "light"), (360, "dark")]
 
 
-def test_nobody_is_shut_out_of_any_page_and_nothing_reaches_beyond_its_edge(look: Look, site: Site) -> None:
+def test_every_page_is_accessible_and_fits_the_screen(look: Look, site: Site) -> None:
     page = look(PLACES[0])
 
     faults = []
@@ -274,7 +274,7 @@ def test_nobody_is_shut_out_of_any_page_and_nothing_reaches_beyond_its_edge(look
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_each_scheme_has_its_own_ground(look: Look, site: Site, scheme: Scheme) -> None:
+def test_light_and_dark_have_different_backgrounds(look: Look, site: Site, scheme: Scheme) -> None:
     page = look("/documents", scheme=scheme)
 
     with Image.open(io.BytesIO(page.screenshot(clip={"x": 0, "y": 300, "width": 4, "height": 4}))) as shown:

@@ -14,7 +14,7 @@ class Form:
     action: str
     fields: list[tuple[str, str]] = field(default_factory=list)
     boxes: list[tuple[str, str]] = field(default_factory=list)
-    """That may be ticked."""
+    """Name and value of each checkbox."""
     buttons: list[tuple[str, str, str]] = field(default_factory=list)
     """Name, value and word."""
 
@@ -82,7 +82,7 @@ class Page(HTMLParser):
         return Page(answer)
 
 
-def look(site: httpx.Client, path: str, *, status: int = 200) -> Page:
+def open_page(site: httpx.Client, path: str, *, status: int = 200) -> Page:
     answer = site.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
     assert answer.status_code == status, answer.text
     return Page(answer)

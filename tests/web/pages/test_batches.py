@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.web.pages.conftest import Make
-from tests.web.pages.html_page import look
+from tests.web.pages.html_page import open_page
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
@@ -22,17 +22,17 @@ def batch(session: Session) -> int:
 
 
 def test_without_batches_the_page_offers_to_start_one(site: httpx.Client) -> None:
-    page = look(site, "/batches")
+    page = open_page(site, "/batches")
 
     assert "No batches yet" in page.text
     assert page.links["Start a batch…"] == "/batches/new"
 
 
-def test_one_is_stopped_and_gone_on_with(site: httpx.Client, session: Session, batch: int) -> None:
-    listed = look(site, "/batches")
+def test_a_batch_is_stopped_and_resumed(site: httpx.Client, session: Session, batch: int) -> None:
+    listed = open_page(site, "/batches")
     assert "reports" in listed.links
 
-    stopped = look(site, f"/batches/{batch}").press(site, "Stop")
+    stopped = open_page(site, f"/batches/{batch}").press(site, "Stop")
     assert "Batch stopped" in stopped.text
     assert session.store.batches.get(batch).state == "stopped"
 
@@ -40,13 +40,13 @@ def test_one_is_stopped_and_gone_on_with(site: httpx.Client, session: Session, b
     assert session.store.batches.get(batch).state == "active"
 
 
-def test_what_failed_is_listed_by_file_and_tried_again(
+def test_failed_files_of_a_batch_are_listed_and_retried(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
     session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
     failed("CONNECTION_LOST", batch_id=batch, owner="ann", name="one.pdf")
 
-    page = look(site, f"/batches/{batch}")
+    page = open_page(site, f"/batches/{batch}")
     assert "Needs attention" in page.text
     assert "one.pdf" in page.links
     again = page.press(site, "Retry failed")
@@ -55,20 +55,22 @@ def test_what_failed_is_listed_by_file_and_tried_again(
     assert session.store.batches.facts(batch).jobs == {"pending": 1}
 
 
-def test_what_no_retry_helps_offers_none(site: httpx.Client, session: Session, failed: Make, batch: int) -> None:
+def test_a_failure_that_no_retry_can_mend_offers_no_retry(
+    site: httpx.Client, session: Session, failed: Make, batch: int
+) -> None:
     session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
     failed("PDF_BROKEN", batch_id=batch, owner="ann", name="one.pdf")
 
-    page = look(site, f"/batches/{batch}")
+    page = open_page(site, f"/batches/{batch}")
 
     assert "Upload again" in page.text
     assert "Retry failed" not in page.text
 
 
-def test_a_cancel_is_asked_first(site: httpx.Client, session: Session, batch: int) -> None:
-    page = look(site, f"/batches/{batch}")
+def test_cancelling_a_batch_needs_a_confirmation(site: httpx.Client, session: Session, batch: int) -> None:
+    page = open_page(site, f"/batches/{batch}")
 
-    asked = look(site, page.links["Cancel the rest…"])
+    asked = open_page(site, page.links["Cancel the rest…"])
     assert "2 jobs left" in asked.text
     assert f"pagemill batch cancel {batch}" in asked.text
     asked.press(site, "Cancel the rest")
@@ -76,7 +78,7 @@ def test_a_cancel_is_asked_first(site: httpx.Client, session: Session, batch: in
     assert session.store.batches.facts(batch).jobs == {"cancelled": 2}
 
 
-def test_its_files_are_taken_away_as_csv_in_which_nothing_is_a_formula(
+def test_the_file_list_of_a_batch_is_a_csv_without_formulas(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
     session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
@@ -93,7 +95,7 @@ def test_its_files_are_taken_away_as_csv_in_which_nothing_is_a_formula(
 def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, session: Session, tmp_path: Path) -> None:
     for name in ("a.pdf", "b.pdf"):
         (tmp_path / name).write_bytes(b"%PDF")
-    form = look(site, look(site, "/batches").links["Start a batch…"])
+    form = open_page(site, open_page(site, "/batches").links["Start a batch…"])
 
     refused = form.press(site, "Start", sources=f"{tmp_path}\nreports/", name="the first", owner="ann")
     done = refused.press(site, "Start", sources=f"{tmp_path}\n\n{tmp_path / 'a.pdf'}")

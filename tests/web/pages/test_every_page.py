@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make
-from tests.web.pages.html_page import Page, look
+from tests.web.pages.html_page import Page, open_page
 from worker_service.jobs.attempts import Completion, Report
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
@@ -34,10 +34,10 @@ HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
 
 @pytest.mark.parametrize("path", EVERYWHERE)
-def test_every_place_of_the_navigation_is_there_empty_and_full(site: httpx.Client, failed: Make, path: str) -> None:
-    empty = look(site, path)
+def test_every_page_of_the_navigation_works_with_and_without_data(site: httpx.Client, failed: Make, path: str) -> None:
+    empty = open_page(site, path)
     failed(name="report.pdf", owner="ann")
-    full = look(site, path)
+    full = open_page(site, path)
 
     for page in (empty, full):
         assert len([tag for tag, _ in page.tags if tag == "h1"]) == 1
@@ -92,12 +92,12 @@ def test_text_from_outside_does_nothing_on_any_page(
     assert answer.status_code == 200, answer.text
     for powerful in ("\u202e", "\x1b", "<script>alert", '" onload'):
         assert powerful not in answer.text
-    for tag, own in look(site, path).tags:
+    for tag, own in open_page(site, path).tags:
         assert tag != "img" or own["src"].startswith("/documents/")
         assert not any(name.startswith("on") for name in own)
 
 
-def test_who_may_only_look_sees_no_button_and_changes_nothing(
+def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
     site: httpx.Client, session: Session, failed: Make
 ) -> None:
     job = failed()
@@ -105,7 +105,7 @@ def test_who_may_only_look_sees_no_button_and_changes_nothing(
     site.headers["Authorization"] = f"Bearer {made.word}"
 
     for path in ("/", "/jobs", f"/jobs/{job.id}", "/queue", "/failures", "/workers"):
-        assert all(form.method == "get" for form in look(site, path).forms), path
+        assert all(form.method == "get" for form in open_page(site, path).forms), path
     assert site.post(f"/jobs/{job.id}/retry").status_code == 403
     assert session.store.reading.get(job.id).status == "failed"
 
@@ -120,15 +120,13 @@ def test_htmx_is_the_one_that_was_published() -> None:
 # ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_node_is_told_with_what_it_runs_and_why_it_is_not_up(
-    site: httpx.Client, session: Session, running: Make
-) -> None:
+def test_each_node_is_shown_with_its_jobs_and_its_problem(site: httpx.Client, session: Session, running: Make) -> None:
     job = running()
     session.store.leases.report([Report(job.lease, node="n1")])
     up = NodeState("n1", "up", 8, "0.1.0")
     session.store.workers.set_nodes("w1", [up, NodeState("n2", "refused", reason=HOSTILE)])
 
-    page = look(site, "/workers")
+    page = open_page(site, "/workers")
 
     assert f"1 of 8 slots busy: job {job.id}" in page.text
     assert "version 0.1.0" in page.text
@@ -136,18 +134,18 @@ def test_each_node_is_told_with_what_it_runs_and_why_it_is_not_up(
     assert "n2 Refused" in page.text
     assert "<script>alert(1)</script>" in page.text, "as words"
     assert not {"\x1b", "\u202e"} & {*page.answer.text}
-    assert "on n1, for w1" in look(site, f"/jobs/{job.id}").text
+    assert "on n1, for w1" in open_page(site, f"/jobs/{job.id}").text
     told = site.get("/metrics").text
     assert 'pagemill_node_info{node="n1",state="up",version="0.1.0"} 1' in told
     assert 'pagemill_node_running{node="n1"} 1' in told
     assert 'pagemill_node_up{node="n2"} 0' in told
 
 
-def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session, running: Make) -> None:
+def test_each_worker_is_shown_with_its_state(site: httpx.Client, session: Session, running: Make) -> None:
     running()
     session.store.workers.register(Worker("w0", own_host(), "an earlier life", 1, "0", 1, 1))
 
-    page = look(site, "/workers")
+    page = open_page(site, "/workers")
 
     assert "w1 Alive" in page.text
     assert "1 of 8 slots busy" in page.text
@@ -155,7 +153,9 @@ def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session
 
 
 def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Session) -> None:
-    paused = look(site, "/workers").press(site, "Pause", scope="owner", name="ann", length="2h", reason="she is away")
+    paused = open_page(site, "/workers").press(
+        site, "Pause", scope="owner", name="ann", length="2h", reason="she is away"
+    )
 
     assert "Owner ann" in paused.text
     assert "she is away" in paused.text
@@ -168,14 +168,14 @@ def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Sess
 # ── Schedules ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_schedule_is_begun_beside_its_times(settings: Settings, session: Session, tmp_path: object) -> None:
+def test_a_schedule_can_be_run_now(settings: Settings, session: Session, tmp_path: object) -> None:
     file = settings.database.with_name("pagemill.toml")
     file.write_text('[[schedule]]\nname = "nightly"\ncron = "30 2 * * *"\njob = { type = "noop" }\n')
     database = str(settings.database)
     scheduled = load_settings({"database": database}, environ={"WORKER_CONFIG": str(file), "WORKER_LOG_FORMAT": "json"})
 
     with site_of(scheduled) as site:
-        page = look(site, "/schedules")
+        page = open_page(site, "/schedules")
         assert "nightly" in page.text
         assert "nightly will not start" in page.text
         begun = page.press(site, "Run now")
@@ -199,16 +199,16 @@ def read(session: Session, worker: str) -> None:
 
 
 def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, read: None) -> None:
-    page = look(site, "/keywords?terms=climate%0D%0Aclimate+risk%0D%0Anowhere")
+    page = open_page(site, "/keywords?terms=climate%0D%0Aclimate+risk%0D%0Anowhere")
 
     assert "ann.pdf 1 · ann 2 1 0" in page.text
     assert "bob.pdf 2 · bob 0 0 0" in page.text
-    own = look(site, "/keywords?terms=climate&owner=bob")
+    own = open_page(site, "/keywords?terms=climate&owner=bob")
     assert "ann.pdf" not in own.text
 
 
 def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, read: None) -> None:
-    page = look(site, "/keywords?terms=climate%0D%0Anowhere")
+    page = open_page(site, "/keywords?terms=climate%0D%0Anowhere")
 
     assert site.get(page.links["CSV .csv"]).text == "DOCUMENT,NAME,climate,nowhere\n1,ann.pdf,2,0\n2,bob.pdf,0,0\n"
     workbook = site.get(page.links["Excel .xlsx"])
@@ -220,11 +220,11 @@ def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, 
 # ── Activity ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Session, pending: Make) -> None:
+def test_actions_are_listed_and_undone(site: httpx.Client, session: Session, pending: Make) -> None:
     job = pending()
     job_control.apply_plan(session, job_control.make_plan(session, "cancel", Selector(ids=(job.id,))))
 
-    page = look(site, "/activity")
+    page = open_page(site, "/activity")
     assert "1 job cancelled" in page.text
     assert "test ·" in page.text
     undone = page.press(site, "Undo")
@@ -233,7 +233,7 @@ def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Se
     assert session.store.reading.get(job.id).status == "pending"
 
 
-def test_who_let_in_whom_stands_in_the_activity(site: httpx.Client, session: Session) -> None:
+def test_created_and_removed_tokens_are_listed_as_actions(site: httpx.Client, session: Session) -> None:
     made = tokens.create_token(session, "root", powers=[Power.ADMIN])
     tokens.create_token(session, "alice", owner="alice")
     tokens.remove_tokens(session, ["alice"])

@@ -5,7 +5,7 @@ import pytest
 
 from tests.cli.stored_documents import Shelf
 from tests.web.pages.conftest import Make
-from tests.web.pages.html_page import look
+from tests.web.pages.html_page import open_page
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -18,20 +18,20 @@ def test_the_address_chooses_by_the_words_of_the_command_line(site: httpx.Client
     pending(name="one.pdf", owner="ann")
     pending("download", name="two.pdf", owner="bob")
 
-    found = look(site, "/jobs?type=download&owner=bob&status=pending")
+    found = open_page(site, "/jobs?type=download&owner=bob&status=pending")
 
     assert "two.pdf" in found.links
     assert "one.pdf" not in found.links
     assert "pagemill ls --type download --owner bob --status pending" in found.text
 
 
-def test_the_jobs_of_a_document_are_one_row_and_ticked_together(site: httpx.Client, session: Session) -> None:
+def test_the_jobs_of_a_document_are_one_row_with_one_tick(site: httpx.Client, session: Session) -> None:
     shelf = Shelf(session.store, session.settings.workspace)
     shelf.ask("report.pdf", "ann")
     session.store.intake.enqueue(NewJob("assemble", document_id=1, generation=1))
     session.store.intake.enqueue(NewJob("download", name="other.pdf"))
 
-    jobs = look(site, "/jobs")
+    jobs = open_page(site, "/jobs")
     asked = jobs.press(site, "Cancel…", ticked=("2,1",), scope="ticked")
 
     assert "report.pdf ann · " in jobs.text
@@ -40,12 +40,12 @@ def test_the_jobs_of_a_document_are_one_row_and_ticked_together(site: httpx.Clie
     assert "Cancel 2 jobs?" in asked.text
 
 
-def test_what_is_ticked_is_changed_after_a_look_and_can_be_undone(
+def test_ticked_jobs_are_changed_after_a_preview_and_the_change_is_undone(
     site: httpx.Client, session: Session, pending: Make
 ) -> None:
     one, two, three = pending(), pending(), pending()
 
-    asked = look(site, "/jobs").press(site, "Cancel…", ticked=(str(one.id), str(three.id)), scope="ticked")
+    asked = open_page(site, "/jobs").press(site, "Cancel…", ticked=(str(one.id), str(three.id)), scope="ticked")
     assert "Cancel 2 jobs?" in asked.text
     assert f"pagemill cancel {three.id} {one.id}" in asked.text
     done = asked.press(site, "Cancel 2 jobs")
@@ -61,11 +61,13 @@ def test_what_is_ticked_is_changed_after_a_look_and_can_be_undone(
     assert session.store.reading.count(Selector(statuses=(Status.PENDING,))) == 3
 
 
-def test_all_that_match_are_those_that_the_address_chooses(site: httpx.Client, session: Session, pending: Make) -> None:
+def test_a_change_of_all_matching_jobs_uses_the_filters_of_the_url(
+    site: httpx.Client, session: Session, pending: Make
+) -> None:
     mine = [pending(owner="ann") for _ in range(60)]
     other = pending(owner="bob")
 
-    asked = look(site, "/jobs?owner=ann").press(site, "Set priority…", scope="all", priority="2")
+    asked = open_page(site, "/jobs?owner=ann").press(site, "Set priority…", scope="all", priority="2")
     assert "60 jobs" in asked.text
     asked.press(site, asked.form("Set the priority of 60 jobs").buttons[0][2])
 
@@ -76,17 +78,17 @@ def test_all_that_match_are_those_that_the_address_chooses(site: httpx.Client, s
 def test_where_nothing_is_ticked_nothing_is_done(site: httpx.Client, session: Session, pending: Make) -> None:
     pending(owner="ann")
 
-    done = look(site, "/jobs?owner=ann").press(site, "Delete…", scope="ticked")
+    done = open_page(site, "/jobs?owner=ann").press(site, "Delete…", scope="ticked")
 
     assert "Nothing to do" in done.text
     assert session.store.reading.count(Selector()) == 1
 
 
-def test_one_job_is_told_whole(site: httpx.Client, session: Session, running: Make) -> None:
+def test_the_page_of_a_job_shows_all_of_it(site: httpx.Client, session: Session, running: Make) -> None:
     job = running(name="report.pdf", payload='{"pages": [1, 12]}', percent=40, message="page 5, 4 of 12 done")
     session.store.leases.report([Report(job.lease, lines=["first line", "second line"])])
 
-    page = look(site, f"/jobs/{job.id}")
+    page = open_page(site, f"/jobs/{job.id}")
 
     for told in (
         "report.pdf",
@@ -105,13 +107,13 @@ def test_one_job_is_told_whole(site: httpx.Client, session: Session, running: Ma
 def test_a_job_that_waits_says_why(site: httpx.Client, pending: Make) -> None:
     job = pending()
 
-    page = look(site, f"/jobs/{job.id}")
+    page = open_page(site, f"/jobs/{job.id}")
 
     assert "WORKER_DOWN" in page.text
     assert "pagemill run" in page.text
 
 
-def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_match(
+def test_a_preview_stops_in_time_and_the_change_covers_all_matches(
     site: httpx.Client, session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rare = [pending("download", platform="drive") for _ in range(3)]
@@ -120,10 +122,10 @@ def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_mat
     monkeypatch.setattr("worker_service.services.jobs._FIRST_RANGE_IDS", 2)
     monkeypatch.setattr("worker_service.web.views.jobs.SEARCH_SECONDS_MAX", 0.0)
 
-    asked = look(site, "/jobs/change?verb=cancel&scope=all&platform=drive")
+    asked = open_page(site, "/jobs/change?verb=cancel&scope=all&platform=drive")
     assert "Cancel all jobs that match?" in asked.text
     assert "pagemill cancel --platform drive --dry-run" in asked.text
-    many = look(site, "/jobs/change?verb=cancel&scope=all&platform=local")
+    many = open_page(site, "/jobs/change?verb=cancel&scope=all&platform=local")
     assert "Cancel at least 2 jobs?" in many.text
     done = asked.press(site, "Cancel all that match")
 
@@ -133,7 +135,7 @@ def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_mat
 
 
 def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, session: Session) -> None:
-    form = look(site, look(site, "/jobs").links["Enqueue a job…"])
+    form = open_page(site, open_page(site, "/jobs").links["Enqueue a job…"])
 
     done = form.press(
         site, "Enqueue", job_type="scrape", payload='{"page": [1, 2]}', priority="2", name="the first", owner="ann"
@@ -147,10 +149,8 @@ def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, sess
 
 
 @pytest.mark.parametrize("payload", ["{", "@/etc/passwd", "-", "NaN"])
-def test_a_payload_that_is_no_json_comes_back_with_what_was_typed_and_a_sentence(
-    site: httpx.Client, session: Session, payload: str
-) -> None:
-    form = look(site, "/jobs/new?job_type=filled-in")
+def test_an_invalid_payload_is_shown_again_with_the_problem(site: httpx.Client, session: Session, payload: str) -> None:
+    form = open_page(site, "/jobs/new?job_type=filled-in")
     assert "filled-in" not in form.answer.text
 
     again = form.press(site, "Enqueue", job_type="scrape", payload=payload)

@@ -35,7 +35,7 @@ VERBS = ("cancel", "retry", "delete", "priority", "stop", "resume", "rm")
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-def filled(house: House, path: str) -> Iterator[str]:
+def filled_paths(house: House, path: str) -> Iterator[str]:
     numbers = {f"{kind[:-1]}_id": ids for kind, ids in house.numbers.items()}
     numbers |= {"batch_id": house.numbers["batches"], "number": [1], "table": [1], "file_id": house.numbers["number"]}
     known: dict[str, list[Any]] = {**numbers, "verb": [*VERBS]}
@@ -45,7 +45,7 @@ def filled(house: House, path: str) -> Iterator[str]:
         yield _PLACE.sub("{\\1}", path).format(**chosen)
 
 
-def asked(house: House, method: str, path: str) -> list[dict[str, Any]]:
+def parameters_for(house: House, method: str, path: str) -> list[dict[str, Any]]:
     jobs, batches = house.numbers["jobs"], house.numbers["batches"]
     more: dict[str, Any] = {"priority": "1", "reason": "x", "scope": "owner", "name": BOB, "yes": "1", "expect": "9"}
     if "_id" in path:
@@ -66,11 +66,11 @@ def asked(house: House, method: str, path: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("method", "path"), PAGES, ids=[" ".join(page) for page in PAGES])
-def test_one_owners_pages_show_and_move_nothing_of_anothers(house: House, method: str, path: str) -> None:
-    before = house.of_bob()
+def test_pages_of_one_owner_neither_show_nor_change_anothers_data(house: House, method: str, path: str) -> None:
+    before = house.data_of_bob()
 
-    for at in filled(house, path):
-        for words in asked(house, method, path):
+    for at in filled_paths(house, path):
+        for words in parameters_for(house, method, path):
             sent = {"params": words} if method == "GET" else {"data": words}
             answer = house.ask(house.alice, method, at, **sent)
 
@@ -81,16 +81,16 @@ def test_one_owners_pages_show_and_move_nothing_of_anothers(house: House, method
             assert BOB not in answer.text or BOB in str(words), said
             if "_id" in path:
                 assert answer.status_code in (400, 403, 404, 409), said
-    assert house.of_bob() == before
+    assert house.data_of_bob() == before
 
 
-def test_the_same_pages_show_it_to_whoever_may_see_everything(house: House) -> None:
-    """Else the test above could not fail."""
+def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(house: House) -> None:
+    """Show that the test above could fail."""
     shown = {
         path
         for method, path in PAGES
         if method == "GET"
-        for at in filled(house, path)
+        for at in filled_paths(house, path)
         if MARK in house.ask(house.everybody, method, at, params={"q": "word", "terms": "word"}).text
     }
 
@@ -104,13 +104,13 @@ def test_a_token_that_only_reads_sends_no_form(house: House) -> None:
 
     for method, path in PAGES:
         if method != "GET":
-            for at in filled(house, path):
+            for at in filled_paths(house, path):
                 assert house.ask(reader, method, at, data={}).status_code == 403, (method, at)
 
 
 def test_without_a_token_every_page_leads_to_the_way_in(house: House) -> None:
     for method, path in PAGES:
-        for at in filled(house, path):
+        for at in filled_paths(house, path):
             answer = httpx.request(method, f"{house.address}{at}", headers={"Accept": "text/html"})
             wanted = (303, "/session") if method == "GET" else (401, "")
             assert (answer.status_code, answer.headers.get("location", "").partition("?")[0]) == wanted, (method, at)

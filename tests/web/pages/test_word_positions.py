@@ -3,7 +3,7 @@ from __future__ import annotations
 from worker_service.web.views.page_view import _locate_in_areas
 
 
-def test_words_are_found_in_their_areas_in_whatever_order_the_renderer_returns_them() -> None:
+def test_words_are_located_in_any_order_of_the_renderer() -> None:
     text = "the European table\n64"
     areas = [[0, 0, 100, 10, 0, 18], [0, 90, 100, 100, 19, 21]]
     words = [

@@ -27,13 +27,11 @@ from worker_service.web.parameters import Id, about
 
 _POLL_SECONDS = 0.25
 _COMMENT_SECONDS = 15.0
-"""Time without events after which a comment shows that the connection is alive."""
 _STREAM_SECONDS = 600.0
 """Length of a stream. The client reconnects, and is authenticated again."""
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_MAX = 20_000
-"""With more missed events, the client is told to load everything again (`reset`)."""
 
 
 class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...

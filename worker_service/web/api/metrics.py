@@ -20,7 +20,6 @@ _FAILED_JOBS_PERIOD = timedelta(days=1)
 _TYPES_MAX = 100
 
 Sample = tuple[Mapping[str, object], float]
-"""Labels and value."""
 
 
 def metrics_text(session: Session) -> str:

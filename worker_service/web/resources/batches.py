@@ -44,7 +44,6 @@ def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:
 def jobs_of_sources(
     session: Session, visitor: Visitor, sources: Sequence[object], options: Mapping[str, Sequence[str]], *, owner: str
 ) -> SourceJobs:
-    """Raise `NotAllowed` for files that the visitor may not name."""
     refuse_server_files(visitor, [sources, options])
     made = source_jobs(session, sources, options, owner=owner)
     if len(made.jobs) > JOBS_MAX:

@@ -91,7 +91,6 @@ def document_selector(session: Session, visitor: Visitor, query: DocumentsQuery)
 def search(
     session: Session, visitor: Visitor, query: SearchQuery, *, marks: tuple[str, str] = ("[", "]")
 ) -> SearchResult:
-    """Return the visitor's documents found, with matches between `marks`."""
     scope = search_scope(session, visitor, query.owner, query.batch)
     if scope is None:
         return SearchResult()
@@ -129,7 +128,7 @@ def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id
 
 
 def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
-    """Count terms while the client reads. The first portion is counted at once, so that errors precede the response."""
+    """Count the first portion at once, so that errors precede the response, the others while the client reads."""
 
     def counts() -> Iterator[KeywordPart]:
         with session_of(request) as session:

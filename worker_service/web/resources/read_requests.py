@@ -56,15 +56,12 @@ def submit_files(
     is_forced: bool = False,
     notify: str = "",
 ) -> tuple[Sequence[ReadRequested], int | None]:
-    """Enqueue the files. Return the requests, and the id of their batch.
-
-    A single file without `notify` is no batch, because each new batch of an owner may hold up the one before: a loop
-    of uploads would hold up its own files.
-    """
+    """Enqueue the files, several as a batch. Return the requests and the batch's id."""
     options = parse_options(ReadOptions, values)
     lacking = _check_options(session, options)
     jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
     if len(jobs) == 1 and not notify:
+        # As a batch, each upload of a loop could make the one before wait (owner_policy).
         return [ReadRequested(enqueue_job(session, jobs[0]), lacking)], None
     names = [file.name for file in files]
     name = names[0][:_NAME_CHARACTERS_MAX] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
@@ -136,7 +133,7 @@ def source_jobs(session: Session, sources: Sequence[object], values: OptionValue
 
 
 def _check_options(session: Session, options: ReadOptions) -> Sequence[str]:
-    """Raise an error for invalid options; return a sentence for each program or model that this machine lacks."""
+    """Raise an error for invalid options; return what the machine lacks."""
     for action in options.actions():
         check_action_payload(session, action)
     return missing_capability_warnings(session, options.reading_settings())

@@ -38,7 +38,6 @@ def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedu
 def add_schedule(
     session: Session, visitor: Visitor, name: str, definition: Mapping[str, Any], owner: str | None
 ) -> ScheduleState:
-    """Raise `NotAllowed` for another owner, or files that the visitor may not read."""
     refuse_server_files(visitor, definition)
     return schedules.add_schedule(session, name, definition, owner=owner_for(visitor, owner))
 

@@ -60,14 +60,13 @@ def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
-    """Return the newest changes. A visitor of one owner gets only their own: others may concern other owners."""
+    """Return only their own changes to a visitor of one owner, since others may concern other owners."""
     if visitor.owner is None:
         return session.history.actions(most=limit)
     return _own_actions(session, visitor)[:limit]
 
 
 def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Action:
-    """Return the action if it is the visitor's own, or the visitor has the scope admin."""
     is_own = any(one.id == action_id for one in _own_actions(session, visitor))
     if not is_own and visitor.owner is not None:
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")

@@ -67,10 +67,7 @@ def render(
     headers: Mapping[str, str] | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Render the page with what all pages show. Blocks, because it reads the database.
-
-    An error page does not read it: the error may be the database's.
-    """
+    """Blocks: it reads the database, except for an error page, since the error may be the database's."""
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
     being_read, failures, flash = 0, 0, None
@@ -122,7 +119,6 @@ def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place
 
 
 def page(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
-    """Return a route whose function gets a session for the visitor."""
 
     def respond_in_session(request: Request) -> Response:
         with session_of(request) as session:

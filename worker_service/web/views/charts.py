@@ -9,7 +9,7 @@ from msgspec import Struct
 
 WIDTH, HEIGHT = 280, 108
 _TOP, _FOOT = 16, 17
-"""Space above and below the draw_bars, for text."""
+"""Space for text above and below the bars."""
 _GAP = 2.0
 _LOWEST = 1.5
 """Height of a bar that would be too low to see."""

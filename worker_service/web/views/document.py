@@ -63,7 +63,7 @@ class ReaderQuery(Struct, frozen=True):
     """Generation of the text on display while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
-        """Return the URL with these changes, and without `match` and `seen` unless they are among them."""
+        """Drop `match` and `seen` unless they are among the changes."""
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
         defaults = msgspec.structs.asdict(ReaderQuery())
         parameters = {name: value for name, value in values.items() if value != defaults[name]}
@@ -78,17 +78,14 @@ class RailPage(Struct, frozen=True):
 
 
 class MatchPlace(Struct, frozen=True):
-    number: int
-    """Of the chosen match, from 1 on its page."""
-    on_page: int
-    hit_pages: int
-    on_earlier_pages: int
-    """0 if not all matches are counted."""
+    number_on_page: int
+    matches_on_page: int
+    page_count: int
+    matches_before: int
+    """Matches on earlier pages; like `total` 0 if they are too many to count."""
     total: int
-    """0 if they are on too many pages to count."""
     previous_url: str
     next_url: str
-    """Empty at the last match."""
 
 
 class Generation(Struct, frozen=True):
@@ -154,7 +151,6 @@ def document_page(request: Request, session: Session) -> Response:
 
 
 def _rail(pages: Sequence[PageSummary], hits: Collection[int], hard: Collection[int], here: int) -> list[RailPage]:
-    """Return up to `_PAGES_SHOWN` pages around the one on display."""
     index = next((index for index, page in enumerate(pages) if page.number >= here), 0)
     begin = max(0, min(index - _PAGES_SHOWN // 2, len(pages) - _PAGES_SHOWN))
     numbers = [page.number for page in pages[begin : begin + _PAGES_SHOWN]]
@@ -185,8 +181,8 @@ def _match_place(
         next_url = link(match=number + 1)
     elif later:
         next_url = link(page=later[0], match=1)
-    on_earlier_pages = sum(count for page, count in counts.items() if page < here)
-    return MatchPlace(number, on_page, len(hit_pages), on_earlier_pages, sum(counts.values()), previous_url, next_url)
+    matches_before = sum(count for page, count in counts.items() if page < here)
+    return MatchPlace(number, on_page, len(hit_pages), matches_before, sum(counts.values()), previous_url, next_url)
 
 
 def _hit_pages(session: Session, document_id: int, query: str) -> Sequence[int]:
@@ -212,7 +208,7 @@ def _newest_files(files: Sequence[PublishedFile]) -> list[PublishedFile]:
 
 
 def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
-    """Return the newest first. Jobs without a generation, such as the one that fetched the file, come last."""
+    """Put jobs without a generation, such as the one that fetched the file, last."""
     by_number: dict[int | None, list[Job]] = {}
     for job in jobs_of_document:
         by_number.setdefault(job.generation, []).append(job)
@@ -221,7 +217,6 @@ def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
 
 
 def _first_gate(session: Session, jobs_of_document: Sequence[Job]) -> Gate | None:
-    """Return what holds the oldest pending job."""
     pending = [job.id for job in jobs_of_document if job.status is Status.PENDING]
     return next(iter(session.gates.explain(pending[-1])), None) if pending else None
 

@@ -49,7 +49,6 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
 
     @property
     def filters(self) -> Sequence[tuple[str, object]]:
-        """Parameters of the list, without the default order."""
         pairs: list[tuple[str, object]] = []
         for name in _LIST_PARAMETERS:
             value = getattr(self, name)

@@ -82,13 +82,11 @@ class JobGroup(Struct, frozen=True):
 
 
 class Filters(Struct, frozen=True):
-    """Filters of the list as (parameter, value), in the URL or in a form."""
-
     pairs: Sequence[tuple[str, str]]
 
     @classmethod
     def read(cls, form: ImmutableMultiDict[str, str]) -> Filters:
-        """Keep the known parameters. The ids of a ticked document are one value of the form, so split it."""
+        """Split the ids of a ticked document, which are one value of the form."""
         pairs: list[tuple[str, str]] = []
         for name, value in form.multi_items():
             if name in JobFilters.__struct_fields__ and value:
@@ -118,8 +116,7 @@ class Filters(Struct, frozen=True):
         ticked = Filters([(name, word) for name, word in self.pairs if name == "id"])
         return ticked if ticked or scope == "ticked" else self
 
-    def arguments(self) -> list[str]:
-        """Return the filters as arguments of `pagemill ls`."""
+    def shell_arguments(self) -> list[str]:
         ids = [word for name, word in self.pairs if name == "id"]
         flags = [(f"--{name.replace('_', '-')}", word) for name, word in self.pairs if name != "id"]
         return [*(part for flag in flags for part in flag), *ids]
@@ -147,13 +144,12 @@ def jobs_page(request: Request, session: Session) -> Response:
         older=same_page(request, before=listing.next) if listing.next else "",
         is_partial=listing.is_partial,
         matching=len(listing.items) if is_complete else _count(filters, counts),
-        command=command("ls", *filters.arguments()),
+        command=command("ls", *filters.shell_arguments()),
         names={column: session.reading.names(column, "") for column in ("job_type", "owner")} if sees_all else {},
     )
 
 
 def _groups(session: Session, jobs: Sequence[Job]) -> Sequence[JobGroup]:
-    """Put the jobs of a document together, where the newest of them is."""
     ids = tuple({job.document_id for job in jobs if job.document_id})
     found = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else ()
     by_id = {document.id: document for document in found}
@@ -199,7 +195,7 @@ def _tabs(
 
 
 def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
-    """Return how many jobs match; None if that would need another query."""
+    """Return None if counting would need another query."""
     if not counts:
         return None
     statuses = filters.values("status")
@@ -229,7 +225,7 @@ def preview_change(request: Request, session: Session) -> Response:
         fields=[*filters.pairs, *([("priority", priority)] if priority else [])],
         consequences=_CONSEQUENCES[verb],
         label=VERBS[verb],
-        command=command(verb, *([priority] if priority else []), *filters.arguments()),
+        command=command(verb, *([priority] if priority else []), *filters.shell_arguments()),
     )
 
 

@@ -42,7 +42,6 @@ class TextBlock(Struct, frozen=True):
 
 
 def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]) -> list[Mark]:
-    """Return a mark for each character."""
     marks = [Mark()] * len(text)
     for begin, end in doubtful:
         marks[begin:end] = [Mark(0, True)] * len(marks[begin:end])

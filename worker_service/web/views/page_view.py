@@ -178,10 +178,7 @@ def _hit_boxes(
     layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return None before the page is rendered, which tells where each word of a text layer is.
-
-    Until then only paragraphs have boxes, which would mark words that are no matches.
-    """
+    """Return None before the page is rendered: until then only paragraphs have boxes, not words."""
     try:
         image = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
     except NoPageImage:

@@ -137,7 +137,7 @@ def _headline(reading: int, waiting: int) -> str:
 
 
 def _pause_of(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
-    """Return what pauses all of the visitor's jobs; the pause of the owner goes before the one of everything."""
+    """Return the pause of all of the visitor's jobs: of the owner, or else of everything."""
     by_scope = {one.scope: one for one in pauses if one.scope != "owner" or one.name == visitor.owner}
     return by_scope.get("owner") or by_scope.get("all")
 
@@ -151,7 +151,7 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 
 
 def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
-    """Return the documents with running jobs, longest running first, then others being read, and other jobs."""
+    """Put documents with running jobs first, then others being read, then jobs without a document."""
     running = session.reading.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
     running_ids = [job.document_id for job in oldest_first if job.document_id and job.generation]
@@ -166,7 +166,6 @@ def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
 
 
 def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
-    """Return the documents in the order of `ids`, without those that were removed meanwhile."""
     if not ids:
         return []
     found = session.library.documents(DocumentSelector(ids=tuple(ids)), most=len(ids))
@@ -280,7 +279,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _draw_line(values: Sequence[int]) -> Markup:
-    """Draw the values in a box of 100 × 24, with a margin above and below."""
     highest, step = max([*values, 1]), 100 / max(1, len(values) - 1)
     points = " ".join(f"{number * step:.1f},{23 - 21 * value / highest:.1f}" for number, value in enumerate(values))
     return Markup(

@@ -88,7 +88,6 @@ def save_schedule(request: Request, session: Session) -> Response:
 
 
 def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new: bool) -> ScheduleState:
-    """Keep what the schedule has and the form does not show."""
     old: Mapping[str, Any] = {} if is_new else _changeable(session, visitor, form["name"]).definition or {}
     definition = {name: value for name, value in old.items() if name not in ("crawl", "job", "batch", "zone")}
     definition["cron"] = cron_every(form["every"]) if form["every"] else form["cron"]

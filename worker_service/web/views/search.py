@@ -100,7 +100,6 @@ def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], ta
 
 
 def marked(snippet: str) -> Markup:
-    """Return the snippet as one line of HTML, with its matches in `<mark>`."""
     begin, end = _MARKS
     # The snippet may start with a match; then the first part is empty.
     first, *rest = " ".join(snippet.splitlines()).split(begin)
