@@ -299,7 +299,7 @@ def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
 def test_cancel_now_says_which_jobs_still_stop_and_why(
     run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(job_control, "_KILL_SECONDS_MAX", 0.0)
     for _ in range(3):
         run("enqueue", "ocr_pages")
     daemon.claim(2)
@@ -320,7 +320,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
 def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
     run: Run, daemon: Daemon, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(job_control, "_KILL_SECONDS_MAX", 0.0)
     run("enqueue", "ocr_pages")
     daemon.claim()
     an_hour_ago = open_store(database, clock=lambda: wall_clock() - timedelta(hours=1))
@@ -333,7 +333,7 @@ def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
 
 
 def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(job_control, "_KILL_SECONDS_MAX", 0.0)
     run("enqueue", "ocr_pages")
     [job] = daemon.claim()
     run("cancel", "1", "--now", fails=1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -16,6 +17,7 @@ from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
 
 _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX", "FROM", "STATE")
+_DECLARED_SHOWN = ("environment", "credentials", "reads", "writes", "about", "offers")
 
 
 @verb
@@ -26,11 +28,11 @@ def ls(call: Invocation) -> None:
 
     List the installed handlers, the limits of each, and why one cannot be used.
     """
-    found = operations.installed_handlers(call.settings)
-    if call.print_if_json({"items": [_object(one, call) for one in found]}):
+    handlers = operations.installed_handlers(call.settings)
+    if call.print_if_json({"items": [_as_object(handler, call) for handler in handlers]}):
         return
-    if found:
-        output.show_table(_COLUMNS, [_row(one, call) for one in found])
+    if handlers:
+        output.show_table(_COLUMNS, [_row(handler, call) for handler in handlers])
     else:
         output.note("no handler is installed; to create one: pagemill handlers new NAME")
 
@@ -45,51 +47,55 @@ def show(call: Invocation, job_type: str, schema: bool) -> None:
 
     Show everything that a handler declares, and the JSON Schema of its payload.
     """
-    values = _object(operations.get_handler(call.settings, job_type), call)
-    if schema and values["payload_schema"] is None:
-        raise Refused(f"{job_type} has no JSON Schema: its payload has an unusual type, or the handler is set aside")
-    if schema or call.as_json:
-        output.show_json(_as_table(values["payload_schema"]) if schema else values)
+    values = _as_object(operations.get_handler(call.settings, job_type), call)
+    if schema:
+        if values["payload_schema"] is None:
+            raise Refused(
+                f"{job_type} has no JSON Schema: its payload has an unusual type, or the handler is set aside"
+            )
+        output.show_json(values["payload_schema"])
         return
-    written, about = values.pop("payload_schema"), values.pop("about", None)
-    output.show_values({**values, **_as_table(about)})
-    if written is not None:
+    if call.print_if_json(values):
+        return
+    payload_schema, facts = values.pop("payload_schema"), values.pop("about", None) or {}
+    output.show_values({**values, **facts})
+    if payload_schema is not None:
         output.show()
-        output.show_json_text(json.dumps(written, ensure_ascii=False, indent=2))
+        output.show_json_text(json.dumps(payload_schema, ensure_ascii=False, indent=2))
 
 
-def _row(one: HandlerDescription, call: Invocation) -> Sequence[object]:
-    state = "ready"
-    if reason := one.set_aside or one.facts.missing_text:
+def _row(handler: HandlerDescription, call: Invocation) -> Sequence[object]:
+    facts, state = handler.facts, "ready"
+    if reason := handler.set_aside or facts.missing_text:
         # The last line of a traceback has the reason.
-        state = f"{'set aside' if one.set_aside else 'missing'}: {reason.strip().splitlines()[-1].strip()}"
-    if one.declared is None:
-        return (one.facts.job_type, None, None, None, None, None, None, one.distribution, state)
-    limits = one.declared.limits
+        state = f"{'set aside' if handler.set_aside else 'missing'}: {reason.strip().splitlines()[-1].strip()}"
+    if handler.declared is None:
+        return (facts.job_type, None, None, None, None, None, None, handler.distribution, state)
+    limits = handler.declared.limits
     memory = None if limits.memory_bytes is None else f"{limits.memory_bytes >> 20:,} MiB"
+    network, sandbox = "yes" if limits.network else "no", _sandbox(handler.declared, call)
     return (
-        one.facts.job_type, one.facts.job_class, memory, _time(limits.cpu_seconds), _time(limits.wall_seconds),
-        "yes" if limits.network else "no", _sandbox(one.declared, call), one.distribution, state,
+        facts.job_type, facts.job_class, memory, _length(limits.cpu_seconds), _length(limits.wall_seconds), network,
+        sandbox, handler.distribution, state,
     )  # fmt: skip
 
 
-def _object(one: HandlerDescription, call: Invocation) -> dict[str, object]:
-    facts = one.facts
-    values: dict[str, object] = {
+def _as_object(handler: HandlerDescription, call: Invocation) -> dict[str, Any]:
+    facts = handler.facts
+    values: dict[str, Any] = {
         "type": facts.job_type,
-        "distribution": one.distribution,
-        "spec": one.spec,
-        "set_aside": one.set_aside,
+        "distribution": handler.distribution,
+        "spec": handler.spec,
+        "set_aside": handler.set_aside,
         "missing": facts.missing,
         "missing_remedy": facts.missing_remedy,
     }
-    if one.declared is not None:
-        values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": one.reuse}
-        values |= {"sandbox": _sandbox(one.declared, call), "keeps_files": one.declared.has_keep}
-        declared = as_object(one.declared)
+    if handler.declared is not None:
+        declared = as_object(handler.declared)
+        values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": handler.reuse}
+        values |= {"sandbox": _sandbox(handler.declared, call), "keeps_files": handler.declared.has_keep}
         values |= declared["limits"]
-        told = ("environment", "credentials", "reads", "writes", "about", "offers")
-        values |= {name: declared[name] for name in told}
+        values |= {name: declared[name] for name in _DECLARED_SHOWN}
     values["payload_schema"] = None if facts.payload_schema is None else json.loads(facts.payload_schema)
     return values
 
@@ -98,11 +104,7 @@ def _sandbox(declared: HandlerDeclaration, call: Invocation) -> str:
     return call.settings.sandbox if declared.sandbox == "default" else declared.sandbox
 
 
-def _as_table(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _time(seconds: int | None) -> str | None:
+def _length(seconds: int | None) -> str | None:
     return None if seconds is None else output.length(timedelta(seconds=seconds))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import click
 
@@ -30,9 +31,9 @@ from worker_service.services.overview import title_of_pause
 from worker_service.services.serialize import as_object
 from worker_service.services.undo import find_undoable, newest_final, undo_action
 
-_REFUSALS_SHOWN = 10
-_END_SECONDS = 15.0
-_NAMED_MAX = 20
+_REFUSALS_SHOWN_MAX = 10
+_KILL_SECONDS_MAX = 15.0
+_DOCUMENTS_NAMED_MAX = 20
 
 
 @verb
@@ -111,11 +112,11 @@ def run_now(call: Invocation, ids: tuple[int, ...]) -> None:
 
     Start jobs now that wait for a time (--run-at) or for their next retry. Other gates still apply: `pagemill why 42`.
     """
-    forward = operations.run_now(call.session, ids)
-    if call.print_if_json({"ids": forward}):
+    changed = operations.run_now(call.session, ids)
+    if call.print_if_json({"ids": changed}):
         return
     for job_id in ids:
-        output.show(f"job {job_id} " + ("no longer waits for a time" if job_id in forward else "waits for no time"))
+        output.show(f"job {job_id} " + ("no longer waits for a time" if job_id in changed else "waits for no time"))
 
 
 @verb
@@ -137,38 +138,38 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
     if is_list:
         return _show_actions(call)
     action = find_undoable(call.session, action_id)
-    final = None if action_id is not None else newest_final(call.session, action)
+    newer_final = None if action_id is not None else newest_final(call.session, action)
     if dry_run:
-        if not call.print_if_json({"dry_run": True, **as_object(action), "newest_final": final}):
-            output.show(f"would undo action {action.id}: {_described(action)}")
+        if not call.print_if_json({"dry_run": True, **as_object(action), "newest_final": newer_final}):
+            output.show(f"would undo action {action.id}: {_describe_action(action)}")
         return 0
-    if final is not None or action.jobs > 1 or action.actor != call.session.actor:
-        first = ""
-        if final is not None:
-            first = f"The newest action, {final.id}, cannot be undone: the {_described(final)}. "
+    if newer_final is not None or action.jobs > 1 or action.actor != call.session.actor:
+        warning = ""
+        if newer_final is not None:
+            warning = f"The newest action, {newer_final.id}, cannot be undone: the {_describe_action(newer_final)}. "
         effect = "restore the priorities" if action.opposite == "priority" else f"{action.opposite} what it changed"
-        confirm(f"{first}Undo action {action.id}, the {_described(action)}: {effect}?", yes=yes)
+        confirm(f"{warning}Undo action {action.id}, the {_describe_action(action)}: {effect}?", yes=yes)
     changed = undo_action(call.session, action)
-    if action.subject:
+    if action.subject:  # such as a schedule, which has no jobs to show
         if not call.print_if_json({"action": action.id}):
-            output.show(f"undid the {_described(action)}")
+            output.show(f"undid the {_describe_action(action)}")
         return 0
     if not call.as_json:
-        done = "undid" if changed.job_ids or changed.asked else "could not undo"
-        output.note(f"{done} action {action.id}, the {_described(action)}:")
+        outcome = "undid" if changed.job_ids or changed.asked else "could not undo"
+        output.note(f"{outcome} action {action.id}, the {_describe_action(action)}:")
     return _show_changed(call, action.opposite or "", changed)
 
 
-def _described(action: Action) -> str:
+def _describe_action(action: Action) -> str:
     """Return, for example, ``cancel of batch 4 (5 jobs) by root at 2026-11-20 10:00:00``."""
-    what = counted(action.jobs, "job")
+    changed = counted(action.jobs, "job")
     if action.documents:
-        what = counted(action.documents, "document")
+        changed = counted(action.documents, "document")
     if action.batch_id is not None:
-        what = f"batch {action.batch_id}" + (f" ({what})" if action.jobs else "")
+        changed = f"batch {action.batch_id}" + (f" ({changed})" if action.jobs else "")
     name = action.verb.removesuffix("_batch").removesuffix("_schedule").replace("_", " ")
     name = "removal" if name == "remove" else name
-    return f"{name} of {action.subject or what} by {action.actor} at {output.whole_seconds(action.at)}"
+    return f"{name} of {action.subject or changed} by {action.actor} at {output.whole_seconds(action.at)}"
 
 
 @verb
@@ -188,7 +189,8 @@ def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs:
-        confirm(f"This deletes {counted(plan.jobs, 'job')} for good.", yes=yes, sample=_sample(plan), number=plan.jobs)
+        question = f"This deletes {counted(plan.jobs, 'job')} for good."
+        confirm(question, yes=yes, sample=_sample_lines(plan), number=plan.jobs)
     pruned = operations.prune_jobs(call.session, plan) if plan.jobs else 0
     if not call.print_if_json({"pruned": pruned}):
         output.show(f"pruned {counted(pruned, 'job')}")
@@ -207,27 +209,28 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
         return 0
     is_delete = plan.verb == "delete"
     if is_delete or not plan.is_single:
-        documents = f"{sentence}. " if (sentence := _failed_documents(plan, "will be")) else ""
+        failing = _describe_failing_documents(plan, "will be")
+        warning = f"{failing}. " if failing else ""
         final = " This cannot be undone." if is_delete else ""
-        question = f"{documents}{plan.verb.capitalize()} {counted(plan.jobs, 'job')}?{final}"
-        number = plan.jobs if is_delete and not plan.is_single else None
-        confirm(question, yes=yes, sample=_sample(plan), number=number)
+        question = f"{warning}{plan.verb.capitalize()} {counted(plan.jobs, 'job')}?{final}"
+        number_to_type = plan.jobs if is_delete and not plan.is_single else None
+        confirm(question, yes=yes, sample=_sample_lines(plan), number=number_to_type)
     changed = operations.apply_plan(call.session, plan, without_grace=is_killing)
-    unended = operations.await_ends(call.session, changed.asked, seconds=_END_SECONDS) if is_killing else None
+    unended = operations.await_ends(call.session, changed.asked, seconds=_KILL_SECONDS_MAX) if is_killing else None
     return _show_changed(call, plan.verb, changed, plan=plan, unended=unended)
 
 
-def _failed_documents(plan: Plan | None, are: str) -> str:
-    """Describe the documents that the change fails, if any."""
-    if plan is None or not plan.failing:
-        return ""
+def _describe_failing_documents(plan: Plan, verb_form: str) -> str:
+    """Return, for example, `1 document will be failed (CANCELLED); …`, or "" if the change fails no document."""
     ids = plan.failing
-    which = " ".join(map(str, ids)) if len(ids) <= _NAMED_MAX else "--status failed"
-    again = f"pagemill reindex {which} reads {'it' if len(ids) == 1 else 'them'} again"
-    return f"{counted(len(ids), 'document')} {are} failed ({plan.error_code}); {again}"
+    if not ids:
+        return ""
+    selection = " ".join(map(str, ids)) if len(ids) <= _DOCUMENTS_NAMED_MAX else "--status failed"
+    remedy = f"pagemill reindex {selection} reads {'it' if len(ids) == 1 else 'them'} again"
+    return f"{counted(len(ids), 'document')} {verb_form} failed ({plan.error_code}); {remedy}"
 
 
-def _sample(plan: Plan) -> list[str]:
+def _sample_lines(plan: Plan) -> list[str]:
     rows = [
         (job.id, state_of(job), job.job_type, job.name, job.owner, output.whole_seconds(job.created_at), job.error_code)
         for job in plan.sample
@@ -241,9 +244,9 @@ def _show_dry_run(call: Invocation, plan: Plan) -> int:
     if call.print_if_json({**answer, **({"documents": plan.failing} if plan.error_code else {})}):
         return 0
     output.show(f"would {plan.verb} {counted(plan.jobs, 'job')}")
-    if sentence := _failed_documents(plan, "would be"):
-        output.show(sentence)
-    for line in _sample(plan) if plan.jobs else ():
+    if failing := _describe_failing_documents(plan, "would be"):
+        output.show(failing)
+    for line in _sample_lines(plan) if plan.jobs else ():
         output.show(line)
     if plan.jobs > operations.SAMPLE_JOBS:
         output.show(f"… and {plan.jobs - operations.SAMPLE_JOBS:,} more")
@@ -258,48 +261,52 @@ def _show_changed(
     plan: Plan | None = None,
     unended: Mapping[int, str] | None = None,
 ) -> int:
-    """Print the result. `unended` are killed jobs whose processes are still there."""
-    refused, still = _reasons(changed.refused), _reasons(unended or {})
-    if plan is not None and plan.is_single and refused and not changed.job_ids and not changed.asked:
-        raise Refused("job {id}: {reason}".format(**refused[0]))
-    exit_code = 1 if refused or unended else 0
+    """Print the result. `unended` are killed jobs whose processes are still there, or None if none was killed."""
+    if plan is not None and plan.is_single and changed.refused and not changed.job_ids and not changed.asked:
+        job_id, reason = next(iter(changed.refused.items()))
+        raise Refused(f"job {job_id}: {reason}")
+    exit_code = 1 if changed.refused or unended else 0
     answer: dict[str, object] = {"action": changed.action_id, "items": changed.job_ids, "asked": changed.asked}
-    answer |= {} if unended is None else {"unended": still}
-    answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
-    answer |= {} if changed.batch_id is None else {"batch": changed.batch_id}
-    answer |= {"waiting": changed.waiting} if changed.waiting else {}
-    if call.print_if_json({**answer, "refused": refused}):
+    if unended is not None:
+        answer["unended"] = _reason_items(unended)
+    if plan is not None and plan.error_code:
+        answer["documents"] = plan.failing
+    if changed.batch_id is not None:
+        answer["batch"] = changed.batch_id
+    if changed.waiting:
+        answer["waiting"] = changed.waiting
+    if call.print_if_json({**answer, "refused": _reason_items(changed.refused)}):
         return exit_code
     if changed.batch_id is not None:
         output.show(f"batch {changed.batch_id} continues")
     stopping = set(changed.asked if unended is None else unended)
-    number = len({*changed.job_ids, *changed.asked} - stopping)
-    if number or not stopping:
-        output.show(f"{operations.PAST_PARTICIPLES[verb_name]} {counted(number, 'job')}")
+    done = len({*changed.job_ids, *changed.asked} - stopping)
+    if done or not stopping:
+        output.show(f"{operations.PAST_PARTICIPLES[verb_name]} {counted(done, 'job')}")
     if stopping:
         output.show(f"asked {counted(len(stopping), 'job')} to stop")
-    are = "will be" if stopping else "is" if plan is not None and len(plan.failing) == 1 else "are"
-    if sentence := _failed_documents(plan, are):
-        output.note(sentence)
+    if plan is not None and plan.failing:
+        verb_form = "is" if len(plan.failing) == 1 else "are"
+        output.note(_describe_failing_documents(plan, "will be" if stopping else verb_form))
     for batch_id in changed.waiting:
         output.note(f"batch {batch_id} waits for another batch of its owner: pagemill batch show {batch_id}")
-    for one in still[:_REFUSALS_SHOWN]:
-        output.note("job {id} is still stopping: {reason}".format(**one))
+    for job_id, reason in islice((unended or {}).items(), _REFUSALS_SHOWN_MAX):
+        output.note(f"job {job_id} is still stopping: {reason}")
     show_refusals(changed.refused)
-    if plan is not None and plan.verb in OPPOSITE and number > 1:
+    if plan is not None and plan.verb in OPPOSITE and done > 1:
         output.note(f"to undo: pagemill undo {changed.action_id}")
     return exit_code
 
 
 def show_refusals(refused: Mapping[int, str]) -> None:
-    for one in _reasons(refused)[:_REFUSALS_SHOWN]:
-        output.note("job {id}: {reason}".format(**one))
-    if len(refused) > _REFUSALS_SHOWN:
-        output.note(f"… and {len(refused) - _REFUSALS_SHOWN:,} more")
+    for job_id, reason in islice(refused.items(), _REFUSALS_SHOWN_MAX):
+        output.note(f"job {job_id}: {reason}")
+    if len(refused) > _REFUSALS_SHOWN_MAX:
+        output.note(f"… and {len(refused) - _REFUSALS_SHOWN_MAX:,} more")
 
 
-def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
-    return [{"id": job_id, "reason": reason} for job_id, reason in by_job.items()]
+def _reason_items(reasons: Mapping[int, str]) -> list[dict[str, object]]:
+    return [{"id": job_id, "reason": reason} for job_id, reason in reasons.items()]
 
 
 def _show_actions(call: Invocation) -> int:
@@ -341,13 +348,13 @@ def pause(
     """
     scope, name = _scope(job_type, owner, everything)
     paused = operations.pause(call.session, scope, name, length=length, reason=reason)
-    until, what = paused.until, title_of_pause(scope, name)
+    until, title = paused.until, title_of_pause(scope, name)
     if call.print_if_json({"scope": scope, "name": name, "until": until, "reason": reason}):
         return
-    ends_at = "until it is unpaused" if until is None else f"until {output.whole_seconds(as_text(until))} UTC"
-    output.show(f"paused {what} {ends_at}")
+    end = "it is unpaused" if until is None else f"{output.whole_seconds(as_text(until))} UTC"
+    output.show(f"paused {title} until {end}")
     if not paused.is_known:
-        output.note(f"no recent job is of {what}; check the spelling in pagemill ls")
+        output.note(f"no recent job is of {title}; check the spelling in pagemill ls")
 
 
 @verb
@@ -367,8 +374,9 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
 
 
 def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
-    given = [("type", job_type)] * bool(job_type) + [("owner", owner)] * bool(owner) + [("all", "")] * everything
-    if len(given) != 1:
+    """Return, for example, ("owner", "alice")."""
+    if bool(job_type) + bool(owner) + everything != 1:
         raise click.UsageError("give one of TYPE, --owner NAME, --all", click.get_current_context())
-    scope, name = given[0]
-    return scope, name or ""
+    if job_type:
+        return "type", job_type
+    return ("owner", owner) if owner else ("all", "")

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 EXIT_NOT_YET = 3
 
 _FILES_SHOWN = 50
-_SILENT_SECONDS = 10.0
-_LISTED = [column for column in COLUMNS if column.heading]
+_SILENCE_SECONDS_MIN = 10.0
+"""A shorter time without progress is not worth mentioning."""
+_LISTED_COLUMNS = [column for column in COLUMNS if column.heading]
 _HEADINGS = (
-    "ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME", "NOTE"
+    "ID", "STATE", *(column.heading for column in _LISTED_COLUMNS), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME",
+    "NOTE",
 )  # fmt: skip
 _DROP_FIRST = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
 
@@ -45,9 +47,10 @@ _ATTEMPT_COLUMNS = (
     "SANDBOX",
 )  # fmt: skip
 
-_LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
-         "no row": ", which is unknown"}  # fmt: skip
-_ENDED = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
+_LOST_WORKER = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
+                "no row": ", which is unknown"}  # fmt: skip
+"""By the state of the job's daemon, what to say about it. Absent: the daemon is alive."""
+_END_VERBS = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 
 
@@ -79,8 +82,8 @@ def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) 
 
 
 @verb
-@click.argument("what", metavar="ID", shell_complete=completer("id"))
-def show(call: Invocation, what: str) -> None:
+@click.argument("reference", metavar="ID", shell_complete=completer("id"))
+def show(call: Invocation, reference: str) -> None:
     """\b
     pagemill show 42
     pagemill show document:7
@@ -89,20 +92,20 @@ def show(call: Invocation, what: str) -> None:
     Show one job (its attempts, events, dependencies, files and the end of its log) or one document (its pages, how each
     was read, and its files). --json shows every field.
     """
-    if what.startswith("document:"):
+    if reference.startswith("document:"):
         from worker_service.cli.documents import show_document
 
-        show_document(call, DocumentId().convert(what, None, None))
+        show_document(call, DocumentId().convert(reference, None, None))
         return
-    if what.startswith("batch:"):
-        raise click.UsageError(f"show takes a job or a document; for a batch: pagemill batch show {what}")
-    job_id = JobId().convert(what, None, None)
+    if reference.startswith("batch:"):
+        raise click.UsageError(f"show takes a job or a document; for a batch: pagemill batch show {reference}")
+    job_id = JobId().convert(reference, None, None)
     from worker_service.services.job_details import get_job_details
 
     found = get_job_details(call.session, job_id)
     if call.as_json:
-        whole = as_object(found)
-        output.show_json(whole.pop("job") | whole)
+        details = as_object(found)
+        output.show_json(details.pop("job") | details)
         return
     job, files = found.job, found.files
     output.show_values(_facts_of(job))
@@ -144,14 +147,15 @@ def why(call: Invocation, job_id: int | None) -> int:
     found = job_advice.why(call.session, job_id)
     job = found.job
     if call.as_json:
-        whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
-        whole |= {"silent_seconds": found.silent_seconds, "limit_seconds": found.limit_seconds}
-        output.show_json({**whole, "next": found.helps})
+        answer = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
+        answer |= {"silent_seconds": found.silent_seconds, "limit_seconds": found.limit_seconds}
+        output.show_json({**answer, "next": found.helps})
     elif job.status != "pending":
-        lost = _LOST.get(found.worker_state, "")
-        output.show(_describe(job, lost) + ("" if lost else _progress_of(found)))
-        if move := _REQUEUE_HINT + call.settings.start_command if lost else found.helps:
-            output.show(f"    next: {move}")
+        lost_worker = _LOST_WORKER.get(found.worker_state, "")
+        output.show(_describe_job(job, lost_worker) + ("" if lost_worker else _describe_silence(found)))
+        next_step = _REQUEUE_HINT + call.settings.start_command if lost_worker else found.helps
+        if next_step:
+            output.show(f"    next: {next_step}")
     elif not found.gates:
         output.show(f"nothing holds {title_of_job(job)}: it starts as soon as a slot is free")
     elif job.name or not is_named:
@@ -200,7 +204,7 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
         note = f"at {output.whole_seconds(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"
     created = output.short_time(job.created_at, now=now)
-    columns = (getattr(job, column.name) for column in _LISTED)
+    columns = (getattr(job, column.name) for column in _LISTED_COLUMNS)
     done = f"{job.progress_percent}%"
     return (job.id, state, *columns, job.priority, tries, done, created, job.error_code, job.name, note)
 
@@ -242,19 +246,19 @@ def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
     )  # fmt: skip
 
 
-def _describe(job: Job, lost: str) -> str:
+def _describe_job(job: Job, lost_worker: str) -> str:
     if job.status == "running":
         asked = "; it was asked to stop" if job.cancel_requested_at else ""
         since = output.whole_seconds(job.started_at)
-        return f"{title_of_job(job)} has been running since {since} on {job.worker_id}{lost}{asked}"
+        return f"{title_of_job(job)} has been running since {since} on {job.worker_id}{lost_worker}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
-    return f"{title_of_job(job)} {_ENDED[job.status]}{code} at {output.whole_seconds(job.completed_at)}{message}"
+    return f"{title_of_job(job)} {_END_VERBS[job.status]}{code} at {output.whole_seconds(job.completed_at)}{message}"
 
 
-def _progress_of(found: Why) -> str:
+def _describe_silence(found: Why) -> str:
     parts = []
-    if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
+    if (silent := found.silent_seconds) is not None and silent >= _SILENCE_SECONDS_MIN:
         parts.append(f"no progress for {output.length(timedelta(seconds=int(silent)))}")
     if found.limit_seconds is not None:
         parts.append(f"its time limit is {output.length(timedelta(seconds=found.limit_seconds))}")

@@ -26,31 +26,29 @@ def new(call: Invocation, name: str) -> None:
     No file is overwritten; for an existing pyproject.toml, the lines to add are printed. The test passes as it is:
     `pytest test_NAME.py`.
     """
-    _refuse_as_name(name)
+    _check_name(name)
     files = {f"{name}.py": _HANDLER.replace("NAME", name), f"test_{name}.py": _TEST.replace("NAME", name)}
     for file in files:
         if Path(file).exists():
             raise Refused(f"{file} exists already, so nothing was written")
+    entry_point = _ENTRY_POINT.replace("NAME", name)
+    has_project = Path("pyproject.toml").exists()
+    if not has_project:
+        files["pyproject.toml"] = _PROJECT.replace("NAME", name) + entry_point
     for file, text in files.items():
         with Path(file).open("x", encoding="utf-8") as opened:
             opened.write(text)
-    project, lines = Path("pyproject.toml"), _ENTRY_POINT.replace("NAME", name)
-    is_new = not project.exists()
-    if is_new:
-        with project.open("x", encoding="utf-8") as opened:
-            opened.write(_PROJECT.replace("NAME", name) + lines)
-        files[project.name] = lines
-    if call.print_if_json({"files": list(files), "entry_point": lines}):
+    if call.print_if_json({"files": list(files), "entry_point": entry_point}):
         return
     output.note(f"wrote {', '.join(files)}")
-    if not is_new:
+    if has_project:
         output.note("add this to your pyproject.toml:")
-        output.show_text(lines)
+        output.show_text(entry_point)
     output.note(f"to install it: {shlex.quote(sys.executable)} -m pip install . (or copy {name}.py to handlers_dir)")
     output.note(f"then restart the daemon: {call.settings.restart_command}")
 
 
-def _refuse_as_name(name: str) -> None:
+def _check_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
         raise BadInput(f"{name!r} cannot name a handler", "use small letters, digits and _, such as count_words")
     if name in sys.stdlib_module_names or name in ("worker_service", "job_handlers", "tests"):

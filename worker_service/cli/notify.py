@@ -19,7 +19,7 @@ def ls(call: Invocation) -> None:
     call.show_items(
         operations.list_rules(call.session),
         ("NAME", "TO", "WAITING", "WHEN"),
-        lambda one: (one.name, one.to, one.waiting, ", ".join(one.when)),
+        lambda rule: (rule.name, rule.to, rule.waiting, ", ".join(rule.when)),
         note_if_empty="there are no notification rules: see [[notify]] in docs/notify.md",
     )
 
@@ -29,7 +29,7 @@ def ls(call: Invocation) -> None:
     "name",
     metavar="[NAME]",
     required=False,
-    shell_complete=name_completer(lambda call: [one.name for one in call.settings.notify]),
+    shell_complete=name_completer(lambda call: [rule.name for rule in call.settings.notify]),
 )
 def test(call: Invocation, name: str | None) -> None:
     """\b
@@ -41,8 +41,8 @@ def test(call: Invocation, name: str | None) -> None:
     """
     sent = operations.send_test(call.session, name)
     if not call.print_if_json({"items": sent}):
-        for one in sent:
-            output.show(str(one.job_id))
+        for message in sent:
+            output.show(str(message.job_id))
 
 
 notify = VerbGroup(
