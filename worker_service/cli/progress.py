@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.base.humanize import counted
@@ -35,12 +35,13 @@ from worker_service.services.jobs import progress_in_words, state_of, title_of_j
 
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
-_FAILED_SHOWN = 20
+_FAILED_SHOWN_MAX = 20
 _RATE_SECONDS = 30.0
+"""The rate is that of the last 30 seconds."""
 _SURE_SECONDS = 5.0
 """Earlier, the rate is too uncertain for a time left."""
-_JOBS_SHOWN = 20
-_RUNNING_SHOWN = 3
+_BARS_MAX = 20
+_JOBS_IN_LINE_MAX = 3
 _BAR_COLUMNS = 10
 _TYPE_COLUMNS = 16
 _NAME_COLUMNS = 30
@@ -62,30 +63,29 @@ class Display:
         self.monotonic = monotonic
         self.is_terminal = output.is_terminal(stream)
         self.size = size
-        self._drawn = 0
+        self._lines_drawn = 0
         self._next_at = monotonic()
 
-    def update(self, lines: Callable[[], Sequence[str]], *, is_over: bool) -> None:
-        """Show the lines if it is time."""
+    def update(self, make_lines: Callable[[], Sequence[str]], *, is_over: bool) -> None:
+        """Show the lines if it is time; at the end, on a terminal only, where they replace the last ones."""
         now = self.monotonic()
         if is_over and not self.is_terminal:
             return
         if now < self._next_at and not is_over:
             return
         self._next_at = now + (_DRAW_SECONDS if self.is_terminal else _LINE_SECONDS)
-        shown = lines()
+        lines = make_lines()
         if self.is_terminal:
             columns, _ = self.size()
-            self.stream.write(
-                output.overwriting([output.truncate(line, columns - 1) for line in shown], lines_above=self._drawn)
-            )
-            self._drawn = len(shown)
+            fitting = [output.truncate(line, columns - 1) for line in lines]
+            self.stream.write(output.overwriting(fitting, lines_above=self._lines_drawn))
+            self._lines_drawn = len(lines)
         else:
-            self.stream.write("".join(f"{harmless(line)}\n" for line in shown))
+            self.stream.write("".join(f"{harmless(line)}\n" for line in lines))
         self.stream.flush()
 
 
-def _display() -> Display | None:
+def _display_on_stderr() -> Display | None:
     """Return None if stderr was closed before the start."""
     return None if sys.stderr is None else Display(sys.stderr)
 
@@ -94,33 +94,36 @@ def _display() -> Display | None:
 
 
 def watch_jobs(display: Display | None = None) -> WatchJobs | None:
-    display = display or _display()
+    display = display or _display_on_stderr()
     if display is None:
         return None
-    is_plain = (getattr(display.stream, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
-    fill = "#." if is_plain else "█░"
+    is_utf8 = (getattr(display.stream, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+    fill = "█░" if is_utf8 else "#."
 
-    def watch(look: Callable[[int], JobsProgress], is_over: bool) -> None:
-        def lines() -> list[str]:
+    def watch(query_progress: Callable[[int], JobsProgress], is_over: bool) -> None:
+        def make_lines() -> list[str]:
             if not display.is_terminal:
-                return [jobs_summary(look(_RUNNING_SHOWN))]
+                return [jobs_summary(query_progress(_JOBS_IN_LINE_MAX))]
             _, rows = display.size()
             # Leave a line for the count of all jobs, and the terminal's last line.
-            progress = look(max(1, min(_JOBS_SHOWN, rows - 2)))
+            progress = query_progress(max(1, min(_BARS_MAX, rows - 2)))
             bars = [bar(job, now=wall_clock(), fill=fill) for job in progress.jobs]
-            return [*bars, _counts(progress)] if progress.total > len(progress.jobs) else bars
+            return [*bars, _status_counts(progress)] if progress.total > len(progress.jobs) else bars
 
-        display.update(lines, is_over=is_over)
+        display.update(make_lines, is_over=is_over)
 
     return watch
 
 
 def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
-    """Return a line such as ``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``."""
-    full = round(_BAR_COLUMNS * job.progress_percent / 100)
+    """Return a line such as ``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``.
+
+    `fill` has the letter of the full part and that of the empty part.
+    """
+    columns_full = round(_BAR_COLUMNS * job.progress_percent / 100)
     parts = [
         f"{job.id:>5} {harmless(job.job_type)[:_TYPE_COLUMNS]:{_TYPE_COLUMNS}}",
-        fill[0] * full + fill[1] * (_BAR_COLUMNS - full),
+        fill[0] * columns_full + fill[1] * (_BAR_COLUMNS - columns_full),
         f"{job.progress_percent:>3}%",
         f"{_duration(job, now=now):>6}",
         *([output.truncate(harmless(job.name), _NAME_COLUMNS)] if job.name else []),
@@ -139,7 +142,7 @@ def jobs_summary(progress: JobsProgress) -> str:
     return "; ".join([f"{progress.ended:,} of {counted(progress.total, 'job')} ended", *running])
 
 
-def _counts(progress: JobsProgress) -> str:
+def _status_counts(progress: JobsProgress) -> str:
     counts = ", ".join(f"{number:,} {status}" for status, number in progress.by_status.items() if number)
     return f"{progress.ended:,} of {counted(progress.total, 'job')} ended: {counts}"
 
@@ -166,7 +169,7 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
 
     ended = []
     for batch_id in ids:
-        display = _display() if is_watched else None
+        display = _display_on_stderr() if is_watched else None
         ended.append(wait_for_batch(call.session, batch_id, timeout=timeout, watch=watch))
     if not call.print_if_json({"items": ended}):
         for one in ended:
@@ -193,54 +196,65 @@ def await_reading(
 
 def _unread_of_batch(call: Invocation, batch_id: int) -> Sequence[UnreadDocument]:
     failed = DocumentSelector(statuses=(IndexStatus.FAILED,), batch_ids=(batch_id,))
-    page = list_documents(call.session, failed, limit=_FAILED_SHOWN + 1)
+    page = list_documents(call.session, failed, limit=_FAILED_SHOWN_MAX + 1)
     unread: list[Document | Job] = [*page.items, *page.not_brought_in]
     return [UnreadDocument(_path_or_name(one), one.error_code or "FAILED", one.error_text) for one in unread]
 
 
-def _path_or_name(one: Document | Job) -> str:
-    return legible(path_of(one.source_key or "")) if one.platform == "local" else one.name or one.source_key or ""
+def _path_or_name(file: Document | Job) -> str:
+    if file.platform == "local":
+        return legible(path_of(file.source_key or ""))
+    return file.name or file.source_key or ""
 
 
 def _note_failures(failed: Sequence[UnreadDocument], list_command: str) -> None:
-    for one in failed[:_FAILED_SHOWN]:
-        output.note(f"{one.name}: {one.code}: {one.message}")
-    if len(failed) > _FAILED_SHOWN:
+    for document in failed[:_FAILED_SHOWN_MAX]:
+        output.note(f"{document.name}: {document.code}: {document.message}")
+    if len(failed) > _FAILED_SHOWN_MAX:
         output.note(f"and more: {list_command}")
 
 
+class PagesSample(NamedTuple):
+    at: float
+    pages_done: int
+
+
 def watch_reading(display: Display | None = None) -> WatchDocuments | None:
-    display = display or _display()
+    display = display or _display_on_stderr()
     if display is None:
         return None
-    # Pages read before the wait do not count. The last line shows the rate of the whole wait.
-    recent: deque[tuple[float, int]] = deque()
-    first: tuple[float, int] | None = None
+    samples: deque[PagesSample] = deque()
+    first: PagesSample | None = None
 
     def watch(progress: DocumentsProgress) -> None:
         nonlocal first
         now, is_over = display.monotonic(), progress.ended == progress.documents
-        recent.append((now, progress.pages_done))
-        first = first or recent[0]
-        while len(recent) > 2 and recent[1][0] <= now - _RATE_SECONDS:
-            recent.popleft()
-        since, done = first if is_over else recent[0]
-        display.update(lambda: [reading_in_words(progress, now - since, done)], is_over=is_over)
+        samples.append(PagesSample(now, progress.pages_done))
+        first = first or samples[0]
+        # Keep one sample that is older than the period of the rate.
+        while len(samples) > 2 and samples[1].at <= now - _RATE_SECONDS:
+            samples.popleft()
+        # The last line shows the rate of the whole wait.
+        start = first if is_over else samples[0]
+        display.update(lambda: [reading_in_words(progress, now - start.at, start.pages_done)], is_over=is_over)
 
     return watch
 
 
 def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: int = 0) -> str:
-    """`done_before` pages were done `seconds` ago. Without `pages_left`, omit the time left."""
+    """Return a line such as ``1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left``.
+
+    The rate counts from `seconds` ago, when `done_before` pages were done.
+    """
     parts = [f"{progress.ended}/{counted(progress.documents, 'document')}"]
     if progress.pages:
         parts.append(f"{progress.pages_done}/{counted(progress.pages, 'page')}")
     rate = (progress.pages_done - done_before) / seconds if seconds > 0 else 0.0
     if rate > 0:
         parts.append(f"{rate:.1f} pages/s")
-        left = (progress.pages_left or 0) / rate
-        if left >= 1 and seconds >= _SURE_SECONDS:
-            parts.append(f"{output.length(timedelta(seconds=left))} left")
+        seconds_left = (progress.pages_left or 0) / rate
+        if seconds_left >= 1 and seconds >= _SURE_SECONDS:
+            parts.append(f"{output.length(timedelta(seconds=seconds_left))} left")
     return " · ".join(parts)
 
 

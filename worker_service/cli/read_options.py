@@ -43,17 +43,21 @@ _READ_OPTIONS = (
 )
 
 
-def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
-    """Add the reading options to a verb, which declares the other options of the class itself."""
+def read_options(options_type: type[ReadOptions]) -> Callable[[Function], Function]:
+    """Give a verb the reading options. Its function gets them as one object of this type.
+
+    The verb itself declares the options for further fields of a subclass.
+    """
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def run(call: Invocation, *arguments: Any, **values: Any) -> Any:
-            options = kind(**{name: values.pop(name) for name in kind.__struct_fields__ if name in values})
+            fields = [name for name in options_type.__struct_fields__ if name in values]
+            options = options_type(**{name: values.pop(name) for name in fields})
             for action in options.actions():
                 enqueue.check_action_payload(call.session, action)
-            lacking = enqueue.missing_capability_warnings(call.session, options.reading_settings())
-            for sentence in [*lacking, *enqueue.unknown_type_warnings(call.session, options.actions())]:
+            warnings = enqueue.missing_capability_warnings(call.session, options.reading_settings())
+            for sentence in [*warnings, *enqueue.unknown_type_warnings(call.session, options.actions())]:
                 output.note(sentence)
             return function(call, *arguments, options=options, **values)
 

@@ -24,7 +24,9 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, enqueue, exports
 from worker_service.services.batches import PRIORITY
 
-_LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
+_READ_OR_TO_BE_READ = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
+_SAMPLE_SIZE = 5
+_NAMES_SHOWN_MAX = 3
 
 
 @verb
@@ -66,20 +68,32 @@ def reindex(
             output.note("no document matches")
         return 0
     if len(found) > 1 and not chosen.ids:
-        confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
-    again = documents.selected_documents(call.session, DocumentSelector(ids=[one.id for one in found]))
+        sample = [document.name for document in found[:_SAMPLE_SIZE]]
+        confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=sample)
+    # Some may have been removed while the user answered.
+    found = documents.selected_documents(call.session, DocumentSelector(ids=[document.id for document in found]))
     if options.as_usual:
-        documents.forget_passwords(call.session, again)
+        documents.forget_passwords(call.session, found)
     if typed is not None:
-        typed.save(call, [(one.platform, one.owner, one.source_key) for one in again])
-    results = [_reindex_document(call, document, options, priority, is_forced=force) for document in again]
+        typed.save(call, [(document.platform, document.owner, document.source_key) for document in found])
+    results = [_reindex_document(call, document, options, priority, is_forced=force) for document in found]
     _show_results(call, results)
     if (options.quality or options.languages) and not options.force_ocr:
-        own = [one for one in results if one.job_id and documents.has_only_own_text(call.session, one.document_id or 0)]
-        if own:
-            names = ", ".join(one.name for one in own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
-            output.note(f"{names}: all text comes from the file itself; to recognise its pages anew, add --force-ocr")
+        _note_text_of_files(call, results)
     return 0
+
+
+def _note_text_of_files(call: Invocation, results: Sequence[ReadResult]) -> None:
+    """Note the documents without a page that OCR reads, which the OCR options do not change."""
+    names = [
+        result.name
+        for result in results
+        if result.job_id and documents.has_only_own_text(call.session, result.document_id or 0)
+    ]
+    if names:
+        more = len(names) - _NAMES_SHOWN_MAX
+        listed = ", ".join(names[:_NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+        output.note(f"{listed}: all text comes from the file itself; to recognise its pages anew, add --force-ocr")
 
 
 @verb
@@ -96,20 +110,22 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
     not change.
     """
     found = files_to_adopt(directory)
-    read = sum(one.text is not None for one in found)
+    read = sum(file.text is not None for file in found)
     sentence = f"{read} with text, {len(found) - read} without"
     if dry_run:
         if not call.print_if_json({"read": read, "not_read": len(found) - read}):
             output.note(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    _show_results(call, [_adopt_file(call, one, owner) for one in found])
+    _show_results(call, [_adopt_file(call, file, owner) for file in found])
 
 
 # ── Results ──
 
 
 class ReadResult(Struct, frozen=True):
+    """Without a job and a decision, the file was recorded, and has no text to import."""
+
     name: str
     job_id: int | None
     decision: Decision | None
@@ -125,18 +141,17 @@ def _reindex_document(
     return ReadResult(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
-def _adopt_file(call: Invocation, one: AdoptedFile, owner: str) -> ReadResult:
-    path = path_of(one.path)
-    name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
-    known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
-    for document in documents.each_document(call.session, known):
-        if document.content == one.content and document.status in _LIVING:
+def _adopt_file(call: Invocation, file: AdoptedFile, owner: str) -> ReadResult:
+    path = path_of(file.path)
+    name, request = legible(path), DocumentRequest(file.path, legible(path.name), file.content)
+    same_source = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(file.path,))
+    for document in documents.each_document(call.session, same_source):
+        if document.content == file.content and document.status in _READ_OR_TO_BE_READ:
             return ReadResult(name, None, Decision.UNCHANGED, document.id)
-    if one.text is None:
-        return ReadResult(
-            name, None, None, documents.record_document(call.session, request, platform="local", owner=owner)
-        )
-    enqueued = enqueue.enqueue_job(call.session, adopt_job(request, one.text, owner=owner))
+    if file.text is None:
+        document_id = documents.record_document(call.session, request, platform="local", owner=owner)
+        return ReadResult(name, None, None, document_id)
+    enqueued = enqueue.enqueue_job(call.session, adopt_job(request, file.text, owner=owner))
     return ReadResult(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
 

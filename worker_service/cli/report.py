@@ -1,4 +1,4 @@
-"""`pagemill report`: an archive for support, of the fields listed below, because others may repeat names."""
+"""`pagemill report`: an archive for support. It has only the fields listed below: others may contain names."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from worker_service.services.serialize import as_object
 from worker_service.settings.config import Settings
 
 _ERRORS_SINCE = "30d"
-_EVENTS_MOST = 500
-_FAILED_MOST = 50
+_EVENTS_MAX = 500
+_FAILED_JOBS_MAX = 50
 
-_SETTINGS = (
+_SETTINGS_WITHOUT_NAMES = (
     "payload_bytes_max concurrency io_concurrency poll_interval heartbeat_interval orphan_after recovery_interval "
     "grace_period unknown_type_grace queued_patience indexing_patience owner_policy sandbox log_format zone "
     "schedule_in_daemon notify_old_after upload_bytes_max prune.completed "
@@ -48,13 +48,15 @@ _SECRET = re.compile(r"secret|password|passphrase|token|credential|api_?key", re
 
 
 class _Fields(Struct, frozen=True):
-    always: str
-    with_names: str = ""
+    """Names of fields, separated by spaces. Those in `only_with_names` are in a report --with-names."""
 
-    def select(self, value: object, has_names: bool) -> dict[str, Any]:
-        names = f"{self.always} {self.with_names if has_names else ''}".split()
-        known: Mapping[str, Any] = as_object(value)
-        return {name: known[name] for name in names}
+    always: str
+    only_with_names: str = ""
+
+    def select(self, value: object, *, with_names: bool) -> dict[str, Any]:
+        fields = f"{self.always} {self.only_with_names if with_names else ''}".split()
+        values: Mapping[str, Any] = as_object(value)
+        return {field: values[field] for field in fields}
 
 
 _FINDING = _Fields("level name", "detail fix")
@@ -112,7 +114,7 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
     items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
     if call.print_if_json({"report": target, "with_names": with_names, "items": items}):
         return
-    output.show_table(("FILE", "BYTES", "CONTENT"), [(one.name, len(one.content), one.about) for one in parts])
+    output.show_table(("FILE", "BYTES", "CONTENT"), [(part.name, len(part.content), part.about) for part in parts])
     names = "with names and messages: check it before you share it" if with_names else "without names and messages"
     output.note(f"wrote {target}; {names}")
 
@@ -123,12 +125,12 @@ def write_report(
     """Write the report so that only the caller can read it."""
     if os.path.lexists(target) and not is_forced:
         raise Refused(f"{target} exists already", "--force replaces it, -o FILE writes another")
+    contents = _contents(settings, open_session, with_names=with_names)
     files = [
-        _file(name, about, make, with_names)
-        for name, (about, make) in _contents(settings, open_session, with_names).items()
+        _make_file(name, about, make_content, with_names=with_names) for name, (about, make_content) in contents.items()
     ]
     now = time.time()
-    with atomic_write(target, mode=0o600) as output, tarfile.open(fileobj=output, mode="w:gz") as archive:
+    with atomic_write(target, mode=0o600) as target_file, tarfile.open(fileobj=target_file, mode="w:gz") as archive:
         for file in files:
             member = tarfile.TarInfo(f"pagemill-report/{file.name}")
             member.size, member.mtime, member.mode = len(file.content), now, 0o600
@@ -137,32 +139,36 @@ def write_report(
 
 
 def _contents(
-    settings: Settings, session: Callable[[], Session], with_names: bool
+    settings: Settings, session: Callable[[], Session], *, with_names: bool
 ) -> dict[str, tuple[str, Callable[[], object]]]:
+    """Return, by file, what is in it, and a function that makes the content, which may fail."""
+
     def select_all(values: Sequence[object], fields: _Fields) -> list[dict[str, Any]]:
-        return [fields.select(one, with_names) for one in values]
+        return [fields.select(value, with_names=with_names) for value in values]
 
     def health() -> object:
         found = check_health(Overview(session()))
-        return _HEALTH.select(found, with_names) | {"reasons": select_all(found.reasons, _REASON)}
+        return _HEALTH.select(found, with_names=with_names) | {"reasons": select_all(found.reasons, _REASON)}
 
     def counts() -> object:
         found = statistics(session())
         documents = session().library.counts_by_state()
-        own = {"jobs": found.items, "documents": documents, "files": found.files, "size": found.size}
-        return own | {"by_owner": select_all(found.by_owner, _OWNER)}
+        totals = {"jobs": found.items, "documents": documents, "files": found.files, "size": found.size}
+        return totals | {"by_owner": select_all(found.by_owner, _OWNER)}
 
-    def failed() -> object:
-        jobs = session().reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_MOST)
-        return [
-            _JOB.select(job, with_names) | {"attempts": select_all(session().history.attempts(job.id), _ATTEMPT)}
-            for job in jobs
-        ]
+    def failed_jobs() -> object:
+        jobs = session().reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_JOBS_MAX)
+        attempts = [select_all(session().history.attempts(job.id), _ATTEMPT) for job in jobs]
+        fields = select_all(jobs, _JOB)
+        return [job | {"attempts": tried} for job, tried in zip(fields, attempts, strict=True)]
 
     return {
         "versions.json": ("versions of what runs here", lambda: _machine() | versions(settings)),
-        "config.json": ("settings, and which of them are set", lambda: _config(settings, with_names)),
-        "handlers.json": ("handlers, what they offer and what they lack", lambda: _handlers(settings, with_names)),
+        "config.json": ("settings, and which of them are set", lambda: _config(settings, with_names=with_names)),
+        "handlers.json": (
+            "handlers, what they offer and what they lack",
+            lambda: _handlers(settings, with_names=with_names),
+        ),
         "doctor.json": ("what pagemill doctor finds", lambda: select_all(list(examine(session())), _FINDING)),
         "status.json": ("what pagemill status says", health),
         "workers.json": ("the daemons", lambda: select_all(Overview(session()).workers, _WORKER)),
@@ -171,17 +177,21 @@ def _contents(
             f"what failed in the last {_ERRORS_SINCE}, by code",
             lambda: select_all(recent_errors(session(), since=_ERRORS_SINCE), _ERROR),
         ),
-        "failed.json": (f"the newest {_FAILED_MOST} failed jobs and their attempts, without payloads", failed),
+        "failed.json": (
+            f"the newest {_FAILED_JOBS_MAX} failed jobs and their attempts, without payloads",
+            failed_jobs,
+        ),
         "events.json": (
-            f"the newest {_EVENTS_MOST} changes of status",
-            lambda: select_all(session().history.newest_events(most=_EVENTS_MOST), _EVENT),
+            f"the newest {_EVENTS_MAX} changes of status",
+            lambda: select_all(session().history.newest_events(most=_EVENTS_MAX), _EVENT),
         ),
     }
 
 
-def _file(name: str, about: str, make: Callable[[], object], with_names: bool) -> ReportFile:
+def _make_file(name: str, about: str, make_content: Callable[[], object], *, with_names: bool) -> ReportFile:
+    """Return the file. If its content cannot be made, it has the error instead."""
     try:
-        content = make()
+        content = make_content()
     except (PagemillError, OSError) as error:
         content = {"error": error.code if isinstance(error, PagemillError) else type(error).__name__}
         content |= {"detail": str(error)} if with_names else {}
@@ -204,31 +214,33 @@ def _machine() -> dict[str, object]:
     }
 
 
-def _config(settings: Settings, with_names: bool) -> object:
-    found = []
+def _config(settings: Settings, *, with_names: bool) -> object:
+    items = []
     for key, value, origin in settings.describe_values():
+        # The full origin may be the path of a file.
+        safe_origin = "default" if origin == "default" else "set"
         if with_names:
             is_secret = _SECRET.search(key) and value not in ("", "-")
-            found.append({"key": key, "value": "<secret>" if is_secret else value, "origin": origin})
-        elif key in _SETTINGS:
-            found.append({"key": key, "value": value, "origin": "default" if origin == "default" else "set"})
+            items.append({"key": key, "value": "<secret>" if is_secret else value, "origin": origin})
+        elif key in _SETTINGS_WITHOUT_NAMES:
+            items.append({"key": key, "value": value, "origin": safe_origin})
         elif "." not in key:  # what follows a dot is a name that the owner chose
-            found.append({"key": key, "origin": "default" if origin == "default" else "set"})
-    return found
+            items.append({"key": key, "origin": safe_origin})
+    return items
 
 
-def _handlers(settings: Settings, with_names: bool) -> object:
+def _handlers(settings: Settings, *, with_names: bool) -> object:
     settings.hand_to_handlers()
-    found = []
-    for one in installed_handlers(settings):
-        facts: dict[str, object] = {
-            "job_type": one.facts.job_type,
-            "from": one.distribution,
-            "is_missing_something": one.facts.missing is not None,
-            "is_set_aside": one.set_aside is not None,
-            "offers": one.declared.offers if one.declared else None,
+    items = []
+    for handler in installed_handlers(settings):
+        item: dict[str, object] = {
+            "job_type": handler.facts.job_type,
+            "from": handler.distribution,
+            "is_missing_something": handler.facts.missing is not None,
+            "is_set_aside": handler.set_aside is not None,
+            "offers": handler.declared.offers if handler.declared else None,
         }
         if with_names:
-            facts |= {"missing": one.facts.missing_text, "set_aside": one.set_aside}
-        found.append(facts)
-    return found
+            item |= {"missing": handler.facts.missing_text, "set_aside": handler.set_aside}
+        items.append(item)
+    return items

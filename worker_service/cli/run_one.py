@@ -57,19 +57,19 @@ def run_one(
     events = operations.run_one_job(
         call.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
     )
-    for happening in events:
-        if isinstance(happening, Ended):
-            return _show_end(call, happening)
-        _show_event(happening)
+    for event in events:
+        if isinstance(event, Ended):
+            return _show_end(call, event)
+        _show_event(event)
     raise AssertionError("an attempt that was launched has an end")
 
 
-def _show_event(happening: AttemptEvent) -> None:
-    if isinstance(happening, Logged):
-        for line in happening.lines:
+def _show_event(event: AttemptEvent) -> None:
+    if isinstance(event, Logged):
+        for line in event.lines:
             output.note(line)
-    elif isinstance(happening, Progressed):
-        output.note(f"{happening.percent:3.0f} % {happening.message}".rstrip())
+    elif isinstance(event, Progressed):
+        output.note(f"{event.percent:3.0f} % {event.message}".rstrip())
 
 
 def _show_end(call: Invocation, ended: Ended) -> int:
@@ -100,7 +100,8 @@ def _show_end(call: Invocation, ended: Ended) -> int:
 
 
 def _show_failure(ended: Ended) -> None:
-    after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
-    output.note(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
+    code = f" ({ended.code})" if ended.code else ""
+    retry = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
+    output.note(f"{ended.how.value.replace('_', ' ')}{code}{retry}")
     for line in in_a_sentence(ended.message, ended.remedy).splitlines():
         output.note(f"    {line}")
