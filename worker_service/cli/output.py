@@ -238,6 +238,10 @@ def whole_seconds(stored_time: str | None) -> str | None:
     return None if stored_time is None else stored_time[:19]
 
 
+def whole_minutes(stored_time: str) -> str:
+    return stored_time[:16]
+
+
 def short_time(stored_time: str, *, now: datetime) -> str:
     """On a terminal, return only the time if it is today, else only the date."""
     day, time_of_day = stored_time[:10], stored_time[11:19]

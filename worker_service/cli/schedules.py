@@ -21,6 +21,7 @@ _COLUMNS = (
     *("NAME", "WHAT", "WHEN", "ZONE", "OWNER", "MADE IN"),
     *("NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "FOUND", "ERROR"),
 )
+_DROP_FIRST = ("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
 
 
 _name_argument = click.argument(
@@ -44,26 +45,32 @@ def _definition_options(function: Function) -> Function:
     return function
 
 
-def _definition(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    definition = dict(before)
+def _definition(options: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the former definition of the schedule with the options that are given."""
+    definition = dict(former)
     for name in ("zone", "priority", "missed", "cron"):
-        if given[name] is not None:
-            definition[name] = given[name]
-    if given["every"] is not None:
-        definition["cron"] = cron_every(given["every"])
-    if given["folder"] is not None:
+        if options[name] is not None:
+            definition[name] = options[name]
+    if options["every"] is not None:
+        definition["cron"] = cron_every(options["every"])
+    folder, job_type, payload = options["folder"], options["job_type"], options["payload"]
+    # A schedule has one of crawl, job and batch.
+    if folder is not None:
         definition = {key: value for key, value in definition.items() if key not in ("job", "batch")}
-        definition["crawl"] = given["folder"] if "://" in given["folder"] else written(absolute(given["folder"]))
-    if given["job_type"] is not None or given["payload"] is not None:
+        definition["crawl"] = folder if "://" in folder else written(absolute(folder))
+    if job_type is not None or payload is not None:
         definition = {key: value for key, value in definition.items() if key not in ("crawl", "batch")}
-        job = {**definition.get("job", {}), "type": given["job_type"] or definition.get("job", {}).get("type")}
-        definition["job"] = job | ({"payload": _json(given["payload"])} if given["payload"] else {})
+        job = dict(definition.get("job", {}))
+        job["type"] = job_type or job.get("type")
+        if payload:
+            job["payload"] = _parse_payload(payload)
+        definition["job"] = job
     if "cron" not in definition:
         raise BadInput("say when: --every 15m, or --cron '0 6 * * 1-5'")
     return definition
 
 
-def _json(text: str) -> object:
+def _parse_payload(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -79,14 +86,14 @@ def ls(call: Invocation) -> None:
     List the schedules: what each one starts, its next and last run, and the state of the last job.
     """
     found = operations.list_schedules(call.session)
-    empty = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
-    call.show_items(
-        found, _COLUMNS, _row, note_if_empty=empty, drop_first=("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
-    )
-    for one in found if not call.as_json else ():
-        if one.trouble is not None:
-            output.note(one.trouble)
-    if any(one.is_waiting for one in found) and not call.as_json:
+    note = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
+    call.show_items(found, _COLUMNS, _row, note_if_empty=note, drop_first=_DROP_FIRST)
+    if call.as_json:
+        return
+    for schedule in found:
+        if schedule.trouble is not None:
+            output.note(schedule.trouble)
+    if any(schedule.is_waiting for schedule in found):
         output.note(f"no timer runs the schedules: {operations.HOW_TO_RUN_TICKS}")
 
 
@@ -94,27 +101,28 @@ def ls(call: Invocation) -> None:
 @click.argument("name")
 @_definition_options
 @click.option("--owner", default="", metavar="NAME", help="Owner of what it starts.")
-def add(call: Invocation, name: str, owner: str, **given: Any) -> None:
+def add(call: Invocation, name: str, owner: str, **options: Any) -> None:
     """\b
     pagemill schedules add reports --crawl /srv/reports --every 15m --owner alice
     pagemill schedules add nightly --job nightly_report --cron '30 2 * * *' --zone Europe/Berlin
 
     Make a schedule: each time, it reads what is new in a folder, or adds a job. A running daemon starts it.
     """
-    _show(call, operations.add_schedule(call.session, name, _definition(given, {}), owner=owner))
+    _show(call, operations.add_schedule(call.session, name, _definition(options, {}), owner=owner))
 
 
 @verb
 @_name_argument
 @_definition_options
-def change(call: Invocation, name: str, **given: Any) -> None:
+def change(call: Invocation, name: str, **options: Any) -> None:
     """\b
     pagemill schedules change reports --every 1h
 
     Change a schedule. What is not given stays. Those of the settings file are changed there.
     """
-    before = next((one.definition for one in operations.list_schedules(call.session) if one.name == name), None)
-    definition = _definition(given, before) if before else {}
+    former = next((one.definition for one in operations.list_schedules(call.session) if one.name == name), None)
+    # An empty definition is refused there: the schedule is unknown, or in the settings file.
+    definition = _definition(options, former) if former else {}
     _show(call, operations.change_schedule(call.session, name, definition))
 
 
@@ -163,9 +171,10 @@ def tick(call: Invocation) -> int:
     """
     done = operations.run_tick(call.session)
     if not call.print_if_json(done):
-        for one in done.items:
-            is_there = ", which is already live" if one.existing else ""
-            output.show(f"{one.schedule}: {output.whole_seconds(one.slot)} UTC: {_title_of_run(one)}{is_there}")
+        for started in done.items:
+            live = ", which is already live" if started.existing else ""
+            slot = output.whole_seconds(started.slot)
+            output.show(f"{started.schedule}: {slot} UTC: {_title_of_run(started)}{live}")
         for missed in done.missed:
             output.note(missed.sentence)
         for trouble in done.troubles:
@@ -181,12 +190,12 @@ def run_now(call: Invocation, name: str) -> None:
 
     Start a schedule now, and print the id of its job, or batch:7. Its next slot does not change.
     """
-    begun = operations.start_schedule_now(call.session, name)
-    if call.print_if_json(begun):
+    started = operations.start_schedule_now(call.session, name)
+    if call.print_if_json(started):
         return
-    output.show(str(begun.job_id) if begun.batch_id is None else f"batch:{begun.batch_id}")
-    if begun.existing:
-        output.note(f"nothing was added: job {begun.job_id} already does this")
+    output.show(str(started.job_id) if started.batch_id is None else f"batch:{started.batch_id}")
+    if started.existing:
+        output.note(f"nothing was added: job {started.job_id} already does this")
 
 
 @verb
@@ -204,29 +213,33 @@ def example(call: Invocation) -> None:
 schedules = DefaultVerbGroup("schedules", ls, add, change, rm, pause, resume, run_now, tick, example)
 
 
-def _show(call: Invocation, one: operations.ScheduleState) -> None:
-    if call.print_if_json(one):
+def _show(call: Invocation, schedule: operations.ScheduleState) -> None:
+    if call.print_if_json(schedule):
         return
-    coming = "paused" if one.paused_at else f"next {output.whole_seconds(one.next_at) or 'never'} UTC"
-    output.show(f"{one.name}: {one.when[:1].lower()}{one.when[1:]} ({one.zone}), {one.what}; {coming}")
+    next_start = f"next {output.whole_seconds(schedule.next_at) or 'never'} UTC"
+    if schedule.paused_at:
+        next_start = "paused"
+    when = schedule.when[:1].lower() + schedule.when[1:]
+    output.show(f"{schedule.name}: {when} ({schedule.zone}), {schedule.what}; {next_start}")
 
 
-def _title_of_run(one: operations.StartedSchedule | operations.ScheduleState) -> str:
-    return f"job {one.job_id}" if one.batch_id is None else f"batch {one.batch_id}"
+def _title_of_run(run: operations.StartedSchedule | operations.ScheduleState) -> str:
+    return f"job {run.job_id}" if run.batch_id is None else f"batch {run.batch_id}"
 
 
-def _row(one: operations.ScheduleState) -> tuple[object, ...]:
-    has_begun = one.job_id is not None or one.batch_id is not None
-    state, found, error = "gone" if has_begun else "", None, None
-    if one.job is not None:
-        state, found, error = state_of(one.job), one.job.progress_message, one.job.error_code
-    elif one.batch is not None:
-        state = one.batch.state
-    last, coming = (one.last_slot or one.last_at or "")[:16], (one.next_at or "never")[:16]
-    began = _title_of_run(one) if has_begun else None
-    made_in = "settings" if one.definition is None else "database"
-    if one.paused_at:
-        coming = "paused"
+def _row(schedule: operations.ScheduleState) -> tuple[object, ...]:
+    has_run = schedule.job_id is not None or schedule.batch_id is not None
+    # The job or batch of the last run may have been deleted.
+    state, message, error = "gone" if has_run else "", None, None
+    if schedule.job is not None:
+        job = schedule.job
+        state, message, error = state_of(job), job.progress_message, job.error_code
+    elif schedule.batch is not None:
+        state = schedule.batch.state
+    next_start = "paused" if schedule.paused_at else output.whole_minutes(schedule.next_at or "never")
+    last_start = output.whole_minutes(schedule.last_slot or schedule.last_at or "")
     return (
-        one.name, one.what, one.when, one.zone, one.owner or None, made_in, coming, last, began, state, found, error,
+        schedule.name, schedule.what, schedule.when, schedule.zone, schedule.owner or None,
+        "settings" if schedule.definition is None else "database", next_start, last_start,
+        _title_of_run(schedule) if has_run else None, state, message, error,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,22 +30,19 @@ def serve(call: Invocation, listen: str | None) -> int:
     On a terminal, it prints a link that signs one browser in, once, within ten minutes; `pagemill token link` prints
     another. Programs need a token: `pagemill token make NAME`.
     """
-    from worker_service.web.app import serve as run
+    from worker_service.web.app import serve as serve_web
 
-    settings = call.settings
+    settings, changed = call.settings, dict[str, Any]()
     if listen is not None:
-        settings = _with(settings, "web_listen", LISTEN.read(listen, "--listen", Path.cwd()))
+        changed["web_listen"] = LISTEN.read(listen, "--listen", Path.cwd())
     if call.as_json:
-        settings = _with(settings, "log_format", "json")
-    return run(settings, lambda: _print_address(call, settings))
+        changed["log_format"] = "json"
+    settings = replace(settings, values={**settings.values, **changed})
+    return serve_web(settings, lambda: _print_address_and_close(call, settings))
 
 
-def _with(settings: Settings, key: str, value: object) -> Settings:
-    return replace(settings, values={**settings.values, key: value})
-
-
-def _print_address(call: Invocation, settings: Settings) -> None:
-    """Print the sign-in link on a terminal only: elsewhere it may land in a log."""
+def _print_address_and_close(call: Invocation, settings: Settings) -> None:
+    """Print the sign-in link on a terminal only: elsewhere it may land in a log. The server has its own session."""
     from worker_service.services import tokens
 
     address = settings.web_address

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import click
 
 from worker_service.base.errors import PagemillError, Refused
-from worker_service.cli import VerbGroup, output
+from worker_service.cli import EXIT_NOT_ALLOWED, VerbGroup, output
 from worker_service.cli.context import Function, Invocation, dry_run_option, verb
 from worker_service.cli.steps import do_steps
 from worker_service.cli.units import (
@@ -43,13 +43,13 @@ _HINTS = (
     f"for a nightly copy of the database in /var/backups/pagemill: systemctl enable --now {BACKUP_TIMER}",
 )
 _USER_HINTS = ("to keep it running after you log out: loginctl enable-linger",)
-# Directories that ProtectHome hides from the units.
-_HIDDEN = ("/root", "/home", "/run/user")
+_PROTECT_HOME = ("/root", "/home", "/run/user")
+"""Directories that ProtectHome= hides from the units."""
 
 
 class NeedsRoot(PagemillError):
     code = "not_allowed"
-    exit_code = 77
+    exit_code = EXIT_NOT_ALLOWED
 
 
 def _target_options(function: Function) -> Function:
@@ -79,11 +79,11 @@ def install(
     There are two daemons: pagemill.service for documents, and the less hardened pagemill-commands.service for your own
     programs. --web adds pagemill-web.service, which is `pagemill serve`.
     """
-    _check(for_user=for_user, dry_run=dry_run, root=root)
+    _check_options(for_user=for_user, dry_run=dry_run, root=root)
     if for_user and with_web:
         raise click.UsageError("--web and --user cannot be combined: for your user, start `pagemill serve`")
     if not for_user:
-        _refuse_hidden(python)
+        _refuse_python_at_home(python)
     elif call.settings.is_of_the_service:
         raise Refused(
             f"this machine's service is installed, and your database is {call.settings.database}: for one of your own, "
@@ -91,7 +91,7 @@ def install(
         )
     python = python or sys.executable
     steps = user_install_steps(python) if for_user else install_steps(python, root, with_web=with_web)
-    do_steps(call, [*steps], dry_run=dry_run)
+    do_steps(call, list(steps), dry_run=dry_run)
     if call.as_json or root is not None:
         return
     if not dry_run:
@@ -112,8 +112,8 @@ def uninstall(call: Invocation, for_user: bool, dry_run: bool, root: Path | None
 
     Running jobs get the grace period to finish; the others return to the queue.
     """
-    _check(for_user=for_user, dry_run=dry_run, root=root)
-    steps = [*(user_uninstall_steps() if for_user else uninstall_steps(root))]
+    _check_options(for_user=for_user, dry_run=dry_run, root=root)
+    steps = list(user_uninstall_steps() if for_user else uninstall_steps(root))
     do_steps(call, steps, dry_run=dry_run)
     if not steps and not call.as_json:
         output.note("the service is not installed")
@@ -133,33 +133,35 @@ service = VerbGroup(
 # ── Checks ──
 
 
-def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
+def _check_options(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
     context = click.get_current_context()
     if context.params.get("database") or (context.find_root().obj or {}).get("database"):
         raise click.UsageError(f"set the database in the settings: {CONFIGURATION}/pagemill.toml", context)
     if for_user and root is not None:
         raise click.UsageError("--user and --root cannot be combined", context)
-    if not (for_user or dry_run or root is not None) and os.geteuid() != 0:
+    changes_the_system = not for_user and not dry_run and root is None
+    if changes_the_system and os.geteuid() != 0:
         raise NeedsRoot("only root can change the service", "use sudo, or --user for your user only")
 
 
-def _refuse_hidden(python: str | None) -> None:
+def _refuse_python_at_home(python: str | None) -> None:
     """Refuse a Python in a home directory, which the units cannot see."""
     ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)
-    for path in [python] if python is not None else ours:
-        if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  do not resolve links
+    for path in ours if python is None else [python]:
+        absolute = Path(os.path.abspath(path))  # noqa: PTH100  do not resolve links
+        if any(absolute.is_relative_to(hidden) for hidden in _PROTECT_HOME):
             raise Refused(
                 f"{path} is in a home directory, which the service cannot see",
-                f"/usr/bin/python3 -m venv /opt/pagemill && "
-                f"/opt/pagemill/bin/pip install {shlex.quote(origin())} && /opt/pagemill/bin/pagemill service install",
+                f"/usr/bin/python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install "
+                f"{shlex.quote(installed_from())} && /opt/pagemill/bin/pagemill service install",
             )
 
 
-def origin() -> str:
-    """Return what pip has to install."""
+def installed_from() -> str:
+    """Return the directory, URL or name that pip installed pagemill from."""
     with suppress(PackageNotFoundError):
-        given = distribution("pagemill").read_text("direct_url.json")
-        if given is not None:
-            url = str(json.loads(given)["url"])
+        direct_url = distribution("pagemill").read_text("direct_url.json")
+        if direct_url is not None:
+            url = str(json.loads(direct_url)["url"])
             return unquote(url.removeprefix("file://"))
     return "pagemill"

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -25,42 +26,44 @@ class StepFailed(PagemillError):
 class WriteFile(Struct, frozen=True):
     path: Path
     text: str
-    is_kept: bool = False
+    keeps_existing: bool = False
     """Keep an existing file, which the administrator may have edited."""
-    mode: int = 0o644
+
+    @property
+    def name(self) -> str:
+        return "keep" if self.keeps_existing and self.path.exists() else "write"
 
     def __str__(self) -> str:
-        return f"keep   {self.path}" if self._is_left() else f"write  {self.path}"
+        return f"{self.name:6} {self.path}"
 
     def do(self) -> None:
-        if self._is_left():
+        if self.name == "keep":
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # systemd may read the file at any time, so replace it in one step, with its mode set.
         with atomic_write(self.path, mode=0o600) as file:
             file.write(self.text.encode())
-            os.fchmod(file.fileno(), self.mode)
-
-    def _is_left(self) -> bool:
-        return self.is_kept and self.path.exists()
+            os.fchmod(file.fileno(), 0o644)
 
 
 class Link(Struct, frozen=True):
     path: Path
     target: Path
+    name: ClassVar[str] = "link"
 
     def __str__(self) -> str:
         return f"link   {self.path} to {self.target}"
 
     def do(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # A dangling link is left from an earlier installation.
+        # An earlier installation may have left a link to a file that is gone.
         self.path.unlink(missing_ok=True)
         self.path.symlink_to(self.target)
 
 
 class Remove(Struct, frozen=True):
     path: Path
+    name: ClassVar[str] = "remove"
 
     def __str__(self) -> str:
         return f"remove {self.path}"
@@ -71,6 +74,7 @@ class Remove(Struct, frozen=True):
 
 class RunCommand(Struct, frozen=True):
     argv: Sequence[str]
+    name: ClassVar[str] = "run"
 
     def __str__(self) -> str:
         return f"run    {shlex.join(self.argv)}"
@@ -81,10 +85,11 @@ class RunCommand(Struct, frozen=True):
                 self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
             )
         except FileNotFoundError as error:
-            raise ProgramAbsent(f"{self.argv[0]} is not installed", "this needs a machine with systemd") from error
+            remedy = "this needs a machine with systemd"  # and with what belongs to it, such as setpriv
+            raise ProgramAbsent(f"{self.argv[0]} is not installed", remedy) from error
         if done.returncode:
-            said = (done.stderr or done.stdout).strip()
-            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {said}")
+            message = (done.stderr or done.stdout).strip()
+            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {message}")
 
 
 Step = WriteFile | Link | Remove | RunCommand
@@ -102,6 +107,6 @@ def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
 
 def as_object(step: Step) -> dict[str, object]:
     if isinstance(step, RunCommand):
-        return {"step": "run", "argv": step.argv}
-    more = {"target": step.target} if isinstance(step, Link) else {}
-    return {"step": str(step).split()[0], "path": step.path, **more}
+        return {"step": step.name, "argv": step.argv}
+    target = {"target": step.target} if isinstance(step, Link) else {}
+    return {"step": step.name, "path": step.path, **target}

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")
 OFFLINE_UNIT, SCHEDULE_TIMER = "pagemill-offline@.service", "pagemill-schedule.timer"
 WEB_UNIT, BACKUP_TIMER = "pagemill-web.service", "pagemill-backup.timer"
-LEFT_UNITS = (
+OPTIONAL_UNITS = (
     OFFLINE_UNIT,
     "pagemill-schedule.service",
     SCHEDULE_TIMER,
@@ -25,21 +25,23 @@ LEFT_UNITS = (
 )
 """Written, but not enabled."""
 USER_UNIT = "pagemill-user.service"
-_NAMES = {
+# {path below /etc: name in the package}
+_CONFIGURATION_FILES = {
     "sysusers.d/pagemill.conf": "pagemill.sysusers.conf",
     "tmpfiles.d/pagemill.conf": "pagemill.tmpfiles.conf",
 }
 STATE, CONFIGURATION = str(SERVICE_STATE), str(SERVICE_CONFIGURATION)
-COMMAND = "/usr/local/bin/pagemill"
+COMMAND_LINK = "/usr/local/bin/pagemill"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def as_service(python: str, *words: str) -> RunCommand:
     """Return a pagemill command with the service's settings and user."""
-    own = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}", f"CONFIGURATION_DIRECTORY={CONFIGURATION}"]
-    who = ["setpriv", "--reuid=pagemill", "--regid=pagemill", "--init-groups"]
+    variables = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}"]
+    variables.append(f"CONFIGURATION_DIRECTORY={CONFIGURATION}")
+    as_user = ["setpriv", "--reuid=pagemill", "--regid=pagemill", "--init-groups"]
     script = 'umask 0007 && exec "$0" -m worker_service.cli "$@"'
-    return RunCommand(["env", "-i", *own, *who, "sh", "-c", script, python, *words])
+    return RunCommand(["env", "-i", *variables, *as_user, "sh", "-c", script, python, *words])
 
 
 def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step]:
@@ -48,19 +50,19 @@ def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator
     def below_root(path: str) -> Path:
         return (root or Path("/")) / path.lstrip("/")
 
-    below = [] if root is None else [f"--root={root}"]
-    for unit in (*UNITS, *LEFT_UNITS):
+    root_option = [] if root is None else [f"--root={root}"]
+    for unit in (*UNITS, *OPTIONAL_UNITS):
         yield WriteFile(below_root(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
-    for name, shipped in _NAMES.items():
-        yield WriteFile(below_root(f"/etc/{name}"), shipped_file(shipped))
-    yield WriteFile(below_root(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
+    for path, shipped in _CONFIGURATION_FILES.items():
+        yield WriteFile(below_root(f"/etc/{path}"), shipped_file(shipped))
+    yield WriteFile(below_root(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), keeps_existing=True)
     script = script_of(python)
-    if below_root(str(script)).exists() and not below_root(COMMAND).exists():
-        yield Link(below_root(COMMAND), script)
-    yield RunCommand(["systemd-sysusers", *below, "pagemill.conf"])
-    yield RunCommand(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
+    if below_root(str(script)).exists() and not below_root(COMMAND_LINK).exists():
+        yield Link(below_root(COMMAND_LINK), script)
+    yield RunCommand(["systemd-sysusers", *root_option, "pagemill.conf"])
+    yield RunCommand(["systemd-tmpfiles", "--create", *root_option, "pagemill.conf"])
     if root is not None:
-        yield RunCommand(["systemctl", *below, "enable", *units])
+        yield RunCommand(["systemctl", *root_option, "enable", *units])
         return
     yield as_service(python, "init")
     yield RunCommand(["systemctl", "daemon-reload"])
@@ -88,9 +90,9 @@ def uninstall_steps(root: Path | None) -> Iterator[Step]:
         yield RunCommand(
             ["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT]
         )
-    written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
-    yield from (Remove(etc / name) for name in written if (etc / name).exists())
-    link = etc.parent / COMMAND.lstrip("/")
+    written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *OPTIONAL_UNITS)), *_CONFIGURATION_FILES)
+    yield from (Remove(etc / path) for path in written if (etc / path).exists())
+    link = etc.parent / COMMAND_LINK.lstrip("/")
     if link.is_symlink() and link.readlink() == script_of(sys.executable):
         yield Remove(link)
     if units and root is None:
@@ -119,16 +121,17 @@ def script_of(python: str) -> Path:
 
 def unit_text(unit: str, python: str) -> str:
     # systemd expands % in a unit, and takes quoted words literally.
-    word = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    escaped = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     quote = '"' if re.search(r"[\s\"\\]", python) else ""
     return re.sub(
         r"^ExecStart=/usr/bin/env python3",
-        lambda _: f"ExecStart={quote}{word}{quote}",
+        lambda _: f"ExecStart={quote}{escaped}{quote}",
         shipped_file(unit),
         flags=re.MULTILINE,
     )
 
 
 def shipped_file(name: str) -> str:
-    carried = PACKAGE / "systemd" / name
-    return (carried if carried.exists() else PACKAGE.parent / "systemd" / name).read_text("utf-8")
+    """Read a file of `systemd/`, which is in the installed package, or beside it in a checkout."""
+    in_package = PACKAGE / "systemd" / name
+    return (in_package if in_package.exists() else PACKAGE.parent / "systemd" / name).read_text("utf-8")

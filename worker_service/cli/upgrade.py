@@ -15,14 +15,15 @@ from worker_service import VERSION
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, dry_run_option, verb
-from worker_service.cli.service import NeedsRoot, origin
+from worker_service.cli.service import NeedsRoot, installed_from
 from worker_service.cli.steps import RunCommand, as_object
 from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
 from worker_service.settings.config import user_unit
 
 _SYSTEM_UNIT = Path("/etc/systemd/system/pagemill.service")
-# A daemon that cannot work with the new version ends at once, and systemd starts it again and again.
-_CHECK = 'for n in $(seq 30); do sleep 1; "$@" | grep -q \'"state": *"alive"\' && exit 0; done; exit 1'
+# A daemon that cannot work with the new version ends at once, and systemd starts it again and again. So wait up to
+# 30 seconds until the command that lists the daemons shows a living one.
+_AWAIT_DAEMON = 'for n in $(seq 30); do sleep 1; "$@" | grep -q \'"state": *"alive"\' && exit 0; done; exit 1'
 
 
 class UpgradeFailed(PagemillError, code="upgrade_failed", exit_code=1):
@@ -30,10 +31,10 @@ class UpgradeFailed(PagemillError, code="upgrade_failed", exit_code=1):
 
 
 @verb
-@click.argument("what", required=False)
+@click.argument("source", metavar="[WHAT]", required=False)
 @click.option("--back", "is_back", is_flag=True, help="Return to the version and the database before the last upgrade.")
 @dry_run_option
-def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) -> None:
+def upgrade(call: Invocation, source: str | None, is_back: bool, dry_run: bool) -> None:
     """\b
     sudo pagemill upgrade --dry-run
     sudo pagemill upgrade
@@ -49,86 +50,94 @@ def upgrade(call: Invocation, what: str | None, is_back: bool, dry_run: bool) ->
     The earlier version and the backup stay until the next upgrade. --back returns to both: jobs added since are lost,
     and the newer database is kept under another name.
     """
-    is_users = not _SYSTEM_UNIT.exists()
-    if is_users and not user_unit(os.environ).exists():
+    is_for_user = not _SYSTEM_UNIT.exists()
+    if is_for_user and not user_unit(os.environ).exists():
         raise Refused(
             "no service is installed: stop pagemill run, and upgrade by hand",
             "pagemill db backup before.db, pip install --upgrade, pagemill db migrate; see docs/upgrade.md",
         )
-    if not is_users and os.geteuid() != 0 and not dry_run:
+    if not is_for_user and os.geteuid() != 0 and not dry_run:
         raise NeedsRoot("only root can upgrade the service", "sudo pagemill upgrade")
     if sys.prefix == sys.base_prefix:
         raise Refused(f"{sys.prefix} is not a virtual environment of pagemill's own", "see docs/upgrade.md")
-    plan = UpgradePlan(call.settings.database, is_users=is_users)
-    forward = plan.back(is_forced=True) if is_back else plan.forward(_full_path(what) if what else origin())
-    shown = forward if is_back else [*forward, *plan.back(is_forced=True)]
-    if not call.print_if_json({"dry_run": dry_run, "items": [as_object(step) for step in shown]}):
-        for step in forward:
+    plan = UpgradePlan(call.settings.database, is_for_user=is_for_user)
+    steps = plan.back() if is_back else plan.forward(_full_path(source) if source else installed_from())
+    steps_on_failure = [] if is_back else plan.back()
+    items = [as_object(step) for step in [*steps, *steps_on_failure]]
+    if not call.print_if_json({"dry_run": dry_run, "items": items}):
+        for step in steps:
             output.show(str(step))
-        if not is_back:
+        if steps_on_failure:
             output.show("if one of these fails:")
-            for step in plan.back(is_forced=True):
-                output.show(str(step))
+        for step in steps_on_failure:
+            output.show(str(step))
     if dry_run:
         return
-    if is_back and not plan.kept.exists():
-        raise Refused(f"there is no earlier version in {plan.kept}", "it is kept by pagemill upgrade")
-    _do(plan, forward, is_back=is_back)
-    output.note("done; the earlier version is kept: pagemill upgrade --back" if not is_back else "done")
+    if is_back and not plan.earlier_version.exists():
+        raise Refused(f"there is no earlier version in {plan.earlier_version}", "it is kept by pagemill upgrade")
+    _do_steps(plan, steps, is_back=is_back)
+    output.note("done" if is_back else "done; the earlier version is kept: pagemill upgrade --back")
 
 
-def _full_path(what: str) -> str:
+def _full_path(source: str) -> str:
     # The steps run in another directory.
-    return str(Path(what).absolute()) if Path(what).exists() else what
+    return str(Path(source).absolute()) if Path(source).exists() else source
 
 
 class UpgradePlan:
-    def __init__(self, database: Path, *, is_users: bool) -> None:
-        self._is_users = is_users
-        self._prefix = Path(sys.prefix)
-        self.kept = self._prefix.with_name(f"{self._prefix.name}.before-upgrade")
-        self._places = (str(self._prefix), str(self.kept))
+    def __init__(self, database: Path, *, is_for_user: bool) -> None:
+        self._is_for_user = is_for_user
+        environment = Path(sys.prefix)
+        self.earlier_version = environment.with_name(f"{environment.name}.before-upgrade")
+        """A copy of the virtual environment."""
+        # $0 and $1 of the shell commands
+        self._environments = (str(environment), str(self.earlier_version))
         self._backup = database.with_name("before-upgrade.db")
-        self._others = () if is_users else _active_units(WEB_UNIT, OFFLINE_UNIT.replace("@", "@*"))
+        self._optional_units = () if is_for_user else _active_units(WEB_UNIT, OFFLINE_UNIT.replace("@", "@*"))
 
-    def forward(self, what: str) -> Sequence[RunCommand]:
+    def forward(self, source: str) -> Sequence[RunCommand]:
+        # The copy appears under its name only when it is complete. A failure before that has nothing to put back.
+        copy = 'cp -a --reflink=auto "$0" "$1.part" && mv "$1.part" "$1"'
         return [
             self._stop(),
-            RunCommand(["rm", "-rf", str(self._backup), str(self.kept), f"{self.kept}.part"]),
+            RunCommand(["rm", "-rf", str(self._backup), str(self.earlier_version), f"{self.earlier_version}.part"]),
             self._pagemill("db", "backup", str(self._backup)),
-            # Complete or absent, so that a failure before it has nothing to put back.
-            RunCommand(["sh", "-c", 'cp -a --reflink=auto "$0" "$1.part" && mv "$1.part" "$1"', *self._places]),
-            RunCommand([sys.executable, "-m", "pip", "install", "--upgrade", what]),
+            RunCommand(["sh", "-c", copy, *self._environments]),
+            RunCommand([sys.executable, "-m", "pip", "install", "--upgrade", source]),
             self._pagemill("db", "migrate"),
             *self._start(),
         ]
 
-    def back(self, *, is_forced: bool = False) -> Sequence[RunCommand]:
-        """Without `is_forced`, return only what the failed upgrade made necessary."""
-        swap = 'rm -rf "$0" && mv "$1" "$0"'
-        put_back = [
-            RunCommand(["sh", "-c", swap, *self._places]),
+    def back(self) -> Sequence[RunCommand]:
+        replace = 'rm -rf "$0" && mv "$1" "$0"'
+        return [
+            self._stop(),
+            RunCommand(["sh", "-c", replace, *self._environments]),
             self._pagemill("db", "restore", str(self._backup), "--yes"),
+            *self._start(),
         ]
-        return [self._stop(), *(put_back if is_forced or self.kept.exists() else []), *self._start()]
+
+    def back_after_failure(self) -> Sequence[RunCommand]:
+        """Return only what the failed upgrade made necessary."""
+        return self.back() if self.earlier_version.exists() else [self._stop(), *self._start()]
 
     def _stop(self) -> RunCommand:
-        if self._is_users:
+        if self._is_for_user:
             return RunCommand(["systemctl", "--user", "stop", "pagemill.service"])
-        return RunCommand(["systemctl", "stop", *UNITS, *self._others])
+        return RunCommand(["systemctl", "stop", *UNITS, *self._optional_units])
 
     def _start(self) -> Sequence[RunCommand]:
         """Install the units of the version in place, which starts the daemon, and check it."""
-        install = ["service", "install", *["--user"] * self._is_users]
+        install = ["service", "install", *(["--user"] if self._is_for_user else [])]
         return [
             RunCommand([sys.executable, "-m", "worker_service.cli", *install]),
-            *([RunCommand(["systemctl", "start", *self._others])] if self._others else []),
-            RunCommand(["sh", "-c", _CHECK, "sh", *self._pagemill("workers", "--json").argv]),
+            *([RunCommand(["systemctl", "start", *self._optional_units])] if self._optional_units else []),
+            RunCommand(["sh", "-c", _AWAIT_DAEMON, "sh", *self._pagemill("workers", "--json").argv]),
             self._pagemill("db", "check"),
         ]
 
     def _pagemill(self, *words: str) -> RunCommand:
-        if self._is_users:
+        if self._is_for_user:
             return RunCommand([sys.executable, "-m", "worker_service.cli", *words])
         return as_service(sys.executable, *words)
 
@@ -141,19 +150,19 @@ def _active_units(*patterns: str) -> Sequence[str]:
     return []
 
 
-def _do(plan: UpgradePlan, forward: Sequence[RunCommand], *, is_back: bool) -> None:
-    for step in forward:
+def _do_steps(plan: UpgradePlan, steps: Sequence[RunCommand], *, is_back: bool) -> None:
+    for step in steps:
         try:
             step.do()
         except PagemillError as error:
             if is_back:
                 raise
             output.note(f"failed: {error}")
-            _return(plan.back())
+            _go_back(plan.back_after_failure())
             raise UpgradeFailed(f"the upgrade failed, and version {VERSION} runs again: {error}") from error
 
 
-def _return(steps: Sequence[RunCommand]) -> None:
+def _go_back(steps: Sequence[RunCommand]) -> None:
     for step in steps:
         try:
             step.do()
