@@ -85,20 +85,20 @@ def reload(call: Invocation) -> int:
     """
     # A file that cannot be read is refused here, before any daemon is asked.
     settings = call.settings
-    here = [one for one in Overview(call.session).live_workers if one.host == own_host()]
-    for one in here:
+    workers = [worker for worker in Overview(call.session).live_workers if worker.host == own_host()]
+    for worker in workers:
         try:
-            os.kill(one.pid, signal.SIGHUP)
+            os.kill(worker.pid, signal.SIGHUP)
         except PermissionError as error:
             raise Refused(
-                f"worker {one.id} belongs to another user", "sudo systemctl reload pagemill pagemill-commands"
+                f"worker {worker.id} belongs to another user", "sudo systemctl reload pagemill pagemill-commands"
             ) from error
-    exit_code = 0 if here else 1
-    if call.print_if_json({"items": [one.id for one in here], "reloadable": RELOADABLE}):
+    exit_code = 0 if workers else 1
+    if call.print_if_json({"items": [worker.id for worker in workers], "reloadable": RELOADABLE}):
         return exit_code
-    for one in here:
-        output.show(f"asked worker {one.id} to read the settings again")
+    for worker in workers:
+        output.show(f"asked worker {worker.id} to read the settings again")
     output.note(f"these change at once: {', '.join(RELOADABLE)}; all others need a restart: {settings.restart_command}")
-    if not here:
+    if not workers:
         output.note("no daemon runs on this machine; the next one reads the settings when it starts")
     return exit_code

@@ -1,4 +1,4 @@
-"""The state of the service and of its numbers."""
+"""The state of the service: `pagemill` alone, `workers`, `status`, `doctor` and `stats`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from worker_service.services.overview import Overview
 from worker_service.services.serialize import as_object, iso
 from worker_service.services.work_rates import HOURS_MOST, work_rates
 
+# {level of a finding: (sign, colour)}
 _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 
 
@@ -32,28 +33,26 @@ def show_state(as_json: bool, database: str | None) -> None:
 
 
 def _show_state(call: Invocation) -> None:
-    found = Overview(call.session)
-    at, origin = call.settings.database, call.settings.origins["database"]
-    oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
-    alive, batches = len(found.live_workers), found.batches
-    whole = {"database": at, "origin": origin, "workers_alive": alive, "oldest_pending_at": iso(oldest)}
-    if call.print_if_json(
-        {**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches, "failures": found.failures}
-    ):
+    state = Overview(call.session)
+    database, origin = call.settings.database, call.settings.origins["database"]
+    oldest, jobs = state.counts.oldest_pending_at, state.counts.by_status
+    alive = len(state.live_workers)
+    answer = {"database": database, "origin": origin, "workers_alive": alive, "oldest_pending_at": iso(oldest)}
+    answer |= {"jobs": jobs, "pauses": state.pauses, "batches": state.batches, "failures": state.failures}
+    if call.print_if_json(answer):
         return
-    waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
-    output.show(f"database  {at} ({origin})")
-    output.show(
-        f"workers   {f'{alive} alive' if alive else f'none alive; to start one: {call.settings.start_command}'}"
-    )
-    output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
+    workers = f"{alive} alive" if alive else f"none alive; to start one: {call.settings.start_command}"
+    waiting = f" (the oldest for {output.age(oldest, now=state.at)})" if oldest else ""
     ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
+    output.show(f"database  {database} ({origin})")
+    output.show(f"workers   {workers}")
+    output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
     output.show(f"ended     {', '.join(ended)}")
-    if found.failures:
-        output.show(f"failures  {counted(found.failures, 'file')} to look at: pagemill failures")
-    output.show(f"paused    {', '.join(map(_pause, found.pauses)) or 'nothing'}")
-    if batches:
-        output.show(f"batches   {'; '.join(map(titled_progress, batches))}")
+    if state.failures:
+        output.show(f"failures  {counted(state.failures, 'file')} to look at: pagemill failures")
+    output.show(f"paused    {', '.join(map(_describe_pause, state.pauses)) or 'nothing'}")
+    if state.batches:
+        output.show(f"batches   {'; '.join(map(titled_progress, state.batches))}")
 
 
 @verb
@@ -65,24 +64,22 @@ def ls(call: Invocation) -> None:
     List the daemons on this database, with their running jobs and last heartbeat, and their cluster nodes.
     """
     state = Overview(call.session)
-    found, nodes = state.workers, state.nodes
-    if call.print_if_json({"items": found, "nodes": nodes}):
+    if call.print_if_json({"items": state.workers, "nodes": state.nodes}):
         return
-    if not found:
+    if not state.workers:
         output.note(f"no daemon is running; to start one: {call.settings.start_command}")
         return
-    now = state.at
     output.show_table(
         ("WORKER", "STATE", "HOST", "PID", "RUNNING", "CPU", "IO", "BEAT", "VERSION"),
         [
             (
-                w.id, w.state, w.host, w.pid or None, w.running, w.cpu_slots, w.io_slots,
-                f"{output.age(w.heartbeat_at, now=now)} ago", w.version,
+                worker.id, worker.state, worker.host, worker.pid or None, worker.running, worker.cpu_slots,
+                worker.io_slots, f"{output.age(worker.heartbeat_at, now=state.at)} ago", worker.version,
             )
-            for w in found
+            for worker in state.workers
         ],
     )  # fmt: skip
-    output.show_section(NODE_COLUMNS, [node_row(one) for one in nodes])
+    output.show_section(NODE_COLUMNS, list(map(node_row, state.nodes)))
 
 
 @verb
@@ -97,9 +94,9 @@ def slots(call: Invocation, number: int, worker_id: str | None) -> None:
     """
     from worker_service.services.job_control import set_slots
 
-    chosen = set_slots(call.session, number, worker_id)
-    if not call.print_if_json({"worker": chosen, "slots": number}):
-        output.show(f"{chosen} reads {counted(number, 'document')} at once from now on, until it restarts")
+    changed_id = set_slots(call.session, number, worker_id)
+    if not call.print_if_json({"worker": changed_id, "slots": number}):
+        output.show(f"{changed_id} reads {counted(number, 'document')} at once from now on, until it restarts")
 
 
 workers = DefaultVerbGroup("workers", ls, slots)
@@ -124,10 +121,15 @@ def status(call: Invocation, oldest: str | None) -> int:
             output.show(f"UNKNOWN: {error}")
         return Level.UNKNOWN.value
     if not call.print_if_json(found):
-        numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
-        more = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
-        more += f" failures={found.failures}" * bool(found.failures)
-        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}{more}")
+        numbers: dict[str, int] = {"workers": found.workers}
+        numbers |= {str(status): number for status, number in found.jobs.items()}
+        if found.batches_replaced:
+            numbers["replaced_batches"] = found.batches_replaced
+        if found.failures:
+            numbers["failures"] = found.failures
+        # Nagios reads the numbers after the bar.
+        listed = " ".join(f"{name}={number}" for name, number in numbers.items())
+        output.show(f"{found.level.name}: {summary(found)} | {listed}")
     return found.level.value
 
 
@@ -146,10 +148,10 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
     --audit only checks whether rows, attempts, events and published files break a promise (P1 … P13). It reads every
     published file; without it, doctor compares sizes.
     """
-    from worker_service.services import doctor as findings_of
+    from worker_service.services.doctor import audit_promises, examine
     from worker_service.services.health import Level
 
-    findings = list(findings_of.audit_promises(call.session) if audit else findings_of.examine(call.session))
+    findings = list(audit_promises(call.session) if audit else examine(call.session))
     if online:
         from worker_service.services.handlers import examine_online  # starts a fork server
 
@@ -164,7 +166,7 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
     return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
 
 
-def _pause(pause: Pause) -> str:
+def _describe_pause(pause: Pause) -> str:
     until = f" until {output.whole_seconds(pause.until)}" if pause.until else ""
     reason = f" ({pause.reason})" if pause.reason else ""
     return overview.title_of_pause(pause.scope, pause.name) + until + reason
@@ -194,19 +196,22 @@ def stats(call: Invocation, hours: int) -> None:
     found, rates = overview.statistics(call.session), work_rates(call.session, hours=hours)
     if call.print_if_json({**as_object(found), "rates": rates}):
         return
-    types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
+    counts = [(one.pending, one.held, one.running, one.completed, one.failed, one.cancelled) for one in found.items]
     rows: list[tuple[object, ...]] = [
-        (t.job_type, t.pending, t.held, t.running, t.completed, t.failed, t.cancelled) for t in types
+        (one.job_type, *numbers) for one, numbers in zip(found.items, counts, strict=True)
     ]
     if len(rows) > 1:
-        rows.append(("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))))
+        rows.append(("all", *map(sum, zip(*counts, strict=True))))
     output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
-    output.show_section(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
-    kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
-    if len(kept) > 1:
-        read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
-        kept.append(("all", *read, found.files, output.size(found.size)))
-    output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
+    pending_by_platform = [(one.platform, one.count) for one in found.pending_by_platform]
+    output.show_section(("PLATFORM", "PENDING"), pending_by_platform)
+    owners = found.by_owner
+    owner_rows = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
+    if len(owner_rows) > 1:
+        documents, pages = sum(one.documents for one in owners), sum(one.pages for one in owners)
+        # A file of two owners counts once in the total.
+        owner_rows.append(("all", documents, pages, found.files, output.size(found.size)))
+    output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), owner_rows)
     output.show_section(
         (f"ENDED IN {hours} H", "JOBS", "FAILED", "PAGES", "TOOK", "LONGEST", "WAITED", "LONGEST"),
         [

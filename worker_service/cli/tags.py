@@ -17,7 +17,9 @@ from worker_service.services import documents
 from worker_service.services import tags as operations
 from worker_service.services.database import Session
 
-_tag_argument = click.argument("word", metavar="TAG", shell_complete=completer("tag"))
+_SAMPLE_SIZE = 5
+
+_tags_argument = click.argument("tags_text", metavar="TAG", shell_complete=completer("tag"))
 
 
 @verb
@@ -36,16 +38,16 @@ def ls(call: Invocation, owner: str | None) -> None:
     call.show_items(
         operations.count_tags(call.session, owner),
         ("DOCUMENTS", "TAG"),
-        lambda one: (one.documents, one.tag),
+        lambda count: (count.documents, count.tag),
         note_if_empty="no document has a tag yet: pagemill tag add invoice 7",
     )
 
 
 @verb
-@_tag_argument
+@_tags_argument
 @document_selector_options
 @confirmation_options
-def add(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, yes: bool) -> None:
+def add(call: Invocation, chosen: DocumentSelector, tags_text: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag add invoice 7 8
     pagemill tag add 'annual report' --name 'annual report' --owner alice
@@ -53,34 +55,34 @@ def add(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, ye
 
     Tag documents. If the tag has actions (`pagemill actions`), they start for documents that are read already.
     """
-    _change(call, word, chosen, operations.add_tags, "Tag", dry_run=dry_run, yes=yes)
+    _change(call, tags_text, chosen, operations.add_tags, "Tag", dry_run=dry_run, yes=yes)
 
 
 @verb
-@_tag_argument
+@_tags_argument
 @document_selector_options
 @confirmation_options
-def rm(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, yes: bool) -> None:
+def rm(call: Invocation, chosen: DocumentSelector, tags_text: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag rm draft 7 8
     pagemill tag rm draft --tag draft --yes
 
     Remove tags from documents.
     """
-    _change(call, word, chosen, operations.remove_tags, "Untag", dry_run=dry_run, yes=yes)
+    _change(call, tags_text, chosen, operations.remove_tags, "Untag", dry_run=dry_run, yes=yes)
 
 
 def _change(
     call: Invocation,
-    word: str,
+    tags_text: str,
     chosen: DocumentSelector,
-    change: Callable[[Session, Sequence[int], Sequence[str]], list[int]],
-    verb_shown: str,
+    change_tags: Callable[[Session, Sequence[int], Sequence[str]], list[int]],
+    verb_in_question: str,
     *,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    require_tags([word])
+    require_tags([tags_text])
     if chosen.is_empty:
         raise BadInput("name the documents", "give ids, or selectors such as --batch 7")
     found = documents.selected_documents(call.session, chosen)
@@ -88,8 +90,9 @@ def _change(
         show_documents(call, found)
         return
     if len(found) > 1 and not chosen.ids:
-        confirm(f"{verb_shown} {counted(len(found), 'document')}?", yes=yes, sample=[one.name for one in found[:5]])
-    changed = change(call.session, [one.id for one in found], [word])
+        sample = [document.name for document in found[:_SAMPLE_SIZE]]
+        confirm(f"{verb_in_question} {counted(len(found), 'document')}?", yes=yes, sample=sample)
+    changed = change_tags(call.session, [document.id for document in found], [tags_text])
     if not call.print_if_json({"items": changed}):
         output.note(f"{counted(len(changed), 'document')} changed")
 

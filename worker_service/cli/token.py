@@ -8,6 +8,7 @@ import click
 
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Function, Invocation, completer, name_completer, verb
+from worker_service.cli.output import whole_minutes
 from worker_service.jobs.tokens import Power
 from worker_service.services import server_address
 from worker_service.services import tokens as operations
@@ -16,12 +17,12 @@ _OWNER = "Give access to this owner's jobs and documents only."
 _SCOPE = "What it allows; each scope includes the ones before it."
 
 
-def _access_options(default: str, until: str) -> Callable[[Function], Function]:
+def _access_options(default_scope: str, until_help: str) -> Callable[[Function], Function]:
     def options(function: Function) -> Function:
-        click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until}")(function)
+        click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until_help}")(function)
         click.option("--owner", metavar="NAME", shell_complete=completer("owner"), help=_OWNER)(function)
-        scopes = click.Choice([one.value for one in Power])
-        return click.option("--scope", type=scopes, default=default, show_default=True, help=_SCOPE)(function)
+        scopes = click.Choice([power.value for power in Power])
+        return click.option("--scope", type=scopes, default=default_scope, show_default=True, help=_SCOPE)(function)
 
     return options
 
@@ -59,14 +60,14 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     browser stays signed in for a week.
     """
     made = operations.create_link(call.session, name, [Power(scope)], owner=owner, until=until)
-    there = server_address.address(call.settings)
+    running_at = server_address.address(call.settings)
     # Behind a proxy, the link has the address of the proxy.
-    base = call.settings.web_address if there is None or call.settings.web_urls else there
-    address = f"{base}/session?link={made.word}"
-    if call.print_if_json({"id": made.id, "name": made.name, "link": address, "until": made.until}):
+    base = call.settings.web_address if running_at is None or call.settings.web_urls else running_at
+    url = f"{base}/session?link={made.word}"
+    if call.print_if_json({"id": made.id, "name": made.name, "link": url, "until": made.until}):
         return
-    output.show(address)
-    if there is None:
+    output.show(url)
+    if running_at is None:
         output.note("the server is not running: pagemill serve")
 
 
@@ -80,20 +81,20 @@ def ls(call: Invocation) -> None:
     call.show_items(
         operations.list_tokens(call.session),
         ("ID", "KIND", "NAME", "SCOPES", "OWNER", "CREATED", "BY", "USED", "EXPIRES"),
-        lambda one: (
-            one.id, one.kind, one.name, one.scopes, one.owner or "", one.made_at[:16], one.made_by,
-            (one.used_at or "")[:16], (one.until or "")[:16],
+        lambda token: (
+            token.id, token.kind, token.name, token.scopes, token.owner or "", whole_minutes(token.made_at),
+            token.made_by, whole_minutes(token.used_at or ""), whole_minutes(token.until or ""),
         ),
         note_if_empty="there are no tokens: pagemill token make NAME; to sign a browser in: pagemill token link",
         drop_first=("NAME", "BY"),
     )  # fmt: skip
 
 
-_complete = name_completer(lambda call: [one.name for one in operations.list_tokens(call.session)])
+_complete_token = name_completer(lambda call: [token.name for token in operations.list_tokens(call.session)])
 
 
 @verb
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_complete)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_complete_token)
 def rm(call: Invocation, names: tuple[str, ...]) -> None:
     """\b
     pagemill token rm grafana

@@ -7,6 +7,7 @@ import select
 import shutil
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,9 +25,11 @@ from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.services.overview import CheckedWorker, Overview
 from worker_service.services.serialize import iso
 
-_EVERY_SECONDS = 1.0
-_TYPES_MOST = 8
-_JOBS_LEAST = 3
+_REDRAW_SECONDS = 1.0
+_TYPES_SHOWN_MAX = 8
+_JOBS_SHOWN_MIN = 3
+_LINES_AROUND_JOBS = 4
+"""The empty line, the headings, the count of the other jobs, and the last line of the terminal."""
 
 
 @verb
@@ -53,14 +56,13 @@ def top(call: Invocation, once: bool) -> None:
 
 
 def frame(overview: Overview, *, height: int | None = None) -> list[str]:
-    """With a height, leave out running jobs that do not fit."""
+    """Return the lines of the screen. With a height, leave out running jobs that do not fit."""
     above = [_summary(overview), *map(titled_progress, overview.batches), "", *_worker_lines(overview)]
     below = _pending_lines(overview)
-    most = len(overview.running_jobs)
+    jobs_max = len(overview.running_jobs)
     if height is not None:
-        # Empty line, headings, count of the others, and the last line of the terminal.
-        most = max(_JOBS_LEAST, height - len(above) - len(below) - 4)
-    lines = [*above, *_running_lines(overview, most), *below]
+        jobs_max = max(_JOBS_SHOWN_MIN, height - len(above) - len(below) - _LINES_AROUND_JOBS)
+    lines = [*above, *_running_lines(overview, jobs_max), *below]
     return lines if height is None else lines[: max(1, height - 1)]
 
 
@@ -80,12 +82,18 @@ def _worker_lines(overview: Overview) -> list[str]:
     if not overview.workers:
         return [f"no daemon is running; to start one: {overview.settings.start_command}"]
     rows = [
-        (one.id, one.state, _slots(one), one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago")
-        for one in overview.workers
+        (
+            worker.id,
+            worker.state,
+            _slots(worker),
+            worker.host,
+            f"{output.age(worker.heartbeat_at, now=overview.at)} ago",
+        )
+        for worker in overview.workers
     ]
     lines = output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
     if overview.nodes:
-        lines += ["", *output.table_lines(NODE_COLUMNS, [node_row(one) for one in overview.nodes])]
+        lines += ["", *output.table_lines(NODE_COLUMNS, list(map(node_row, overview.nodes)))]
     return lines
 
 
@@ -96,7 +104,7 @@ def _slots(worker: CheckedWorker) -> str:
     return f"{worker.running} of {slots} ({', '.join(classes)})"
 
 
-def _running_lines(overview: Overview, most: int) -> list[str]:
+def _running_lines(overview: Overview, jobs_max: int) -> list[str]:
     total = max(overview.counts.by_status[Status.RUNNING], len(overview.running_jobs))
     if not total:
         return ["", "no job is running"]
@@ -106,7 +114,7 @@ def _running_lines(overview: Overview, most: int) -> list[str]:
             job.started_at and output.age(job.started_at, now=overview.at), state_of(job), f"{job.progress_percent}%",
             progress_in_words(job, now=overview.at),
         )
-        for job in overview.running_jobs[:most]
+        for job in overview.running_jobs[:jobs_max]
     ]  # fmt: skip
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
@@ -117,7 +125,7 @@ def _running_lines(overview: Overview, most: int) -> list[str]:
 def _pending_lines(overview: Overview) -> list[str]:
     if not overview.pending_types:
         return ["", "no job is pending"]
-    rows = [(one.job_type, one.pending, one.held) for one in overview.pending_types[:_TYPES_MOST]]
+    rows = [(one.job_type, one.pending, one.held) for one in overview.pending_types[:_TYPES_SHOWN_MAX]]
     left_out = len(overview.pending_types) - len(rows)
     rest = [f"… and {counted(left_out, 'type')} more"] if left_out else []
     return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *rest]
@@ -139,11 +147,13 @@ def _draw_until_quit(call: Invocation) -> None:
 
 
 def _is_quit_pressed() -> bool:
+    """Wait for a key until the next redraw is due."""
     if not output.is_terminal(sys.stdin):
-        select.select([], [], [], _EVERY_SECONDS)
+        time.sleep(_REDRAW_SECONDS)
         return False
     keyboard = sys.stdin.fileno()
-    if not select.select([keyboard], [], [], _EVERY_SECONDS)[0]:
+    readable, _, _ = select.select([keyboard], [], [], _REDRAW_SECONDS)
+    if not readable:
         return False
     # A closed terminal reads as empty.
     return os.read(keyboard, 1) in (b"q", b"Q", b"")
@@ -156,7 +166,7 @@ def _raw_keyboard() -> Iterator[None]:
         yield
         return
     keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
+    attributes = termios.tcgetattr(keyboard)
     try:
         # TCSADRAIN keeps what was typed during the start.
         tty.setcbreak(keyboard, termios.TCSADRAIN)
@@ -164,4 +174,4 @@ def _raw_keyboard() -> Iterator[None]:
         yield
     finally:
         output.show_cursor(is_shown=True)
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, attributes)

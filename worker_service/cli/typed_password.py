@@ -25,9 +25,10 @@ class TypedPassword(Struct, frozen=True):
     is_kept: bool
 
     def save(self, call: Invocation, documents: Iterable[tuple[str, str, str]]) -> None:
-        """Store the password for each (platform, owner, source key)."""
-        for key in documents:
-            passwords.save(call.session.settings.workspace, DocumentPassword(*key, self.text, self.is_kept))
+        """Store the password for each document, named by (platform, owner, source key)."""
+        for platform, owner, source_key in documents:
+            password = DocumentPassword(platform, owner, source_key, self.text, self.is_kept)
+            passwords.save(call.session.settings.workspace, password)
 
     def save_for_files(self, call: Invocation, jobs: Sequence[NewJob]) -> None:
         if any(job.job_type != "download" or job.platform != "local" for job in jobs):
@@ -39,30 +40,37 @@ class TypedPassword(Struct, frozen=True):
 
 
 def password_options(function: Function) -> Function:
-    """Add --password and --remember-password, and let --password-file take a file as well as a credential."""
+    """Add --password and --remember-password, and let --password-file take a file as well as a credential.
+
+    The function gets the password as `typed`. The name of a credential stays in `password_file`.
+    """
 
     @functools.wraps(function)
     def run(call: Invocation, *arguments: Any, password: bool, remember: bool, **values: Any) -> Any:
-        text, name = None, values["password_file"]
-        if password:
-            if not sys.stdin.isatty():
-                raise BadInput("--password asks for the password, and there is no terminal", "use --password-file FILE")
-            text = click.prompt("Password", hide_input=True, err=True)
-        elif name is not None and (name == "-" or os.access(name, os.F_OK)):
-            text = sys.stdin.readline() if name == "-" else _read_password(Path(name))
+        text = _ask_for_password() if password else _read_password_file(values["password_file"])
         if text is None and remember:
             raise BadInput("there is no password to remember", "give --password, or --password-file FILE")
-        typed = None if text is None else TypedPassword(passwords.check(text), remember)
-        return function(call, *arguments, typed=typed, **values | ({} if typed is None else {"password_file": None}))
+        typed = None
+        if text is not None:
+            typed = TypedPassword(passwords.check(text), remember)
+            values["password_file"] = None
+        return function(call, *arguments, typed=typed, **values)
 
-    asks = click.option("--password", is_flag=True, help="Type the password of locked PDFs. All files get it.")
-    keeps = click.option(
-        "--remember-password",
-        "remember",
-        is_flag=True,
-        help="Keep the password after the PDF is read.",
-    )
-    return asks(keeps(run))
+    click.option("--remember-password", "remember", is_flag=True, help="Keep the password after the PDF is read.")(run)
+    return click.option("--password", is_flag=True, help="Type the password of locked PDFs. All files get it.")(run)
+
+
+def _ask_for_password() -> str:
+    if not sys.stdin.isatty():
+        raise BadInput("--password asks for the password, and there is no terminal", "use --password-file FILE")
+    return str(click.prompt("Password", hide_input=True, err=True))
+
+
+def _read_password_file(name: str | None) -> str | None:
+    """Return None unless there is a file of this name: it may be the name of a credential."""
+    if name == "-":
+        return sys.stdin.readline()
+    return _read_password(Path(name)) if name is not None and os.access(name, os.F_OK) else None
 
 
 def _read_password(path: Path) -> str:

@@ -34,7 +34,8 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 after the timeout.
     """
-    if selector.batch_ids and selector == Selector(batch_ids=selector.batch_ids):
+    names_only_batches = selector == Selector(batch_ids=selector.batch_ids)
+    if selector.batch_ids and names_only_batches:
         return await_batches(call, selector.batch_ids, timeout=timeout, is_watched=progress)
     if selector.document_ids:
         return _wait_for_documents(call, selector, timeout=timeout, is_watched=progress)

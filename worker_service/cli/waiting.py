@@ -33,7 +33,7 @@ class JobsProgress(Struct, frozen=True):
 
 
 WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
-"""Called with a function that queries the progress of so many jobs, and at the end with True."""
+"""Called with a function, and with True at the end. The function takes the number of jobs to name in the progress."""
 
 
 class WaitResult(Struct, frozen=True):
@@ -43,6 +43,7 @@ class WaitResult(Struct, frozen=True):
     gone: int
     """Jobs deleted meanwhile."""
     going_on: int
+    """Live jobs that the awaited jobs created."""
 
     @property
     def is_good(self) -> bool:
@@ -65,29 +66,33 @@ def wait_for_jobs(
     ids = session.reading.ids(selector)
     if not ids:
         raise JobNotFound("no job matches: there is nothing to wait for")
-    if not (selector.ids or selector.names_more or selector.statuses or selector.batch_id is not None):
+    names_jobs = selector.ids or selector.names_more or selector.batch_id is not None
+    if not names_jobs and not selector.statuses:
         ids = session.reading.ids(replace(selector, statuses=LIVE))
-    awaited: Sequence[int] = ()
-    while len(ids) > len(awaited):
-        awaited = ids
+    ended_count = 0
+    while len(ids) > ended_count:
         if not _wait_for_end(session, ids, deadline, watch):
             left = counted(jobs.count_jobs(session, ids, LIVE), "job")
             raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
-        ids = session.reading.family(ids) if follows else ids
+        ended_count = len(ids)
+        if follows:
+            ids = session.reading.family(ids)
     if watch is not None:
         watch(partial(_jobs_progress, session, ids), True)
     return _result(session, ids)
 
 
 def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
-    left = chunks(ids)
+    """Return False after the deadline."""
+    chunks_left = chunks(ids)
 
-    def is_awaited() -> bool:
-        while left and not jobs.count_jobs(session, left[0], LIVE):
-            left.pop(0)
-        return bool(left)
+    def has_live_jobs() -> bool:
+        # Ended jobs are not counted again.
+        while chunks_left and not jobs.count_jobs(session, chunks_left[0], LIVE):
+            chunks_left.pop(0)
+        return bool(chunks_left)
 
-    for is_live in poll(session, is_awaited, deadline=deadline):
+    for is_live in poll(session, has_live_jobs, deadline=deadline):
         if not is_live:
             return True
         if watch is not None:
@@ -106,21 +111,24 @@ def _result(session: Session, ids: Sequence[int]) -> WaitResult:
 def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgress:
     by_status = {status: jobs.count_jobs(session, ids, (status,)) for status in Status}
     if len(ids) <= most:
-        return JobsProgress(len(ids), by_status, sorted(jobs.each_job(session, ids), key=_by_id))
-    failed = min(by_status[Status.FAILED], max(most - by_status[Status.RUNNING], most // 4))
-    running = _newest(session, ids, Status.RUNNING, most - failed)
-    return JobsProgress(len(ids), by_status, [*running, *_newest(session, ids, Status.FAILED, failed)])
+        return JobsProgress(len(ids), by_status, sorted(jobs.each_job(session, ids), key=_id_of))
+    # Failed jobs get what the running ones leave, and a quarter at least.
+    places_for_failed = max(most - by_status[Status.RUNNING], most // 4)
+    failed = _newest(session, ids, Status.FAILED, places_for_failed)
+    running = _newest(session, ids, Status.RUNNING, most - len(failed))
+    return JobsProgress(len(ids), by_status, [*running, *failed])
 
 
 def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> list[Job]:
     found: list[Job] = []
-    for part in reversed(chunks(ids)):
-        if (free := most - len(found)) > 0:
-            found += session.reading.list(Selector(part, (status,)), most=free)
-    return sorted(found, key=_by_id)
+    for chunk in reversed(chunks(ids)):
+        missing = most - len(found)
+        if missing > 0:
+            found += session.reading.list(Selector(chunk, (status,)), most=missing)
+    return sorted(found, key=_id_of)
 
 
-def _by_id(job: Job) -> int:
+def _id_of(job: Job) -> int:
     return job.id
 
 
@@ -165,26 +173,27 @@ def wait_for_documents(
 
 def _documents_progress(session: Session, awaited: Sequence[Document]) -> DocumentsProgress:
     found = list(each_document(session, DocumentSelector(ids=[one.id for one in awaited])))
-    there = {one.id for one in found}
-    failed = [UnreadDocument(one.name, "GONE", "it has been removed") for one in awaited if one.id not in there]
+    found_ids = {document.id for document in found}
+    failed = [UnreadDocument(one.name, "GONE", "it has been removed") for one in awaited if one.id not in found_ids]
     failed += [
         UnreadDocument(one.name, one.error_code or "FAILED", one.error_text)
         for one in found
         if one.status is IndexStatus.FAILED
     ]
-    live = [one for one in found if one.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
-    left = [None if one.pages is None else one.pages - _pages_done(one) for one in live]
+    live = [document for document in found if document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
+    are_counted = all(document.pages is not None for document in live)
     return DocumentsProgress(
-        len(awaited),
-        len(awaited) - len(live),
-        sum(map(_pages_done, found)),
-        sum(one.pages or 0 for one in found),
-        None if None in left else sum(number or 0 for number in left),
-        failed,
-        found,
+        documents=len(awaited),
+        ended=len(awaited) - len(live),
+        pages_done=sum(map(_pages_done, found)),
+        pages=sum(document.pages or 0 for document in found),
+        pages_left=sum((document.pages or 0) - _pages_done(document) for document in live) if are_counted else None,
+        failed=failed,
+        found=found,
     )
 
 
 def _pages_done(document: Document) -> int:
-    # The pages readable meanwhile belong to an earlier reading.
-    return 0 if document.has_failed_anew else document.percent * (document.pages or 0) // 100
+    if document.has_failed_anew:
+        return 0  # its pages are of an earlier reading
+    return document.percent * (document.pages or 0) // 100
