@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from worker_service.base.errors import BadInput
 from worker_service.jobs.job import Job, NewJob, Status
-from worker_service.jobs.selector import CHOSEN_BY, COLUMNS, WRITTEN, Selector, one_of, parse_match
+from worker_service.jobs.selector import COLUMNS, FILTER_COLUMNS, SETTABLE_COLUMNS, Selector, one_of, parse_match
 
 
 @pytest.mark.parametrize("status", list(Status))
@@ -79,9 +79,9 @@ def test_an_empty_selector_says_so() -> None:
 def test_a_column_that_is_declared_is_one_of_jobs_and_can_be_written_and_chosen_by_where_it_says_so() -> None:
     named = {column.name for column in COLUMNS}
     assert named <= set(Job._fields)
-    assert {column.name for column in WRITTEN} <= set(NewJob.__struct_fields__)
+    assert {column.name for column in SETTABLE_COLUMNS} <= set(NewJob.__struct_fields__)
 
-    chosen_by = [column.chosen_by for column in CHOSEN_BY]
+    filter_fields = [column.filter_field for column in FILTER_COLUMNS]
     by_other_means = {"ids", "batch_ids", "document_ids", "statuses", "since", "older_than", "match"}
-    assert {*chosen_by} | by_other_means == {*Selector.__struct_fields__}
-    assert len({*chosen_by}) == len(chosen_by)
+    assert {*filter_fields} | by_other_means == {*Selector.__struct_fields__}
+    assert len({*filter_fields}) == len(filter_fields)

@@ -14,7 +14,7 @@ from worker_service.base.errors import BadInput, Refused
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output, refuse_empty_words
 from worker_service.jobs.job import Status
-from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
+from worker_service.jobs.selector import FILTER_COLUMNS, Column, Selector
 from worker_service.services.parse import read_job_reference, read_selector
 from worker_service.settings.config import Settings, load_settings
 
@@ -222,11 +222,11 @@ job_or_problem_argument = click.argument(
 
 
 def _column_option(column: Column) -> Callable[[Function], Function]:
-    is_repeatable = isinstance(getattr(Selector(), column.chosen_by), tuple)
+    is_repeatable = isinstance(getattr(Selector(), column.filter_field), tuple)
     complete = complete_job_type if column.name == "job_type" else completer(column.name)
     return click.option(
         column.flag,
-        column.chosen_by,
+        column.filter_field,
         multiple=is_repeatable,
         type=int if column.is_number else None,
         metavar=column.metavar,
@@ -253,7 +253,7 @@ def status_option(statuses: Sequence[str]) -> Callable[[Function], Function]:
 
 _SELECTORS: Sequence[Callable[[Function], Function]] = (
     status_option([*Status]),
-    *map(_column_option, CHOSEN_BY),
+    *map(_column_option, FILTER_COLUMNS),
     click.option("--since", metavar="TIME", help="Created or ended since: 2h or 3d (ago), or a time."),
     click.option("--older-than", metavar="TIME", help="Ended before (live jobs: created before): 30d, or a time."),
     click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this value in their payload."),

@@ -10,13 +10,13 @@ from worker_service.base.clock import PERIODS
 from worker_service.cli import output
 from worker_service.cli.context import Function, Invocation, complete_job_type, completer, read_stdin, verb
 from worker_service.jobs.follow_ups import read_action
-from worker_service.jobs.selector import WRITTEN
+from worker_service.jobs.selector import SETTABLE_COLUMNS
 from worker_service.services import enqueue as operations
 
 
 def _column_options(function: Function) -> Function:
     """Give the verb an option for each column of a job that users set."""
-    for column in reversed(WRITTEN):
+    for column in reversed(SETTABLE_COLUMNS):
         click.option(
             column.flag,
             column.name,

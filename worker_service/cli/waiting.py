@@ -66,7 +66,7 @@ def wait_for_jobs(
     ids = session.reading.ids(selector)
     if not ids:
         raise JobNotFound("no job matches: there is nothing to wait for")
-    names_jobs = selector.ids or selector.names_more or selector.batch_id is not None
+    names_jobs = selector.ids or selector.names_groups or selector.batch_id is not None
     if not names_jobs and not selector.statuses:
         ids = session.reading.ids(replace(selector, statuses=LIVE))
     ended_count = 0

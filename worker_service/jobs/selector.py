@@ -24,10 +24,10 @@ class Column(Struct, frozen=True):
     """Heading in lists of jobs; empty if the column is not listed."""
     written: str = ""
     """Help of the flag that sets the column; empty if users do not set it."""
-    is_filled: bool = False
-    chosen_by: str = ""
+    needs_text: bool = False
+    filter_field: str = ""
     """Field of `Selector`; empty if there is no filter."""
-    divides: bool = False
+    takes_several: bool = False
     """A filter takes several values, separated by commas."""
     is_part: bool = False
     """A filter matches any part; case is ignored."""
@@ -36,25 +36,25 @@ class Column(Struct, frozen=True):
 
 # The order of the columns in lists.
 COLUMNS = (
-    Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True,
+    Column("job_type", "--type", "TYPE", heading="TYPE", filter_field="job_types", takes_several=True,
            about="Jobs of this type; several separated by commas."),
-    Column("name", "--name", "TEXT", is_filled=True, chosen_by="name", is_part=True,
+    Column("name", "--name", "TEXT", needs_text=True, filter_field="name", is_part=True,
            written="Name in lists, such as a file name.", about="Jobs with this in their name."),
-    Column("platform", "--platform", heading="PLATFORM", chosen_by="platforms", divides=True, is_filled=True,
+    Column("platform", "--platform", heading="PLATFORM", filter_field="platforms", takes_several=True, needs_text=True,
            written="Default: local.",
            about="Jobs of this platform; several separated by commas."),
-    Column("account", "--account", heading="ACCOUNT", chosen_by="accounts",
+    Column("account", "--account", heading="ACCOUNT", filter_field="accounts",
            written="The job's remote account.", about="Jobs of this remote account."),
-    Column("owner", "--owner", heading="OWNER", chosen_by="owners", written="Owner of the job.",
+    Column("owner", "--owner", heading="OWNER", filter_field="owners", written="Owner of the job.",
            about="Jobs of this owner."),
     Column("source", "--source",
            written="Source that the job uses, such as a credential; a busy source delays its jobs."),
-    Column("batch_id", "--batch", "N", is_number=True, chosen_by="batch_id", written="Add the job to this batch.",
+    Column("batch_id", "--batch", "N", is_number=True, filter_field="batch_id", written="Add the job to this batch.",
            about="Jobs of this batch."),
-    Column("error_code", "--error", "CODE", chosen_by="error_code", about="Jobs whose last error has this code."),
+    Column("error_code", "--error", "CODE", filter_field="error_code", about="Jobs whose last error has this code."),
 )  # fmt: skip
-WRITTEN = tuple(column for column in COLUMNS if column.written)
-CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
+SETTABLE_COLUMNS = tuple(column for column in COLUMNS if column.written)
+FILTER_COLUMNS = tuple(column for column in COLUMNS if column.filter_field)
 
 
 class Selector(Struct, frozen=True):
@@ -83,7 +83,8 @@ class Selector(Struct, frozen=True):
         return self == Selector()
 
     @property
-    def names_more(self) -> bool:
+    def names_groups(self) -> bool:
+        """Return whether batches or documents are named besides ids."""
         return bool(self.batch_ids or self.document_ids)
 
 

@@ -59,7 +59,7 @@ class AssistantTools:
         self._address = address(settings) or settings.web_address
 
     @property
-    def reading(self) -> list[Callable[..., Any]]:
+    def reading_tools(self) -> list[Callable[..., Any]]:
         return [self.search, self.fetch, self.list_documents, self.read_pages, self.tables, self.page_image]
 
     def search(self, query: str, limit: int = 10) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class AssistantTools:
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
-    for tool in [*tools.reading, *([tools.add_document] if may_add else [])]:
+    for tool in [*tools.reading_tools, *([tools.add_document] if may_add else [])]:
         server.tool()(_in_event_loop(_readable_errors(tool)) if is_single_threaded else _readable_errors(tool))
     return server
 

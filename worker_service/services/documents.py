@@ -20,8 +20,8 @@ from worker_service.jobs.library import (
 from worker_service.services.database import Session, cut_page
 from worker_service.services.parse import read_pages
 
-_AT_ONCE = 500
-_FAILED_MOST = 1_000_000
+_DOCUMENTS_AT_ONCE = 500
+_FAILED_JOBS_MAX = 1_000_000
 
 
 class DocumentPage(Struct, frozen=True):
@@ -55,28 +55,30 @@ def list_documents(
 
 
 def each_document(session: Session, selector: DocumentSelector) -> Iterator[Document]:
-    for found in _some_at_once(session, selector):
-        yield from found
+    for group in _document_groups(session, selector):
+        yield from group
 
 
-def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequence[Document]]:
+def _document_groups(session: Session, selector: DocumentSelector) -> Iterator[Sequence[Document]]:
     require_batches(session, selector.batch_ids)
-    before: int | None = None
-    while found := session.library.documents(selector, most=_AT_ONCE, before_id=before):
-        yield found
-        before = found[-1].id
+    before_id: int | None = None
+    while group := session.library.documents(selector, most=_DOCUMENTS_AT_ONCE, before_id=before_id):
+        yield group
+        before_id = group[-1].id
 
 
 def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
+    """Return documents with their origin, then jobs that failed before there was a document."""
+    # Here rather than in the generator, so that an unknown batch is an error at once.
     require_batches(session, selector.batch_ids)
     return _with_origin(session, selector)
 
 
 def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
-    for found in _some_at_once(session, selector):
-        origins = session.library.provenance(found)
-        yield from ((one, origins[one.id]) for one in found if one.id in origins)
-    yield from session.library.not_brought_in(selector, most=_FAILED_MOST)
+    for group in _document_groups(session, selector):
+        origins = session.library.provenance(group)
+        yield from ((document, origins[document.id]) for document in group if document.id in origins)
+    yield from session.library.not_brought_in(selector, most=_FAILED_JOBS_MAX)
 
 
 def require_batches(session: Session, batch_ids: Sequence[int]) -> None:

@@ -137,7 +137,7 @@ def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require_jobs(session, selector.ids)
-    if selector.ids and not selector.statuses and not selector.names_more:
+    if selector.ids and not selector.statuses and not selector.names_groups:
         return selector
     default, possible = _STATUSES[verb]
     statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else default
@@ -146,7 +146,7 @@ def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
         raise BadInput(
             f"only jobs that are {words} can be {PAST_PARTICIPLES[verb]}, not {' or '.join(selector.statuses)} ones"
         )
-    if selector.ids and selector.names_more and not selector.statuses and verb != "priority":
+    if selector.ids and selector.names_groups and not selector.statuses and verb != "priority":
         # Jobs selected by id are included in any status.
         others = session.reading.ids(replace(selector, ids=(), statuses=statuses))
         return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())

@@ -12,7 +12,7 @@ from worker_service.base.errors import BadInput, BadTime
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import (
-    CHOSEN_BY,
+    FILTER_COLUMNS,
     Column,
     S,
     Selector,
@@ -70,7 +70,7 @@ def read_selector(
     numbers: dict[str, dict[int, None]] = {field: {} for field in _FIELDS_BY_PREFIX.values()}
     for field, number in map(read_job_reference, ids):
         numbers[field][number] = None
-    columns = {column.chosen_by: column for column in CHOSEN_BY}
+    columns = {column.filter_field: column for column in FILTER_COLUMNS}
     return Selector(
         ids=tuple(numbers["ids"]),
         batch_ids=tuple(numbers["batch_ids"]),
@@ -131,13 +131,13 @@ def _read_chosen(column: Column, words: Any) -> Any:
         return check_number(column.flag, words)
     if isinstance(words, str):
         return check_text(column.flag, words)
-    return tuple(_split(words)) if column.divides else tuple(check_text(column.flag, word) for word in words)
+    return tuple(_split(words)) if column.takes_several else tuple(check_text(column.flag, word) for word in words)
 
 
 def read_column(column: Column, word: Any) -> Any:
     if column.is_number:
         return check_number(column.flag, word)
-    return check_filled(column.flag, word) if column.is_filled else check_text(column.flag, word)
+    return check_filled(column.flag, word) if column.needs_text else check_text(column.flag, word)
 
 
 def _read_match(text: str) -> tuple[str, object]:

@@ -15,7 +15,7 @@ from worker_service.base.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.documents import OnEnd
 from worker_service.jobs.follow_ups import read_action, read_json
 from worker_service.jobs.job import NewJob
-from worker_service.jobs.selector import WRITTEN
+from worker_service.jobs.selector import SETTABLE_COLUMNS
 from worker_service.services.parse import (
     check_filled,
     check_number,
@@ -34,7 +34,7 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
     given = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", given["job_type"]))
     fields: dict[str, Any] = {}
-    for column in WRITTEN:
+    for column in SETTABLE_COLUMNS:
         has_default = getattr(default, column.name) is not None
         # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
         if column.name in given and not (has_default and given[column.name] == ""):

@@ -59,7 +59,7 @@ class Steering(StorePart):
         changed = self._run_action(("priority",), selector, actor, level)
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
         with_old_priority = f"{_POSSIBLE_WHERE['priority']} AND priority <> {level}"
-        while (selector.names_more or selector.batch_id is not None) and (
+        while (selector.names_groups or selector.batch_id is not None) and (
             ids := self._store.reading.ids(selector, with_old_priority)
         ):
             self._run_action(("priority",), Selector(ids=ids), actor, level)

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Job, Pause, Status
-from worker_service.jobs.selector import CHOSEN_BY, Selector
+from worker_service.jobs.selector import FILTER_COLUMNS, Selector
 from worker_service.store.database import StorePart
 
 # Only the newest rows, because shell completion must be immediate on a table of millions.
 _COMPLETION_QUERIES = {
     column: f"SELECT {column} AS name FROM worker_job_queue ORDER BY id DESC LIMIT 5000"
-    for column in ("id", *(column.name for column in CHOSEN_BY))
+    for column in ("id", *(column.name for column in FILTER_COLUMNS))
 } | {
     "document": "SELECT id AS name FROM document ORDER BY id DESC LIMIT 5000",
     "handler": "SELECT job_type AS name FROM handler",
@@ -154,8 +154,8 @@ def _id_terms(selector: Selector) -> Iterator[_Term]:
 def _column_terms(selector: Selector) -> Iterator[_Term]:
     if selector.statuses:
         yield _any_term("status", [str(status) for status in selector.statuses])
-    for column in CHOSEN_BY:
-        wanted = getattr(selector, column.chosen_by)
+    for column in FILTER_COLUMNS:
+        wanted = getattr(selector, column.filter_field)
         if column.is_part and wanted is not None:
             yield f"instr(lower({column.name}), lower(?)) > 0", [wanted]
         elif isinstance(wanted, int | str):

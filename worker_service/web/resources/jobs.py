@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.follow_ups import names_file
 from worker_service.jobs.job import Job, Status
-from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
+from worker_service.jobs.selector import FILTER_COLUMNS, Column, Selector
 from worker_service.services import jobs
 from worker_service.services.database import Session
 from worker_service.services.jobs import FoundJobs
@@ -27,7 +27,7 @@ S = TypeVar("S", bound=Struct)
 SEARCH_SECONDS_MAX = 0.015
 """Time limit of a list whose filters no index serves."""
 
-COLUMN_FILTERS: Mapping[str, Column] = {column.flag.removeprefix("--"): column for column in CHOSEN_BY}
+COLUMN_FILTERS: Mapping[str, Column] = {column.flag.removeprefix("--"): column for column in FILTER_COLUMNS}
 
 
 def _with_column_filters(kind: type[S]) -> type[S]:
@@ -42,7 +42,7 @@ def _column_filter(name: str, column: Column) -> tuple[str, object, object]:
     meta = about(column.about or f"Jobs of this {name}.")
     if column.is_number:
         return name, Annotated[Number, meta] | None, None
-    is_plural = column.chosen_by.endswith("s")
+    is_plural = column.filter_field.endswith("s")
     if is_plural:
         return name, Annotated[tuple[str, ...], meta], ()
     return name, Annotated[str, meta] | None, None
@@ -81,7 +81,7 @@ def selector_of(session: Session, filters: JobFilters) -> Selector:
         since=filters.since,
         older_than=filters.older_than,
         match=filters.match,
-        **{column.chosen_by: getattr(filters, name) or None for name, column in COLUMN_FILTERS.items()},
+        **{column.filter_field: getattr(filters, name) or None for name, column in COLUMN_FILTERS.items()},
     )
 
 
