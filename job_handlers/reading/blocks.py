@@ -44,7 +44,7 @@ class TextLine(Struct, frozen=True, gc=False):
     text: str
     """Includes the line feed."""
     begins_part: bool
-    """Whether a paragraph, or a part in reading order, begins with the line."""
+    """True for the first line of a paragraph, or of a part in reading order."""
     role: Role | None = None
     """Role that the file states."""
     level: int = 0

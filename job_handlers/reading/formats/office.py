@@ -379,7 +379,7 @@ class _PartParser:
     words: _ElementNames
     related: Mapping[str, str]
     styles: Mapping[str, _Mark]
-    """By the id of a style; "" for paragraphs without one."""
+    """Style id → role and level; "" is the id for paragraphs without a style."""
     links: Mapping[str, str]
     notes: dict[str, str]
     found: list[Piece | _PartReference] = field(default_factory=list)

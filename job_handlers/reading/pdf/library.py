@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pymupdf as partly_typed
+from msgspec import Struct
 from PIL import Image
 
 # Its type annotations are incomplete.
@@ -23,6 +24,15 @@ Image.preinit()
 
 RESOURCES = mupdf.PDF_ENUM_NAME_Resources
 _JSON_BYTES = 1 << 14  # Of most pages, so that the buffer seldom has to grow.
+
+
+class Corners(Struct, gc=False):
+    """A box in MuPDF's JSON: its top left corner, width and height."""
+
+    x: int
+    y: int
+    w: int
+    h: int
 
 
 class Broken(Exception):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.reading.pdf.library import mupdf, pymupdf, stext_as_json
+from job_handlers.reading.pdf.library import Corners, mupdf, pymupdf, stext_as_json
 from worker_service.handlers import LINK_ADDRESS, SAID, Block, Role, TextLink
 
 _TITLES_MAX = 20_000
@@ -44,16 +44,9 @@ class _TaggedLine(Struct, gc=False):
     text: str
 
 
-class _Corners(Struct, gc=False):
-    x: int
-    y: int
-    w: int
-    h: int
-
-
 class _TaggedBlock(Struct):
     type: str
-    bbox: _Corners | None = None
+    bbox: Corners | None = None
     std: str = ""
     lines: list[_TaggedLine] = []
     contents: list[_TaggedBlock] = []

@@ -25,6 +25,7 @@ from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Layout, PageTable, 
 from job_handlers.reading.pdf.footnotes import notes_of
 from job_handlers.reading.pdf.library import (
     RESOURCES,
+    Corners,
     inherited,
     is_missing,
     mupdf,
@@ -46,7 +47,7 @@ _DRAWING_BYTES_MAX = 1 << 18  # Compressed. The ruling lines of a page with a lo
 _BLOCKS_MOST = 6000  # With more, the page is a drawing, and has no ruling lines of tables.
 _RULE_THICKNESS_MOST = 2.5  # Points. Anything thicker is an area.
 _ASCENT, _DESCENT = 0.72, 0.12
-"""Of the letters, in font sizes from the baseline. A little less than it is, so that close lines do not overlap."""
+"""Font sizes from the baseline to the letters' edges, a little reduced, so that close lines do not overlap."""
 _UPRIGHT_HEIGHT = 2.5  # In font sizes. A line of text that is higher, and higher than wide, runs sideways.
 _IDENTITY = pymupdf.Matrix(1, 1)
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
@@ -73,13 +74,6 @@ class PageText(Struct, frozen=True):
         return Layout(self.size, blocks=self.blocks, links=self.links, notes=self.notes, tables=self.tables)
 
 
-class _Corners(msgspec.Struct, gc=False):
-    x: int
-    y: int
-    w: int
-    h: int
-
-
 class _Font(msgspec.Struct, gc=False):
     size: int
     name: str = ""
@@ -87,7 +81,7 @@ class _Font(msgspec.Struct, gc=False):
 
 
 class _Line(msgspec.Struct, gc=False):
-    bbox: _Corners
+    bbox: Corners
     font: _Font
     x: int
     y: int
@@ -95,7 +89,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 class _PageBlock(msgspec.Struct, gc=False):
-    bbox: _Corners | None = None
+    bbox: Corners | None = None
     lines: list[_Line] = []
     stroked: int = 0
 
@@ -167,7 +161,7 @@ def _is_horizontal(found: list[_PageBlock]) -> bool:
     return sum(box.w >= box.h for box in boxes) > 0.5 * len(boxes)
 
 
-def _are_within(boxes: Sequence[_Corners], page_box: Any) -> bool:
+def _are_within(boxes: Sequence[Corners], page_box: Any) -> bool:
     """Return whether the boxes are not empty, and none reaches beyond the page."""
     return not boxes or bool(
         100 * page_box.x0 <= min([one.x for one in boxes])
@@ -228,7 +222,7 @@ def _page_text(
     return PageText(size, text, blocks, page_tables, [], notes, may_be_scan)
 
 
-def _box_of(corners: _Corners) -> Box:
+def _box_of(corners: Corners) -> Box:
     x, y = corners.x, corners.y
     return x / 100, y / 100, (x + corners.w) / 100, (y + corners.h) / 100
 

@@ -21,7 +21,7 @@ class Evidence:
     rule_count: int
     """Horizontal ruling lines."""
     is_drawn: bool
-    """Whether ruling lines surround it."""
+    """True between ruling lines."""
 
     @cached_property
     def wide_lines(self) -> list[int]:
@@ -58,13 +58,13 @@ class Evidence:
 
     @property
     def begins_with_labels(self) -> bool:
-        """Whether cells of the first column end in colons, as on an invoice."""
+        """True if cells of the first column end in colons, as on an invoice."""
         first = self.cells[0]
         return bool(first) and sum(text.endswith(":") for text in first) >= 0.8 * len(first)
 
     @property
     def is_contents(self) -> bool:
-        """Whether lines end in page numbers that hardly ever decrease."""
+        """True if lines end in page numbers that hardly ever decrease."""
         if self.is_drawn or max(self.number_shares[1:-1], default=0.0) >= 0.5:
             return False
         last_cells = [[text for text in self.texts[at] if text][-1] for at in self.wide_lines]
