@@ -1,6 +1,6 @@
-"""The checkout's door to the command line: ``python cli.py ls`` is ``pagemill ls``.
+"""Runs the command line from a checkout: ``python cli.py ls`` is ``pagemill ls``.
 
-It stays out of the wheel, where a global module named ``cli`` would clash with others.
+The wheel leaves it out, because a global module named ``cli`` would clash with others.
 """
 
 from worker_service.cli import main

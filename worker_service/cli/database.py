@@ -73,12 +73,12 @@ def backup(call: Invocation, target: str, keep: int | None) -> None:
     """
     if target.endswith("/") and not Path(target).is_dir():
         raise BadInput(f"there is no directory {target}", "create it first, or leave out the slash to write a file")
-    made = operations.backup(call.settings, Path(target), keep=keep, on_long_wait=note_lock_wait)
-    if call.print_if_json({"backup": made.path, "bytes": made.size, "removed": made.removed}):
+    copy = operations.backup(call.settings, Path(target), keep=keep, on_long_wait=note_lock_wait)
+    if call.print_if_json({"backup": copy.path, "bytes": copy.size, "removed": copy.removed}):
         return
-    output.show(f"wrote {made.path}, {counted(made.size, 'byte')}")
-    if made.removed:
-        output.note(f"deleted {counted(len(made.removed), 'older copy', 'older copies')}")
+    output.show(f"wrote {copy.path}, {counted(copy.size, 'byte')}")
+    if copy.removed:
+        output.note(f"deleted {counted(len(copy.removed), 'older copy', 'older copies')}")
 
 
 @verb
@@ -94,17 +94,18 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     The backup is checked first, and updated to this version's tables. Jobs that were running in it return to the queue;
     late results of earlier attempts are refused. Stop the daemon and close all other connections first.
     """
-    from worker_service.services import restore as operations
+    from worker_service.services.restore import plan_restore
+    from worker_service.services.restore import restore as restore_database
 
-    plan = operations.plan_restore(call.settings, file)
+    plan = plan_restore(call.settings, file)
     if dry_run:
         if not call.print_if_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
-            for sentence in _sentences(plan):
+            for sentence in _describe_plan(plan):
                 output.show(sentence)
             output.note("nothing was changed (--dry-run)")
         return 0
-    confirm(f"Replace {plan.database} with {file}?", yes=yes, sample=_sentences(plan))
-    done = operations.restore(call.settings, plan)
+    confirm(f"Replace {plan.database} with {file}?", yes=yes, sample=_describe_plan(plan))
+    done = restore_database(call.settings, plan)
     if call.print_if_json(done):
         return 0
     for step in done.restored.steps:
@@ -135,12 +136,11 @@ def check(call: Invocation) -> int:
     """
     checks = operations.check_database(call.session)
     if not call.print_if_json({"items": checks}):
-        output.show_table(
-            ("CHECK", "RESULT", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
-        )
-        for wrong in checks:
-            if not wrong.is_good and wrong.fix:
-                output.note(f"{wrong.name}: {wrong.fix}")
+        rows = [(check.name, "good" if check.is_good else "wrong", check.detail) for check in checks]
+        output.show_table(("CHECK", "RESULT", "DETAIL"), rows)
+        for check in checks:
+            if not check.is_good and check.fix:
+                output.note(f"{check.name}: {check.fix}")
     return 0 if all(check.is_good for check in checks) else 1
 
 
@@ -171,13 +171,13 @@ def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
     database = call.settings.database
     if not database.exists():
         raise StoreAbsent(f"there is no database at {database}", "run: pagemill init")
-    words = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
+    argv = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
     if call.as_json:
-        words.append("-json")
+        argv.append("-json")
     elif sys.stdout.isatty():
-        words.append("-box")
+        argv.append("-box")
     try:
-        os.execvp(words[0], [*words, str(database), *statements])
+        os.execvp(argv[0], [*argv, str(database), *statements])
     except FileNotFoundError as error:
         raise ProgramAbsent("the sqlite3 program is not installed", "apt install sqlite3") from error
 
@@ -190,7 +190,7 @@ db = VerbGroup(
 )
 
 
-def _sentences(plan: RestorePlan) -> list[str]:
+def _describe_plan(plan: RestorePlan) -> list[str]:
     backup = plan.backup
     newest = f"; last change {output.whole_seconds(backup.newest_at)}" if backup.newest_at else ""
     return [

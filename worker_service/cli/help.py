@@ -48,10 +48,10 @@ def help(ctx: click.Context, call: Invocation, command: Sequence[str]) -> None:
     found: click.Command = pagemill
     context = click.Context(pagemill, info_name="pagemill")
     for word in command:
-        below = found.get_command(context, word) if isinstance(found, click.Group) else None
-        if below is None:
+        subcommand = found.get_command(context, word) if isinstance(found, click.Group) else None
+        if subcommand is None:
             raise click.UsageError(f"there is no command {' '.join(command)!r}", ctx)
-        found, context = below, click.Context(below, parent=context, info_name=word)
+        found, context = subcommand, click.Context(subcommand, parent=context, info_name=word)
     if command:
         text = found.get_help(context)
     else:
