@@ -103,7 +103,6 @@ EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
 
 _EXCERPT_MARGIN = 20
-"""Characters that an error message shows before and after text that is not UTF-8."""
 
 
 @cache

@@ -268,7 +268,6 @@ def _sources_to_keep(sources: Sequence[str]) -> list[str]:
 
 
 def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:
-    """Parse and check `TYPE` or `TYPE=JSON`."""
     action = read_action(word)
     payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
     if action.job_type == "webhook" and "event" not in payload:

@@ -90,7 +90,6 @@ def _reason_without_text(document: Document) -> str:
 
 
 def _search_options(function: Function) -> Function:
-    """Give the verb a query and filters. The function gets them as one `SearchRequest`."""
 
     @functools.wraps(function)
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:

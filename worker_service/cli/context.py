@@ -60,7 +60,6 @@ class Invocation:
         note_if_empty: str = "",
         drop_first: Sequence[str] = (),
     ) -> None:
-        """Print a list as a table."""
         if self.print_if_json({"items": items}):
             return
         if note_if_empty and not items:

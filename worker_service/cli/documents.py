@@ -71,7 +71,6 @@ _SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "
 
 
 def document_selector_options(function: Function) -> Function:
-    """Give the verb the ids and options that select documents. The function gets them as one `DocumentSelector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
@@ -168,7 +167,6 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
 def show_documents(
     call: Invocation, documents: Sequence[Document], failed_jobs: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
-    """Print documents, and the jobs that failed before there was a document."""
     if call.print_if_json({"items": documents, "not_brought_in": failed_jobs, "next": next_id}):
         return
     now = wall_clock()

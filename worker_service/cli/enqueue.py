@@ -15,7 +15,6 @@ from worker_service.services import enqueue as operations
 
 
 def _column_options(function: Function) -> Function:
-    """Give the verb an option for each column of a job that users set."""
     for column in reversed(SETTABLE_COLUMNS):
         click.option(
             column.flag,

@@ -34,7 +34,6 @@ EXIT_NOT_YET = 3
 
 _FILES_SHOWN = 50
 _SILENCE_SECONDS_MIN = 10.0
-"""A shorter time without progress is not worth mentioning."""
 _LISTED_COLUMNS = [column for column in COLUMNS if column.heading]
 _HEADINGS = (
     "ID", "STATE", *(column.heading for column in _LISTED_COLUMNS), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME",

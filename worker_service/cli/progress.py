@@ -37,7 +37,6 @@ _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
 _FAILED_SHOWN_MAX = 20
 _RATE_SECONDS = 30.0
-"""The rate is that of the last 30 seconds."""
 _SURE_SECONDS = 5.0
 """Earlier, the rate is too uncertain for a time left."""
 _BARS_MAX = 20

@@ -44,7 +44,6 @@ _HINTS = (
 )
 _USER_HINTS = ("to keep it running after you log out: loginctl enable-linger",)
 _PROTECT_HOME = ("/root", "/home", "/run/user")
-"""Directories that ProtectHome= hides from the units."""
 
 
 class NeedsRoot(PagemillError):
