@@ -50,7 +50,7 @@ _WATCH_HAS_NO_BATCH = (
     "use --watch with --every, --owner and reading options only",
 )
 _BATCH_ENDED_EVENT = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
-"""What `--then-batch webhook` sends by default. The placeholders are filled in when the batch ends."""
+"""Event that `--then-batch webhook` sends by default. The placeholders are filled in when the batch ends."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):

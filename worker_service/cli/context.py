@@ -46,7 +46,7 @@ class Invocation:
         return self._session
 
     def print_if_json(self, value: object) -> bool:
-        """With --json, print the value as the whole answer and return True; otherwise only return False."""
+        """Print the value as the whole answer if --json was given. Return whether it was."""
         if self.as_json:
             output.show_json(value)
         return self.as_json

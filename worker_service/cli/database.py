@@ -171,13 +171,13 @@ def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
     database = call.settings.database
     if not database.exists():
         raise StoreAbsent(f"there is no database at {database}", "run: pagemill init")
-    argv = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
+    words = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
     if call.as_json:
-        argv.append("-json")
+        words.append("-json")
     elif sys.stdout.isatty():
-        argv.append("-box")
+        words.append("-box")
     try:
-        os.execvp(argv[0], [*argv, str(database), *statements])
+        os.execvp(words[0], [*words, str(database), *statements])
     except FileNotFoundError as error:
         raise ProgramAbsent("the sqlite3 program is not installed", "apt install sqlite3") from error
 

@@ -48,7 +48,7 @@ _ATTEMPT_COLUMNS = (
 
 _LOST_WORKER = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
                 "no row": ", which is unknown"}  # fmt: skip
-"""By the state of the job's daemon, what to say about it. Absent: the daemon is alive."""
+"""Words about the job's daemon by its state. A state that is absent is that of a living daemon."""
 _END_VERBS = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 

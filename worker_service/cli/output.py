@@ -243,7 +243,7 @@ def whole_minutes(stored_time: str) -> str:
 
 
 def short_time(stored_time: str, *, now: datetime) -> str:
-    """On a terminal, return only the time if it is today, else only the date."""
+    """Return only the time if it is today, else only the date. Without a terminal, return both."""
     day, time_of_day = stored_time[:10], stored_time[11:19]
     if not is_terminal(sys.stdout):
         return stored_time[:19]

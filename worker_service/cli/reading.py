@@ -124,7 +124,7 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
 
 
 class ReadResult(Struct, frozen=True):
-    """Without a job and a decision, the file was recorded, and has no text to import."""
+    """Result of one document. It has neither a job nor a decision if a file without text was recorded."""
 
     name: str
     job_id: int | None
