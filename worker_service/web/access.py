@@ -54,7 +54,7 @@ _WINDOW_SECONDS = 60.0
 _ADDRESSES_MAX = 4096
 REQUESTS_MAX = 200
 REQUESTS_PER_VISITOR_MAX = 64
-"""At most 40 of them may be event streams."""
+"""Includes at most 40 event streams."""
 
 # The user who opened the Unix socket is not the author of a request with one of these.
 _PROXY_AND_BROWSER_HEADERS = (

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ANONYMOUS_MAX = 400
-"""With `access.REQUESTS_MAX`, below the usual limit of 1,024 open files."""
+"""Together with `access.REQUESTS_MAX` less than the usual limit of 1,024 open files."""
 REQUEST_SECONDS = 10.0
 """Time to send a request's headers."""
 

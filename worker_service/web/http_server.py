@@ -24,7 +24,7 @@ _GRACE_SECONDS = 3
 STUCK_SECONDS = 60
 """The kernel disconnects a client that reads nothing for this long."""
 _BACKLOG = 128
-"""Below `ANONYMOUS_MAX`, so that one burst does not evict itself."""
+"""Less than `ANONYMOUS_MAX`, so that one burst of connections does not evict itself."""
 
 
 class CannotListen(PagemillError, code="cannot_listen", exit_code=78): ...

@@ -1,1 +1,1 @@
-"""What a visitor may list, see and submit: one set of rules for the API and the pages."""
+"""Rules for the API and the pages: which rows a visitor may list, see and submit."""

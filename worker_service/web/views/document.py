@@ -94,7 +94,7 @@ class Generation(Struct, frozen=True):
 
     @property
     def took(self) -> str:
-        """From the start of the first job to the end of the last; empty until all have ended."""
+        """Time between the start of the first job and the end of the last; empty until all have ended."""
         started = [job.started_at for job in self.jobs if job.started_at]
         ended = [job.completed_at for job in self.jobs if job.completed_at]
         if not started or len(ended) < len(self.jobs):

@@ -18,7 +18,7 @@ TextRange = tuple[int, int]
 
 class Mark(NamedTuple):
     match: int = 0
-    """From 1; 0: none."""
+    """Number of the match on the page, from 1; 0: none."""
     is_doubtful: bool = False
 
 

@@ -28,14 +28,14 @@ _PAGES_AROUND = 2
 
 
 class WordBox(Struct, frozen=True):
-    """In points from the top left of the page."""
+    """Position in points from the top left of the page."""
 
     x: float
     y: float
     width: float
     height: float
     match: int = 0
-    """From 1; 0: a doubtful word."""
+    """Number of the match, from 1; 0: a doubtful word."""
 
 
 class PageView(Struct, frozen=True):
