@@ -53,7 +53,7 @@ def test_more_is_added_to_a_batch_that_has_not_ended(run: Run, shelf: Shelf) -> 
     assert "are for a new batch" in run("add", "b.pdf", "--batch", 1, "--name", "x", fails=2).stderr
 
 
-def test_a_mail_at_the_end_that_cannot_be_sent_is_told_at_once(
+def test_an_unsendable_mail_at_the_end_is_reported_at_once(
     run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     papers("a.pdf")

@@ -55,7 +55,7 @@ def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
     assert [one["batch"]["id"] for one in items(run("batch", "ls", "--before", 2, "--json"))] == [1]
 
 
-def test_a_batch_is_shown_with_what_was_asked_and_what_to_do_next(run: Run, shelf: Shelf) -> None:
+def test_batch_show_prints_the_request_and_the_next_step(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf")
     fail(shelf, "DAMAGED", "it is damaged")
 
@@ -122,7 +122,7 @@ def test_cancel_asks_first_and_leaves_a_batch_that_can_be_gone_on_with(run: Run,
     assert run("batch", "resume", 1).stdout == "batch 1 (reports) continues, retrying 2 jobs\n"
 
 
-def test_a_batch_is_forgotten_once_nothing_of_it_is_left_to_do(run: Run, shelf: Shelf) -> None:
+def test_only_an_ended_batch_can_be_removed(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf")
     assert "has 1 live job: `pagemill batch cancel 1`" in run("batch", "rm", 1, "--yes", fails=1).stderr
     shelf.publish(shelf.next_job(), "a.pdf", "one")
@@ -219,7 +219,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     assert (shown["languages"], shown["then"]) == (["deu"], then)
 
 
-def test_a_credential_is_for_what_is_fetched_with_one(run: Run, shelf: Shelf) -> None:
+def test_only_jobs_that_need_a_credential_get_it(run: Run, shelf: Shelf) -> None:
     papers("a.csv")
     drive = "https://drive.google.com"
     addresses = (
@@ -236,7 +236,7 @@ def test_a_credential_is_for_what_is_fetched_with_one(run: Run, shelf: Shelf) ->
     assert found == [("", None), ("gdrive:drive-b", "drive-b"), ("gdrive:drive-b", "drive-b"), ("", None)]
 
 
-def test_a_retry_of_what_has_not_failed_says_so(run: Run, shelf: Shelf) -> None:
+def test_a_retry_without_failed_jobs_changes_nothing(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf")
 
     assert run("batch", "retry", 1).stderr == "no job of batch 1 (reports) has failed; nothing changed\n"
@@ -342,7 +342,7 @@ def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(
     assert shelf.store.reading.count(Selector()) == before
 
 
-def test_a_person_s_wishes_are_more_urgent_than_what_nobody_waits_for(run: Run, shelf: Shelf) -> None:
+def test_added_files_are_more_urgent_than_watched_folders(run: Run, shelf: Shelf) -> None:
     papers("a.csv", "in/b.csv")
     shelf.read("d.pdf", "one", roles=("original", "text"))
 

@@ -106,7 +106,7 @@ def test_without_a_database_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any(completed(monkeypatch, "pagemill show "))
 
 
-def test_a_type_that_nobody_knows_is_told_and_waits(run: Run, daemon: Daemon) -> None:
+def test_a_job_of_an_unknown_type_waits_with_a_warning(run: Run, daemon: Daemon) -> None:
     told = run("enqueue", "downlod")
 
     assert told.stdout == "1\n"

@@ -284,14 +284,14 @@ def test_a_workbook_is_not_replaced_unasked(run: Run, shelf: Shelf, tmp_path: Pa
     assert book.read_bytes() != before
 
 
-def test_a_workbook_that_cannot_be_written_is_told_as_a_file_and_not_as_a_bug(run: Run, shelf: Shelf) -> None:
+def test_an_unwritable_workbook_is_a_file_error_and_not_a_bug(run: Run, shelf: Shelf) -> None:
     Path("terms.txt").write_text("one\n")
     shelf.read("a.pdf", "one")
 
     assert "nowhere/a.xlsx" in run("keywords", "terms.txt", "--xlsx", "nowhere/a.xlsx", fails=74).stderr
 
 
-def test_keywords_that_are_none_are_told(run: Run, shelf: Shelf) -> None:
+def test_keywords_without_terms_or_matches_are_reported(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "climate")
 
     assert "no term occurs on any page" in run("keywords", _terms("water")).stderr
@@ -341,7 +341,7 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
     assert Path("a-1.txt").read_text() == "one"
 
 
-def test_a_nightly_export_passes_over_what_is_the_same_and_replaces_what_has_changed(run: Run, shelf: Shelf) -> None:
+def test_export_update_skips_equal_files_and_replaces_changed_ones(run: Run, shelf: Shelf) -> None:
     for name in ("a.pdf", "b.pdf", "c.pdf"):
         shelf.read(name, name, key=name, content=name)
     nightly = ("export", "--name", "pdf", "-o", "out")
@@ -407,9 +407,7 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
     assert json.loads(run("documents", "--json").stdout)["next"] is None
 
 
-def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can_be_checked(
-    run: Run, shelf: Shelf
-) -> None:
+def test_the_csv_of_documents_has_their_origin_and_digests(run: Run, shelf: Shelf) -> None:
     for number in range(60):
         shelf.read(f"{number}.pdf", "one", owner="bob", content=f"c{number}")
     shelf.read("a.pdf", "one", "two", owner="ann", key="/srv/Q1/a.pdf", roles=("original", "text"), content="c-a")
@@ -512,7 +510,7 @@ def left_of(shelf: Shelf) -> list[str]:
     return sorted(str(path.relative_to(shelf.workspace)) for path in shelf.workspace.rglob("*") if path.is_file())
 
 
-def test_a_document_is_removed_with_its_files_and_what_that_frees_is_told(run: Run, shelf: Shelf) -> None:
+def test_removing_a_document_deletes_its_files_and_reports_the_freed_space(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "solar", "wind", roles=("original", "text"))
     shelf.read("b.pdf", "solar")
     link_due(shelf.store, shelf.workspace)
@@ -531,7 +529,7 @@ def test_a_document_is_removed_with_its_files_and_what_that_frees_is_told(run: R
     run("text", 1, fails=66)
 
 
-def test_documents_are_removed_by_what_they_are(run: Run, shelf: Shelf) -> None:
+def test_documents_are_removed_by_selectors(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "text", owner="alice")
     shelf.read("draft.pdf", "text", owner="bob")
     shelf.fail("c.pdf", "PDF_BROKEN", "half of it is missing")

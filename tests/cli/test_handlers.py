@@ -77,7 +77,7 @@ def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_attempt_is_told_on_stderr_and_its_result_is_data(run: Run, install: Install, tmp_path: Path) -> None:
+def test_an_attempt_is_logged_on_stderr_and_its_result_is_data(run: Run, install: Install, tmp_path: Path) -> None:
     install()
     (tmp_path / "job.json").write_text('{"pages": 3}')
 
@@ -291,7 +291,7 @@ def test_a_name_that_cannot_be_a_module_is_refused(run: Run, tmp_path: Path, nam
     assert [*tmp_path.glob("*.py")] == []
 
 
-def test_a_program_of_the_owner_is_shown_with_what_holds_for_it(run: Run, own_programs: Path) -> None:
+def test_a_command_of_the_administrator_is_shown_with_its_limits(run: Run, own_programs: Path) -> None:
 
     argv = '["/bin/echo", "--key=secret", ["--user", "{account?}"], "{payload.ids*}"]'
     more = 'memory = "2 GiB"\nsandbox = "strict"\nwrite = ["/srv/out"]\npermanent = [2, 64]\nstdin = "{payload}"\n'

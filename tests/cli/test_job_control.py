@@ -84,7 +84,7 @@ def test_yes_changes_all_that_match_and_says_how_to_put_it_back(run: Run) -> Non
 
 
 @pytest.mark.parametrize(("verb", "code"), [("cancel", "CANCELLED"), ("delete", "JOB_DELETED")])
-def test_before_and_after_it_is_said_which_documents_will_not_be_read(
+def test_the_documents_that_will_not_be_read_are_named_before_and_after(
     run: Run, shelf: Shelf, verb: str, code: str
 ) -> None:
     shelf.read("read.pdf", "text")
@@ -275,7 +275,7 @@ def test_a_pause_holds_a_type_until_it_is_lifted(run: Run, daemon: Daemon) -> No
     assert len(daemon.claim()) == 1
 
 
-def test_a_pause_is_of_one_thing(run: Run) -> None:
+def test_a_pause_has_exactly_one_scope(run: Run) -> None:
     for words in ([], ["ocr_pages", "--all"], ["--owner", "a", "--all"]):
         assert "give one of TYPE" in run("pause", *words, fails=2).stderr
 

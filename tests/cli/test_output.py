@@ -44,7 +44,7 @@ def test_empty_columns_are_left_out_where_there_is_a_width() -> None:
     assert table_lines(("ID", "OWNER", "TYPE"), rows)[0] == "ID  OWNER  TYPE"
 
 
-def test_where_it_is_narrow_columns_go_in_their_order_and_what_is_whole_is_not_cut() -> None:
+def test_a_narrow_table_drops_columns_in_order_and_cuts_no_protected_one() -> None:
     headers, row = (
         ("ID", "NAME", "DATE", "TRIES", "ERROR", "NOTE"),
         (1, "n" * 30, "2026-11-18", "0/3", "E" * 22, "m" * 90),

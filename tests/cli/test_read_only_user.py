@@ -98,7 +98,7 @@ def test_what_changes_something_is_refused_with_who_may(run: Run, look: Look) ->
     assert all("pagemill.db may not be written by you: " in said for _, _, said in told.values())
 
 
-def test_a_look_at_rest_sees_what_is_written_afterwards(run: Run, look: Look, database: Path) -> None:
+def test_an_idle_connection_sees_later_writes(run: Run, look: Look, database: Path) -> None:
     run("enqueue", "ocr_pages")
     waits = "import sys\nfrom pathlib import Path\nfrom worker_service.store.opening import open_store\n"
     waits += "store = open_store(Path(sys.argv[1]))\nprint(store.overview.counts().by_status, flush=True)\n"

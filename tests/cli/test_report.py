@@ -56,7 +56,7 @@ def fail_one(daemon: Daemon) -> None:
 
 
 @pytest.mark.usefixtures("all_handlers")
-def test_a_report_tells_versions_settings_findings_and_failures_and_prints_what_is_in_it(
+def test_a_report_has_versions_settings_findings_and_failures_and_lists_its_files(
     run: Run, bundle: Bundle, daemon: Daemon, tmp_path: Path
 ) -> None:
     fail_one(daemon)

@@ -59,7 +59,7 @@ def test_a_tick_is_a_process_for_cron_and_says_nothing_where_nothing_is_due(proc
     assert "" in told
 
 
-def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minutely: ByHand) -> None:
+def test_a_list_shows_that_the_job_is_gone_and_that_no_timer_runs(run: Run, minutely: ByHand) -> None:
     run("schedules", "run-now", "minutely")
     run("delete", "1", "--yes")
     minutely("UPDATE schedule_plan SET until = strftime('%Y-%m-%d %H:%M:00.000', 'now', '-10 minutes')")
@@ -131,7 +131,9 @@ def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, m
     ],
 )
 @pytest.mark.usefixtures("database")
-def test_a_crawl_that_cannot_be_is_told(run: Run, crawl: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_crawl_of_a_schedule_is_refused(
+    run: Run, crawl: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\ncrawl = {crawl}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
@@ -141,7 +143,7 @@ def test_a_crawl_that_cannot_be_is_told(run: Run, crawl: str, sentence: str, mon
     assert sentence in said
 
 
-def test_doctor_tells_what_cannot_be_begun_and_whether_anything_ticks(run: Run, minutely: ByHand) -> None:
+def test_doctor_reports_overdue_and_invalid_schedules(run: Run, minutely: ByHand) -> None:
     def told() -> list[tuple[str, str]]:
         found = json.loads(run("doctor", "--json", fails=1).stdout)["items"]
         return [(one["level"], one["detail"]) for one in found if one["name"] == "schedules"]
@@ -154,7 +156,7 @@ def test_doctor_tells_what_cannot_be_begun_and_whether_anything_ticks(run: Run, 
     assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in told()
 
 
-def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
+def test_a_scheduled_batch_belongs_to_its_owner_and_replaces_no_other(
     run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = database.parent / "reports"
@@ -186,7 +188,9 @@ def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
     [("[]", "say which sources"), ('["/nowhere"]', "there is no file /nowhere"), ('["ftp://x"]', "a source is")],
 )
 @pytest.mark.usefixtures("database")
-def test_a_batch_that_cannot_be_is_told(run: Run, batch: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_batch_of_a_schedule_is_refused(
+    run: Run, batch: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nbatch = {batch}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 

@@ -162,7 +162,7 @@ def test_the_command_of_the_installation_is_linked_to_where_every_shell_looks(
     assert "link " not in run("service", "install", "--root", root, "--python", PYTHON).stdout
 
 
-def test_beside_the_machines_service_nobody_gets_a_daemon_of_their_own_on_its_database(
+def test_a_user_service_on_the_database_of_the_machine_is_refused(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
 ) -> None:
     database = tmp_path / "state/pagemill.db"
@@ -200,7 +200,7 @@ def test_only_root_installs_for_the_whole_machine(run: Run, monkeypatch: pytest.
         assert "use sudo, or --user" in run("service", *words, fails=77).stderr
 
 
-def test_a_step_that_fails_says_what_it_said(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_step_shows_the_message_of_its_command(run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 1, "", "Read-only file system\n")
 

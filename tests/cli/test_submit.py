@@ -66,7 +66,7 @@ def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
     assert [job.max_retries for job in jobs(shelf, "crawl")] == [7]
 
 
-def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf) -> None:
+def test_each_file_becomes_a_job_with_the_given_options(run: Run, shelf: Shelf) -> None:
     first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.log")
 
     run("add", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--force-ocr", "--then", "webhook")
@@ -362,7 +362,7 @@ def test_what_is_to_follow_a_failure_follows_a_file_that_never_became_a_document
 # ── dry runs ──
 
 
-def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run: Run, shelf: Shelf) -> None:
+def test_a_dry_run_estimates_the_files_and_the_time(run: Run, shelf: Shelf) -> None:
     first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
     for number, path in enumerate((first, second, third)):
         path.write_bytes(b"x" * 1000 + bytes([number]))
@@ -397,9 +397,7 @@ def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run
 # ── reindex ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what_is_said(
-    run: Run, shelf: Shelf
-) -> None:
+def test_reindex_keeps_the_settings_that_are_not_given(run: Run, shelf: Shelf) -> None:
     shelf.read(
         "a.pdf", "one", roles=("original", "text"), settings='{"force_ocr":true,"languages":["eng"]}', owner="ann"
     )
@@ -467,7 +465,7 @@ def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--force", "--json")])
-def test_a_reindex_of_what_matches_nothing_reads_nothing_again(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
+def test_a_reindex_without_a_match_reads_nothing(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
     shelf.read("a.pdf", "one")
     before = len(shelf.store.reading.list(Selector()))
 
@@ -476,7 +474,7 @@ def test_a_reindex_of_what_matches_nothing_reads_nothing_again(run: Run, shelf: 
     assert len(shelf.store.reading.list(Selector())) == before
 
 
-def test_a_reindex_of_nothing_or_of_what_is_not_there_is_refused(run: Run, shelf: Shelf) -> None:
+def test_a_reindex_of_no_document_or_an_unknown_one_is_refused(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one")
 
     assert "name the documents to read again" in run("reindex", fails=2).stderr

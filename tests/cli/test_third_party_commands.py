@@ -44,7 +44,7 @@ def _others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_others", "database")
-def test_a_verb_of_somebody_else_is_listed_and_called_like_ours_and_takes_none_of_our_names(run: Run) -> None:
+def test_a_verb_of_another_package_is_listed_and_called_and_replaces_no_own_verb(run: Run) -> None:
     assert run("greet", "Anna", fails=3).stdout == "hello Anna\n"
     assert run("documents", "greet", "Bob", fails=3).stdout == "hello Bob\n"
     assert "hello" not in run("ls").stdout
@@ -55,7 +55,7 @@ def test_a_verb_of_somebody_else_is_listed_and_called_like_ours_and_takes_none_o
 
 
 @pytest.mark.usefixtures("_others", "database")
-def test_a_verb_that_cannot_be_loaded_says_so_and_spoils_nothing(run: Run) -> None:
+def test_a_verb_that_cannot_be_imported_breaks_no_other(run: Run) -> None:
     assert "broken cannot be used: no_such_module:verb" in run("broken", "--whatever", fails=69).stderr
     assert "no_such_module" in run("--help").stdout
     assert run("ls", "--json").stdout

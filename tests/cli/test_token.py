@@ -23,7 +23,7 @@ def test_a_token_is_printed_once_and_nothing_else_on_stdout(run: Run) -> None:
     assert made.stdout.strip() not in run("token", "ls").stdout + run("token", "ls", "--json").stdout
 
 
-def test_it_says_what_it_is_good_for_whose_and_how_long(run: Run) -> None:
+def test_tokens_are_listed_with_scope_owner_and_end(run: Run) -> None:
     run("token", "make", "grafana")
     run("token", "make", "scanner", "--scope", "operate", "--owner", "alice", "--until", "90d")
 
@@ -61,7 +61,7 @@ def test_who_misspells_a_name_hears_the_right_one(run: Run) -> None:
     assert len(items(run("token", "ls", "--json"))) == 1
 
 
-def test_a_link_is_an_address_for_ten_minutes_under_the_name_of_whoever_it_is_for(run: Run) -> None:
+def test_a_link_is_listed_with_its_name_owner_and_scope(run: Run) -> None:
     link = run("token", "link", "bob", "--scope", "operate", "--owner", "bob").stdout
 
     assert re.fullmatch(r"http://127\.0\.0\.1:8470/session\?link=pm_1_[\w-]{43}\n", link)

@@ -113,7 +113,7 @@ def test_with_json_the_frame_is_one_object(run: Run, daemon: Daemon) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_it_is_drawn_again_until_somebody_presses_q(run: Run) -> None:
+def test_top_draws_again_until_q_is_pressed(run: Run) -> None:
     with top_on_a_terminal() as screen:
         screen.until("no job is pending")
         run("enqueue", "ocr_pages")

@@ -34,7 +34,7 @@ def _lines(run: Run, **more: int) -> list[str]:
     return told[next(at for at, line in enumerate(told) if " credential drive" in line) :]
 
 
-def test_each_credential_is_told_with_what_it_may_do(server: DriveServer, run: Run, tmp_path: Path) -> None:
+def test_each_credential_is_listed_with_its_permissions(server: DriveServer, run: Run, tmp_path: Path) -> None:
     server.store.folder("reports", is_shared_with_me=True)
     _put("drive", server.tokens.service_account(), tmp_path)
     _put("drive-of-anna", server.tokens.service_account(subject="anna@example.com"), tmp_path)
@@ -66,7 +66,7 @@ def test_what_is_wrong_with_a_credential_is_told_with_its_cure(server: DriveServ
     assert "PRIVATE" not in "\n".join(told)
 
 
-def test_a_key_that_google_refuses_is_told(server: DriveServer, run: Run, tmp_path: Path) -> None:
+def test_a_key_that_google_refuses_is_reported(server: DriveServer, run: Run, tmp_path: Path) -> None:
     _put("drive", server.tokens.service_account(), tmp_path)
     server.tokens.is_revoked = True
 
