@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
-from job_handlers.reading import layout, pdf, searchable
+from job_handlers.reading import invisible_text, layout, pdf
 from job_handlers.reading.document import (
     check_current,
     content_of,
@@ -283,7 +283,7 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, lay
         image_pdf = target.with_name("image.pdf")
         pdf.pdf_of_image(original, image_pdf)
         original = image_pdf
-    fonts = searchable.Fonts()
+    fonts = invisible_text.Fonts()
     # The fonts must be known before the first page is changed, and there may be many pages: read the file twice.
     for _, page_layout in _read_layouts(layouts_file):
         fonts.add_fonts_of(page_layout)
@@ -294,11 +294,11 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, lay
         nonlocal next_number, next_layout
         if next_layout is None or next_number != number:
             return b""
-        stream = searchable.stream_of(next_layout, matrix, fonts)
+        stream = invisible_text.stream_of(next_layout, matrix, fonts)
         next_number, next_layout = next(layouts, (0, None))
         return stream
 
-    pdf.add_streams(original, target, password, fonts.sources(), searchable.widths(), draw)
+    pdf.add_streams(original, target, password, fonts.sources(), invisible_text.widths(), draw)
 
 
 def _read_layouts(layouts_file: Path) -> Iterator[tuple[int, layout.Layout]]:

@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts, NodeState, Worker
-from worker_service.runner.worker_lock import own_identity
+from worker_service.runner.worker_identity import own_identity
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 

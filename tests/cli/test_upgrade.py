@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.cli.conftest import Run, items
 from tests.store.kit import new_worker
 from worker_service.cli import steps, upgrade
-from worker_service.runner.worker_lock import own_identity
+from worker_service.runner.worker_identity import own_identity
 from worker_service.store.opening import open_store
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.system import wait_until
-from worker_service.cluster.ray_environment import HEALTH_CHECKS, RECONNECT
+from worker_service.cluster.ray_settings import HEALTH_CHECKS, RECONNECT
 
 HEAD = "head"
 START_SECONDS = 90.0

@@ -21,7 +21,7 @@ from worker_service.daemon.publisher import Publisher
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import Begin
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.worker_lock import own_identity
+from worker_service.runner.worker_identity import own_identity
 from worker_service.store.database import WriteOptions
 from worker_service.store.opening import open_store
 

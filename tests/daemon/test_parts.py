@@ -34,7 +34,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import allows_type
 from worker_service.runner.log_lines import GAP
 from worker_service.runner.messages import Progressed
-from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, own_host
+from worker_service.runner.worker_identity import WorkerLock, boot_id, lock_path, own_host
 from worker_service.services.database import Session
 from worker_service.services.doctor import examine
 from worker_service.services.health import Level, check_health

@@ -20,14 +20,14 @@ from tests.simulation.watched_store import WatchedStore
 from worker_service.base.clock import Clock
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext, Slots
+from worker_service.daemon.dead_workers import Recovery
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, filter_types
 from worker_service.daemon.outcomes import OutcomeWriter
-from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.messages import Ended
-from worker_service.runner.worker_lock import Identity
+from worker_service.runner.worker_identity import Identity
 from worker_service.settings.config import Settings, load_settings
 
 HEARTBEAT_SECONDS = 30.0

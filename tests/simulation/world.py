@@ -28,7 +28,7 @@ from worker_service.base.clock import from_text
 from worker_service.base.errors import PagemillError, StoreBusy, StoreError
 from worker_service.daemon.reporting import CannotLand
 from worker_service.jobs.workers import WorkerState
-from worker_service.runner.worker_lock import Identity
+from worker_service.runner.worker_identity import Identity
 
 KINDS = tuple(events.EVENTS)
 _DEPTH_MOST = 3
@@ -143,16 +143,16 @@ class World:
 
     def with_simulated_processes(self) -> ExitStack:
         """Let recovery ask the world which processes live, instead of the kernel."""
-        from worker_service.daemon import recovery
+        from worker_service.daemon import dead_workers
         from worker_service.jobs import retries
-        from worker_service.runner import worker_lock
+        from worker_service.runner import worker_identity
         from worker_service.store import integrity, leases
 
         stack = ExitStack()
         given: list[tuple[object, str, object]] = [
-            (recovery, "is_free", self._is_free),
-            (worker_lock, "is_free", self._is_free),
-            (worker_lock, "is_running", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
+            (dead_workers, "is_free", self._is_free),
+            (worker_identity, "is_free", self._is_free),
+            (worker_identity, "is_running", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
             *((module, "REQUEUES_MAX", 2) for module in (retries, leases, integrity)),
         ]

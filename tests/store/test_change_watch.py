@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.system import wait_until
 from tests.store.kit import ByHand
-from worker_service.store.backup import back_up
+from worker_service.store.backup_and_restore import back_up
 from worker_service.store.change_watch import FileWatch
 from worker_service.store.database import WritePauses
 from worker_service.store.store import Store

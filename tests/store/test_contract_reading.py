@@ -26,7 +26,7 @@ from worker_service.jobs.attempts import Count, Failure, Report
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.store.backup import back_up
+from worker_service.store.backup_and_restore import back_up
 from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status

@@ -10,7 +10,7 @@ import pytest
 from tests.store.kit import ByHand, RefusedByHand, publish, work_as
 from worker_service.base.errors import StoreDamaged
 from worker_service.jobs.search import SearchRequest
-from worker_service.store.backup import back_up, check_backup
+from worker_service.store.backup_and_restore import back_up, check_backup
 from worker_service.store.store import Store
 
 # The record with the structure of the index has the id 10; the largest id is a leaf of its newest segment.

@@ -16,7 +16,7 @@ from worker_service.base.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob
 from worker_service.store import connection
-from worker_service.store.backup import back_up
+from worker_service.store.backup_and_restore import back_up
 from worker_service.store.database import WriteOptions
 from worker_service.store.lock_owner import lasting_lock_owner_of, lock_owner_of
 from worker_service.store.opening import initialise, open_store

@@ -37,7 +37,7 @@ from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.runner.processes import ATTEMPT, marks_of, pool_id_of, pool_mark
-from worker_service.runner.worker_lock import staging_root
+from worker_service.runner.worker_identity import staging_root
 from worker_service.store.opening import open_store
 
 KILLS = ("daemon", "child", "fork-server", "all")

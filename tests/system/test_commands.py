@@ -11,7 +11,7 @@ from typing import Any
 from tests.kit.system import System, locked, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.runner.worker_lock import is_free, lock_path
+from worker_service.runner.worker_identity import is_free, lock_path
 
 
 def read(done: subprocess.CompletedProcess[str]) -> Any:

@@ -19,7 +19,7 @@ from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Invocation, name_completer, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
-from worker_service.cluster import ray_environment
+from worker_service.cluster import ray_settings
 from worker_service.services.job_control import drain_node
 from worker_service.services.overview import Overview
 from worker_service.settings.config import SERVICE_CONFIGURATION, Settings, own_configuration
@@ -90,10 +90,10 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     """
     address = address or socket.gethostname()
     directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
-    path = directory / ray_environment.TOKEN
+    path = directory / ray_settings.TOKEN
     token = _make_token(path)
-    health = " ".join(f"{name}={value}" for name, value in ray_environment.HEALTH_CHECKS.items())
-    reconnect = " ".join(f"{name}={value}" for name, value in ray_environment.RECONNECT.items())
+    health = " ".join(f"{name}={value}" for name, value in ray_settings.HEALTH_CHECKS.items())
+    reconnect = " ".join(f"{name}={value}" for name, value in ray_settings.RECONNECT.items())
     cpus = f" --num-cpus={slots}" if slots else ""
     head_commands = [
         f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} {reconnect} {health}",

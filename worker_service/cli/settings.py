@@ -9,7 +9,7 @@ from typing import Any
 from worker_service.base.errors import Refused
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, verb
-from worker_service.runner.worker_lock import own_host
+from worker_service.runner.worker_identity import own_host
 from worker_service.services.overview import Overview
 from worker_service.settings.config import RELOADABLE, every_setting
 from worker_service.settings.value_types import Setting

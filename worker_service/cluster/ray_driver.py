@@ -21,9 +21,9 @@ import msgspec
 
 from worker_service import VERSION
 from worker_service.base.sanitize import safe_text
-from worker_service.cluster import ray_environment, ray_task
+from worker_service.cluster import ray_settings, ray_task
 from worker_service.cluster.node_server import Terms
-from worker_service.cluster.pdf_slices import SLICE, Slicer
+from worker_service.cluster.slicer import SLICE, Slicer
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.workers import NodeState
 from worker_service.runner import sandbox
@@ -62,7 +62,7 @@ from worker_service.runner.protocol import (
 from worker_service.settings.cluster import SLOTS_MAX
 
 # Ray reads its environment when it is imported.
-TOKEN = ray_environment.prepare(os.environ)
+TOKEN = ray_settings.prepare(os.environ)
 import ray  # noqa: E402
 from ray import exceptions as ray_errors  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
@@ -373,7 +373,7 @@ class _TaskInputs:
 
 
 def _connect(cluster: ClusterBegin) -> str:
-    if fault := ray_environment.fault(cluster.address, os.environ):
+    if fault := ray_settings.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")
     try:

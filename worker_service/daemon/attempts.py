@@ -15,7 +15,7 @@ from worker_service.jobs.attempts import ChildProcess, Count, Failure, Report
 from worker_service.jobs.job import Job, Lease
 from worker_service.runner.log_lines import LogBuffer
 from worker_service.runner.messages import Asked, Checkpointed, Key, PagesRead, Progressed
-from worker_service.runner.worker_lock import Identity
+from worker_service.runner.worker_identity import Identity
 from worker_service.settings.config import Settings
 from worker_service.store.store import Store
 

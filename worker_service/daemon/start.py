@@ -21,14 +21,20 @@ from worker_service.base.sanitize import harmless
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext, Slots
 from worker_service.daemon.chores import chores, link_last_documents
+from worker_service.daemon.dead_workers import Recovery
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, filter_types
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
-from worker_service.daemon.recovery import Recovery
 from worker_service.runner.messages import Begin, HandlerDescription
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
+from worker_service.runner.worker_identity import (
+    WorkerLock,
+    cluster_staging_root,
+    lock_path,
+    own_identity,
+    staging_root,
+)
 from worker_service.settings.config import RELOADABLE, Settings, load_settings
 from worker_service.store.database import WriteOptions, WritePauses
 from worker_service.store.errors import read_only_error

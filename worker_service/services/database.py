@@ -19,12 +19,12 @@ from worker_service.store.store import Store
 if TYPE_CHECKING:
     from worker_service.settings.config import Settings
     from worker_service.store.connection import OnLongWait
-    from worker_service.store.gates import Gates
     from worker_service.store.history import History
     from worker_service.store.job_queries import JobQueries
     from worker_service.store.library import Library
     from worker_service.store.overview import OverviewQueries
     from worker_service.store.search import PageSearch
+    from worker_service.store.waiting_reasons import Gates
 
 
 IDS_AT_ONCE = 500

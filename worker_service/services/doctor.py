@@ -18,7 +18,7 @@ from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import Pause
 from worker_service.jobs.workers import HandlerFacts, allows_type
-from worker_service.runner.worker_lock import lock_path
+from worker_service.runner.worker_identity import lock_path
 from worker_service.services.database import Session
 from worker_service.services.health import FREE_SPACE, Level, check_health
 from worker_service.services.overview import CheckedWorker, Overview, title_of_pause
@@ -112,16 +112,16 @@ def _check_nodes(overview: Overview) -> Iterator[Finding]:
 def _check_ray(settings: Settings) -> Iterator[Finding]:
     if settings.cluster is None:
         return
-    from worker_service.cluster import ray_environment  # imported only with a cluster
+    from worker_service.cluster import ray_settings  # imported only with a cluster
 
     environ = {**os.environ}
-    token = ray_environment.prepare(environ)
-    service_token = ray_environment.service_token()
-    if not ray_environment.has_ray():
+    token = ray_settings.prepare(environ)
+    service_token = ray_settings.service_token()
+    if not ray_settings.has_ray():
         yield Finding(Level.CRITICAL, "Ray", "it is not installed", "pip install 'pagemill[ray]'")
     elif token is None and service_token.exists():
         yield Finding(Level.OK, "Ray", f"only root can read its token, {service_token}: sudo checks it")
-    elif fault := ray_environment.fault(settings.cluster.address, environ):
+    elif fault := ray_settings.fault(settings.cluster.address, environ):
         yield Finding(Level.CRITICAL, "Ray", fault.detail, fault.remedy)
     elif environ.get("RAY_AUTH_MODE") != "token":
         yield Finding(Level.WARNING, "Ray", "it has no token", "pagemill cluster init, on the head")

@@ -50,7 +50,7 @@ def backup(
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
     """Write a backup to a new file. In a directory, keep only the newest `keep` backups."""
-    from worker_service.store.backup import back_up
+    from worker_service.store.backup_and_restore import back_up
 
     path, older = target, list[Path]()
     if target.is_dir():

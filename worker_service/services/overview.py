@@ -15,7 +15,7 @@ from worker_service.jobs.job import Gate, Job, Pause, Status
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import NodeRow, WorkerState
-from worker_service.runner.worker_lock import Fate, boot_id, decide_fate, observe, own_host
+from worker_service.runner.worker_identity import Fate, boot_id, decide_fate, observe, own_host
 from worker_service.services.batches import BatchDetails, newest_live_batches
 from worker_service.services.database import Session
 from worker_service.services.parse import read_past

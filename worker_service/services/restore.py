@@ -15,10 +15,10 @@ from msgspec import Struct
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import Refused
 from worker_service.jobs.job import Status
-from worker_service.runner.worker_lock import is_free
+from worker_service.runner.worker_identity import is_free
 from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings
-from worker_service.store.backup import Backup, Restored, check_backup, restore_backup
+from worker_service.store.backup_and_restore import Backup, Restored, check_backup, restore_backup
 from worker_service.store.opening import open_store, refuse_network_file_system
 from worker_service.workspace import fault_of_workspace
 

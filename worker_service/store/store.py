@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from worker_service.store.claim_order import Scheduler
     from worker_service.store.completions import Completions
     from worker_service.store.embeddings import PassageEmbeddings
-    from worker_service.store.gates import Gates
     from worker_service.store.history import History
     from worker_service.store.idempotency import IdempotencyKeys
     from worker_service.store.intake import Intake
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from worker_service.store.search import PageSearch
     from worker_service.store.tags import Tags
     from worker_service.store.tokens import Tokens
+    from worker_service.store.waiting_reasons import Gates
     from worker_service.store.workers import Workers
 
 
@@ -48,7 +48,7 @@ class Store:
     batches: cached_property[Batches] = _part("batches.Batches")
     completions: cached_property[Completions] = _part("completions.Completions")
     embeddings: cached_property[PassageEmbeddings] = _part("embeddings.PassageEmbeddings")
-    gates: cached_property[Gates] = _part("gates.Gates")
+    gates: cached_property[Gates] = _part("waiting_reasons.Gates")
     history: cached_property[History] = _part("history.History")
     idempotency_keys: cached_property[IdempotencyKeys] = _part("idempotency.IdempotencyKeys")
     intake: cached_property[Intake] = _part("intake.Intake")

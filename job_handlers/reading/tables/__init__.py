@@ -15,11 +15,18 @@ from msgspec import Struct
 from job_handlers.reading.tables import regions
 from job_handlers.reading.tables.columns import Line, cells_of, cut_at_columns, find_columns, merge_sign_columns
 from job_handlers.reading.tables.evidence import Evidence, is_table
-from job_handlers.reading.tables.pieces import Band, Split, bounding_box, group_lines, split_narrow_columns, text_of
-from job_handlers.reading.tables.pieces import RulingLine as RulingLine
-from job_handlers.reading.tables.pieces import TextPiece as TextPiece
-from job_handlers.reading.tables.pieces import ends_sentence as ends_sentence
 from job_handlers.reading.tables.rows import RowMerger
+from job_handlers.reading.tables.text_pieces import (
+    Band,
+    Split,
+    bounding_box,
+    group_lines,
+    split_narrow_columns,
+    text_of,
+)
+from job_handlers.reading.tables.text_pieces import RulingLine as RulingLine
+from job_handlers.reading.tables.text_pieces import TextPiece as TextPiece
+from job_handlers.reading.tables.text_pieces import ends_sentence as ends_sentence
 
 PIECES_MOST = 4000
 RULES_MOST = 3000

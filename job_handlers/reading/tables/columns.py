@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
-from job_handlers.reading.tables.pieces import SIGNS_BEFORE, SIGNS_BEHIND, Band, Split, TextPiece, join_words
+from job_handlers.reading.tables.text_pieces import SIGNS_BEFORE, SIGNS_BEHIND, Band, Split, TextPiece, join_words
 
 Column = tuple[float, float]
 """Left and right edge."""

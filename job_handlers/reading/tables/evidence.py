@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from job_handlers.reading.tables.columns import Line
-from job_handlers.reading.tables.pieces import TextPiece, is_number
+from job_handlers.reading.tables.text_pieces import TextPiece, is_number
 
 _ALIGNED_WITHIN = 0.35  # Em from the middle of a cluster of edges.
 

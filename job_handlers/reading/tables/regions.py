@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_number, middle
+from job_handlers.reading.tables.text_pieces import Band, RulingLine, TextPiece, is_number, middle
 from job_handlers.reading.text_layer import letters_in
 
 _ROW_DISTANCE_MOST = 3.4  # Em between the middles of two rows.

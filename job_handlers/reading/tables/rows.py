@@ -11,7 +11,7 @@ from statistics import median
 from msgspec import Struct
 
 from job_handlers.reading.tables.columns import Line
-from job_handlers.reading.tables.pieces import Band, RulingLine, TextPiece, is_number, middle
+from job_handlers.reading.tables.text_pieces import Band, RulingLine, TextPiece, is_number, middle
 
 _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
 _ROW_STEP_MOST = 2.1  # In em. A line further below the one above it begins a row.

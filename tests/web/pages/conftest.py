@@ -8,7 +8,7 @@ import pytest
 from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.workers import HandlerFacts, Worker
-from worker_service.runner.worker_lock import boot_id, own_host
+from worker_service.runner.worker_identity import boot_id, own_host
 from worker_service.services.database import Session
 
 Make = Callable[..., Job]

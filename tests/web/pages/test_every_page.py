@@ -20,7 +20,7 @@ from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.jobs.workers import NodeState, Worker
-from worker_service.runner.worker_lock import own_host
+from worker_service.runner.worker_identity import own_host
 from worker_service.services import job_control, tokens
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings, load_settings

@@ -17,14 +17,14 @@ from worker_service.base.errors import BadInput, LeaseLost, SchemaMismatch, Stor
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.store.backup import RAISED_BY, Restored, back_up, check_backup, restore_backup
+from worker_service.store.backup_and_restore import RAISED_BY, Restored, back_up, check_backup, restore_backup
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
 
 BACK_UP = """
 import sys
 from pathlib import Path
-from worker_service.store.backup import back_up
+from worker_service.store.backup_and_restore import back_up
 
 back_up(Path(sys.argv[1]), Path(sys.argv[2]))
 """

@@ -18,7 +18,7 @@ from worker_service.base.clock import boot_clock
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.processes import pool_id_of, sweep_until_gone
-from worker_service.runner.worker_lock import (
+from worker_service.runner.worker_identity import (
     Fate,
     Observation,
     decide_fate,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import slice_handlers as slicers
-from worker_service.cluster.pdf_slices import ORIGINAL, SLICED_BYTES_MIN, Slicer
+from worker_service.cluster.slicer import ORIGINAL, SLICED_BYTES_MIN, Slicer
 from worker_service.jobs.documents import KnownDocument
 from worker_service.runner.messages import Order
 

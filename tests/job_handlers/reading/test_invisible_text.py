@@ -10,8 +10,8 @@ import pymupdf as partly_typed
 import pytest
 
 from job_handlers.reading import pdf
+from job_handlers.reading.invisible_text import Fonts, stream_of, widths
 from job_handlers.reading.layout import Layout, Word
-from job_handlers.reading.searchable import Fonts, stream_of, widths
 from tests.job_handlers.reading.documents import jpeg, picture, prose, scan
 
 pymupdf: Any = partly_typed

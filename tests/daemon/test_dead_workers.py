@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from tests.daemon.conftest import Watch, context_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
-from worker_service.daemon.recovery import Recovery
+from worker_service.daemon.dead_workers import Recovery
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.workers import NODE, HandlerFacts, NodeState, Worker
-from worker_service.runner.worker_lock import (
+from worker_service.runner.worker_identity import (
     Fate,
     Identity,
     Observation,
