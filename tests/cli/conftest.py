@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests import fake_distributions as installed
 from tests.cli.stored_documents import Shelf
 from tests.store.kit import TYPES, lay_out, work_as
-from worker_service.cli import pagemill, steps
+from worker_service.cli import pagemill, system_steps
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job
 from worker_service.jobs.workers import HandlerFacts, Worker
@@ -147,10 +147,10 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that would have been run."""
     given: list[list[str]] = []
 
-    def take(step: steps.RunCommand) -> None:
+    def take(step: system_steps.RunCommand) -> None:
         given.append([*step.argv])
 
-    monkeypatch.setattr(steps.RunCommand, "do", take)
+    monkeypatch.setattr(system_steps.RunCommand, "do", take)
     return given
 
 

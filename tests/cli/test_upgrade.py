@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.cli.conftest import Run, items
 from tests.store.kit import new_worker
-from worker_service.cli import steps, upgrade
+from worker_service.cli import system_steps, upgrade
 from worker_service.runner.worker_identity import own_identity
 from worker_service.store.opening import open_store
 
@@ -79,14 +79,14 @@ def test_when_a_step_fails_the_earlier_version_and_the_backup_are_put_back(
 ) -> None:
     done: list[list[str]] = []
 
-    def do(step: steps.RunCommand) -> None:
+    def do(step: system_steps.RunCommand) -> None:
         done.append([*step.argv])
         if verbs(done)[-1] == "cp -a":
             (tmp_path / "venv.before-upgrade").mkdir()
         if verbs(done)[-1] == failing and verbs(done).count(failing) == 1:
-            raise steps.StepFailed(f"{failing} ended with 1")
+            raise system_steps.StepFailed(f"{failing} ended with 1")
 
-    monkeypatch.setattr(steps.RunCommand, "do", do)
+    monkeypatch.setattr(system_steps.RunCommand, "do", do)
 
     result = run("upgrade", fails=1)
 

@@ -19,9 +19,7 @@ from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of, written
 from worker_service.cli import output
-from worker_service.cli.batches import report_batch, report_replaced
-from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
-from worker_service.cli.estimate import (
+from worker_service.cli.add_dry_run import (
     ToRead,
     estimate_files,
     estimate_folder,
@@ -29,6 +27,8 @@ from worker_service.cli.estimate import (
     note_left_out,
     show_estimate,
 )
+from worker_service.cli.batches import report_batch, report_replaced
+from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
 from worker_service.cli.progress import await_batches, reporting_interruption
 from worker_service.cli.read_options import force_option, priority_option, read_options
 from worker_service.cli.typed_password import TypedPassword, password_options

@@ -17,7 +17,7 @@ import click
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import EXIT_NOT_ALLOWED, VerbGroup, output
 from worker_service.cli.context import Function, Invocation, dry_run_option, verb
-from worker_service.cli.steps import do_steps
+from worker_service.cli.system_steps import do_steps
 from worker_service.cli.units import (
     BACKUP_TIMER,
     CONFIGURATION,

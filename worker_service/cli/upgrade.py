@@ -16,7 +16,7 @@ from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, dry_run_option, verb
 from worker_service.cli.service import NeedsRoot, installed_from
-from worker_service.cli.steps import RunCommand, as_object
+from worker_service.cli.system_steps import RunCommand, as_object
 from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
 from worker_service.settings.config import user_unit
 

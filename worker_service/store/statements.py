@@ -12,8 +12,8 @@ _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
     "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
-    "job_control", "batches", "job_queries", "waiting_reasons", "history", "overview", "library", "search", "embeddings",
-    "tags", "removal", "links", "pruning", "integrity", "notices", "tokens", "idempotency",
+    "job_control", "batches", "job_queries", "waiting_reasons", "history", "overview", "library", "search",
+    "embeddings", "tags", "removal", "links", "pruning", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 
 _CONVERTED_FIELDS = (
