@@ -142,10 +142,10 @@ class Own:
         self._store.intake.enqueue_many(jobs)
 
     def pause(self, job_type: str) -> None:
-        self._store.steering.pause("type", job_type)
+        self._store.job_control.pause("type", job_type)
 
     def resume(self, job_type: str) -> None:
-        self._store.steering.unpause("type", job_type)
+        self._store.job_control.unpause("type", job_type)
 
     def number(self, statement: str) -> int:
         [(found,)] = self.ask(statement)
@@ -183,10 +183,10 @@ class Own:
 
     def result(self, job_id: int) -> dict[str, float]:
         def is_ended() -> bool:
-            return self._store.reading.get(job_id).completed_at is not None
+            return self._store.job_queries.get(job_id).completed_at is not None
 
         wait_until(is_ended, f"job {job_id} ended")
-        found: dict[str, float] = json.loads(self._store.reading.get(job_id).result or "{}")
+        found: dict[str, float] = json.loads(self._store.job_queries.get(job_id).result or "{}")
         return found
 
     def claims_between(self, event: int, job_id: int) -> int:

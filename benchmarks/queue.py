@@ -205,7 +205,7 @@ def _obstacles(count: int) -> list[_Obstacle]:
     return [
         _Obstacle("behind_held", "held jobs", replace(jobs, held=1, run_at=FAR_OFF), goal=below(1.5)),
         _Obstacle("behind_paused_type", "jobs of a paused type", jobs,
-                  lambda store: store.steering.pause("type", "blocked")),
+                  lambda store: store.job_control.pause("type", "blocked")),
         _Obstacle("behind_full_type", "jobs of a full type", jobs,
                   lambda store: store.workers.set_limits("type", {"blocked": 1}), NewJob("blocked")),
         _Obstacle("behind_busy_owner", "jobs of a busy owner", replace(jobs, owner="busy"),

@@ -316,7 +316,7 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
     "a page at the API": ("worker_service/web/views/jobs.py", 1, "from worker_service.web.api import jobs",
         "-> worker_service.web.api: what a page and the API share"),
     "a command that reaches through": ("worker_service/cli/ls.py", 2,
-        "def ls(call):\n    return call.session.store.reading.list()", "reaches through to the store"),
+        "def ls(call):\n    return call.session.store.job_queries.list()", "reaches through to the store"),
     "a handler at the operations": ("job_handlers/ocr.py", 1, "from worker_service.services import job_control",
         "-> worker_service.services.job_control: a handler imports"),
     "a handler at something called like its contract": ("job_handlers/ocr.py", 1,

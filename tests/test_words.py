@@ -11,7 +11,7 @@ from pathlib import Path
 from worker_service.base import events
 from worker_service.cli import COMMON_VERBS, OTHER_VERBS
 from worker_service.store.intake import Intake
-from worker_service.store.job_control import Steering
+from worker_service.store.job_control import JobControl
 from worker_service.store.leases import Leases
 from worker_service.store.pruning import Pruning
 from worker_service.store.statements import sqlite_statements
@@ -26,7 +26,7 @@ COMMANDS = {verb for group in (COMMON_VERBS, OTHER_VERBS) for verbs in group.val
 
 
 def test_a_verb_has_one_name_as_a_statement_a_method_and_a_command() -> None:
-    methods = {name for part in (Intake, Leases, Pruning, Steering) for name in dir(part)}
+    methods = {name for part in (Intake, Leases, Pruning, JobControl) for name in dir(part)}
 
     assert {*ROW_VERBS} - sqlite_statements().keys() == set()
     assert {*ROW_VERBS, *PEOPLES_VERBS} - methods == set()

@@ -326,7 +326,7 @@ def identity(path: Path) -> str:
     initialise(path)
     store = open_store(path)
     try:
-        return store.reading.database_id()
+        return store.job_queries.database_id()
     finally:
         store.close()
 

@@ -100,7 +100,7 @@ def test_retry_tries_again_what_failed_and_nothing_else(run: Run, shelf: Shelf) 
 
     assert run("batch", "retry", 1).stdout == "batch 1 (reports) retries 1 job\n"
 
-    assert shelf.store.reading.count(Selector(batch_id=1, statuses=(Status.PENDING,))) == 1
+    assert shelf.store.job_queries.count(Selector(batch_id=1, statuses=(Status.PENDING,))) == 1
     assert "nothing of it is left to do" in _done(run, shelf)
 
 
@@ -184,7 +184,7 @@ def papers(*names: str) -> list[Path]:
 
 
 def sources_of(shelf: Shelf, batch_id: int) -> list[str]:
-    found = shelf.store.reading.list(Selector(batch_id=batch_id))
+    found = shelf.store.job_queries.list(Selector(batch_id=batch_id))
     return sorted(job.source_key or json.loads(job.payload or "")["folder"] for job in found)
 
 
@@ -207,7 +207,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     )
     local = [str(path) for path in (third, first, second)]
     assert sources_of(shelf, 1) == sorted([*local, folder, "https://example.org/d.pdf"])
-    jobs = shelf.store.reading.list(Selector(batch_id=1))
+    jobs = shelf.store.job_queries.list(Selector(batch_id=1))
     assert {(job.owner, job.priority, job.concurrency_key) for job in jobs} == {("ann", 3, None)}
     then = [{"job_type": "webhook", "standing": True}, {"job_type": "webhook", "on_end": "failure", "standing": True}]
     for job in jobs:
@@ -231,7 +231,8 @@ def test_only_jobs_that_need_a_credential_get_it(run: Run, shelf: Shelf) -> None
     run("add", "a.csv", *addresses, "--credential", "drive-b")
 
     found = [
-        (job.source, json.loads(job.payload or "").get("credential")) for job in shelf.store.reading.list(Selector())
+        (job.source, json.loads(job.payload or "").get("credential"))
+        for job in shelf.store.job_queries.list(Selector())
     ]
     assert found == [("", None), ("gdrive:drive-b", "drive-b"), ("gdrive:drive-b", "drive-b"), ("", None)]
 
@@ -253,8 +254,8 @@ def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(ru
     ]
     shelf.store.leases.complete(shelf.next_job(["io"]).lease, None)
 
-    assert [job.job_type for job in shelf.store.reading.list(Selector())] == ["call_ann", "webhook", "download"]
-    told = json.loads(shelf.store.reading.get(2).payload or "")
+    assert [job.job_type for job in shelf.store.job_queries.list(Selector())] == ["call_ann", "webhook", "download"]
+    told = json.loads(shelf.store.job_queries.get(2).payload or "")
     assert told["event"] == {"type": "batch.done", "data": {"batch": 1, "state": "done"}}
 
 
@@ -279,7 +280,7 @@ def test_a_batch_that_cannot_be_begun_is_refused_in_a_sentence(
 
     assert sentence in run(*words, fails=code, stdin="").stderr
     assert items(run("batch", "ls", "--json")) == []
-    assert shelf.store.reading.count(Selector()) == 0
+    assert shelf.store.job_queries.count(Selector()) == 0
 
 
 def test_a_dry_run_says_how_much_there_is_of_files_folders_and_addresses_together(shelf: Shelf) -> None:
@@ -336,10 +337,10 @@ def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(
     papers("a.csv", "in/b.csv")
     begun(shelf, "x.pdf")
     begun(shelf)
-    before = shelf.store.reading.count(Selector())
+    before = shelf.store.job_queries.count(Selector())
 
     assert sentence in run(*words, fails=code).stderr
-    assert shelf.store.reading.count(Selector()) == before
+    assert shelf.store.job_queries.count(Selector()) == before
 
 
 def test_added_files_are_more_urgent_than_watched_folders(run: Run, shelf: Shelf) -> None:
@@ -352,7 +353,7 @@ def test_added_files_are_more_urgent_than_watched_folders(run: Run, shelf: Shelf
     run("enqueue", "ocr_pages")
     run("add", "in", "--priority", 1)
 
-    found = [(job.job_type, job.priority) for job in shelf.store.reading.list(Selector())]
+    found = [(job.job_type, job.priority) for job in shelf.store.job_queries.list(Selector())]
     assert found[:5] == [
         ("download", 1), ("ocr_pages", 5), ("crawl", 7), ("ingest", 3), ("download", 3),
     ]  # fmt: skip

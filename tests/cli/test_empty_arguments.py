@@ -41,7 +41,7 @@ def test_an_empty_path_or_name_is_a_usage_error(run: Run, shelf: Shelf, words: l
     refused = run(*words, fails=2)
 
     assert "is empty: is a variable of the shell unset?" in refused.stderr
-    assert shelf.store.reading.count(Selector()) == 0
+    assert shelf.store.job_queries.count(Selector()) == 0
 
 
 def test_an_empty_value_that_chooses_nothing_is_still_allowed(run: Run, shelf: Shelf) -> None:
@@ -49,4 +49,4 @@ def test_an_empty_value_that_chooses_nothing_is_still_allowed(run: Run, shelf: S
 
     run("add", "a.txt", "--owner", "")
 
-    assert shelf.store.reading.count(Selector()) == 1
+    assert shelf.store.job_queries.count(Selector()) == 1

@@ -151,7 +151,7 @@ def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pyte
     [running] = store.leases.claim("w1", 1)
     store.leases.report([Report(running.lease, 40, EVIL)])
     store.leases.rest_source(EVIL, wall_clock() + timedelta(hours=1), EVIL)
-    store.steering.pause("type", EVIL, reason=EVIL)
+    store.job_control.pause("type", EVIL, reason=EVIL)
     shelf.read(EVIL, f"climate {EVIL} risk", owner=EVIL, note=EVIL, key=f"/srv/{EVIL}")
     shelf.publish(
         shelf.wish(f"2{EVIL}", key=f"/{EVIL}"), "plain", f"climate {EVIL}", facts=DocumentFacts(EVIL, 1, note=EVIL)

@@ -303,7 +303,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     for _ in range(3):
         run("enqueue", "ocr_pages")
     daemon.claim(2)
-    daemon.store.steering.cancel(Selector(ids=(2,)), actor="somebody else")
+    daemon.store.job_control.cancel(Selector(ids=(2,)), actor="somebody else")
 
     told = run("cancel", "1", "2", "3", "--now", "--yes", fails=1)
     as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)

@@ -34,7 +34,7 @@ from worker_service.settings.config import load_settings
 
 
 def jobs(shelf: Shelf, job_type: str) -> list[Job]:
-    return [*reversed(shelf.store.reading.list(Selector(job_types=(job_type,))))]
+    return [*reversed(shelf.store.job_queries.list(Selector(job_types=(job_type,))))]
 
 
 def payloads(shelf: Shelf, job_type: str) -> list[Any]:
@@ -187,7 +187,7 @@ def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_re
 
     assert 'the payload does not fit webhook: payload: "url" is a required property' in told
     assert told.endswith("`pagemill handlers show webhook` shows what fits\n")
-    assert not shelf.store.reading.list(Selector())
+    assert not shelf.store.job_queries.list(Selector())
 
 
 CHOICES = {
@@ -206,20 +206,20 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
 ) -> None:
     papers("a.pdf")
     shelf.read("old.pdf", "text", roles=("text", "original"))
-    before = len(shelf.store.reading.list(Selector()))
+    before = len(shelf.store.job_queries.list(Selector()))
     facts = HandlerFacts("reads", choices=json.dumps(CHOICES))
     shelf.store.workers.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
 
     unknown = run(*verb, "--lang", "eng+german", fails=2).stderr
     assert "'german' is not one of the known languages: did you mean deu? installed: deu, eng" in unknown
-    assert len(shelf.store.reading.list(Selector())) == before
+    assert len(shelf.store.job_queries.list(Selector())) == before
 
     absent = run(*verb, "--lang", "fra+deu", "--quality", "best").stderr.splitlines()
     assert absent[:2] == [
         "fra is not installed, so its jobs wait (installed languages: deu, eng): apt-get install tesseract-ocr-fra",
         "best is not installed, so its jobs wait (installed quality: fast): put it into /usr/share/tessdata_best",
     ]
-    assert len(shelf.store.reading.list(Selector())) == before + 1
+    assert len(shelf.store.job_queries.list(Selector())) == before + 1
 
 
 @pytest.mark.parametrize("choices", ["7", '{"lang":7}', '{"lang":{"there":[1]}}', "[[]]"])
@@ -231,7 +231,7 @@ def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
 
     run("add", "a.pdf", "--lang", "eng")
 
-    assert len(shelf.store.reading.list(Selector())) == 1
+    assert len(shelf.store.job_queries.list(Selector())) == 1
 
 
 def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
@@ -467,11 +467,11 @@ def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
 @pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--force", "--json")])
 def test_a_reindex_without_a_match_reads_nothing(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
     shelf.read("a.pdf", "one")
-    before = len(shelf.store.reading.list(Selector()))
+    before = len(shelf.store.job_queries.list(Selector()))
 
     run("reindex", "--name", "zzz", *words)
 
-    assert len(shelf.store.reading.list(Selector())) == before
+    assert len(shelf.store.job_queries.list(Selector())) == before
 
 
 def test_a_reindex_of_no_document_or_an_unknown_one_is_refused(run: Run, shelf: Shelf) -> None:

@@ -33,7 +33,7 @@ def test_a_tag_given_at_submission_travels_with_the_job(run: Run, shelf: Shelf, 
     run("batch", "add", tmp_path, "--tag", "invoice,2026")
     run("crawl", tmp_path, "--tag", "invoice")
 
-    payloads = [json.loads(job.payload or "") for job in shelf.store.reading.list(Selector())]
+    payloads = [json.loads(job.payload or "") for job in shelf.store.job_queries.list(Selector())]
     tags = [(one.get("download") or one).get("tags") for one in payloads]
     assert tags == [["invoice"], ["invoice", "2026"], ["invoice"]]
     assert "is not a tag" in run("add", tmp_path / "a.pdf", "--tag", "!", fails=2).stderr

@@ -214,7 +214,9 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
 
     for moment in (0.0, 0.1, 0.5):
         now[0] = moment
-        watch(lambda most: JobsProgress(9, {Status.PENDING: 9}, daemon.store.reading.list(Selector())[-most:]), False)
+        watch(
+            lambda most: JobsProgress(9, {Status.PENDING: 9}, daemon.store.job_queries.list(Selector())[-most:]), False
+        )
 
     first, second = screen.getvalue().split("\x1b[5A")
     lines = [line.removesuffix("\x1b[K") for line in second.splitlines()]

@@ -92,15 +92,15 @@ class ClusterStorm:
     # ── Jobs ──
 
     def _refill(self) -> None:
-        while self._system.store.reading.count(Selector(statuses=(Status.PENDING, Status.RUNNING))) < _WAITING_MAX:
+        while self._system.store.job_queries.count(Selector(statuses=(Status.PENDING, Status.RUNNING))) < _WAITING_MAX:
             self._jobs.append(self._system.enqueue("sleep", seconds=self._random.choice((0.1, 3, 20))))
         for job in self._with_status(Status.FAILED):
             if job.error_code == _EXPECTED_FAILURE:
                 self.revived += 1
-            self._system.store.steering.retry(Selector(ids=(job.id,)), actor="chaos")
+            self._system.store.job_control.retry(Selector(ids=(job.id,)), actor="chaos")
 
     def _with_status(self, status: Status) -> list[Job]:
-        return list(self._system.store.reading.list(Selector(statuses=(status,)), most=1000))
+        return list(self._system.store.job_queries.list(Selector(statuses=(status,)), most=1000))
 
     def _running(self) -> tuple[int, int, int, str] | None:
         """Return a running job, how many attempts it has had, its child and its machine."""
@@ -130,10 +130,12 @@ class ClusterStorm:
     def _settle(self) -> None:
         deadline = time.monotonic() + _SETTLE_SECONDS
         while time.monotonic() < deadline:
-            if not self._system.store.reading.count(Selector(statuses=(Status.PENDING, Status.RUNNING, Status.FAILED))):
+            if not self._system.store.job_queries.count(
+                Selector(statuses=(Status.PENDING, Status.RUNNING, Status.FAILED))
+            ):
                 return
             for job in self._with_status(Status.FAILED):
-                self._system.store.steering.retry(Selector(ids=(job.id,)), actor="chaos")
+                self._system.store.job_control.retry(Selector(ids=(job.id,)), actor="chaos")
             time.sleep(0.5)
 
     # ── Faults ──

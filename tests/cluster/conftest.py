@@ -170,6 +170,6 @@ def running(_running: ClusterSystem) -> Iterator[ClusterSystem]:
     yield _running
     store = _running.system.store
     live = Selector(statuses=(Status.PENDING, Status.RUNNING))
-    store.steering.cancel(live, actor="test")
-    wait_until(lambda: not store.reading.count(live), "no job is left")
+    store.job_control.cancel(live, actor="test")
+    wait_until(lambda: not store.job_queries.count(live), "no job is left")
     _running.wait_for_nodes()

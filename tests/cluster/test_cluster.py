@@ -84,7 +84,7 @@ def test_an_attempt_that_is_cancelled_ends_within_two_seconds(running: ClusterSy
     pid, _ = running.runs(job)
 
     asked_at = time.monotonic()
-    running.system.store.steering.cancel(Selector(ids=(job,)), actor="ann")
+    running.system.store.job_control.cancel(Selector(ids=(job,)), actor="ann")
     running.system.wait_for(job, Status.CANCELLED)
 
     assert time.monotonic() - asked_at < 2.0
@@ -168,7 +168,7 @@ def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Clus
         # The only free slot is that of the frozen node.
         job = cluster.system.enqueue("noop")
         wait_until(lambda: cluster.system.outcomes(job)[:1] == ["released"], "the attempt is ended", seconds=20)
-        cluster.system.store.steering.cancel(Selector(ids=(busy,)), actor="ann")
+        cluster.system.store.job_control.cancel(Selector(ids=(busy,)), actor="ann")
         cluster.system.wait_for(job, Status.COMPLETED)
     finally:
         cluster.lab.thaw(frozen)
@@ -223,7 +223,7 @@ def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: ClusterSy
 
 
 def test_a_node_that_drains_gets_no_new_attempts(running: ClusterSystem) -> None:
-    running.system.store.steering.drain_node("n1", is_draining=True)
+    running.system.store.job_control.drain_node("n1", is_draining=True)
     wait_until(lambda: running.nodes()["n1"].state == "draining", "n1 drains")
 
     jobs = [running.system.enqueue("noop") for _ in range(6)]
@@ -231,7 +231,7 @@ def test_a_node_that_drains_gets_no_new_attempts(running: ClusterSystem) -> None
         running.system.wait_for(job, Status.COMPLETED)
 
     assert {running.system.store.history.attempts(job)[0].node for job in jobs} == {"n2"}
-    running.system.store.steering.drain_node("n1", is_draining=False)
+    running.system.store.job_control.drain_node("n1", is_draining=False)
     running.wait_for_nodes()
 
 

@@ -111,7 +111,7 @@ def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
 
     recovery.run()
 
-    assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
+    assert (store.job_queries.get(job).status, store.job_queries.get(job).requeue_count) == (Status.PENDING, 1)
     assert store.overview.workers() == []
     assert not lock.path.exists()
 
@@ -132,7 +132,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
     lock.remove()
     lock.close()
 
-    assert store.reading.get(job).status is Status.RUNNING
+    assert store.job_queries.get(job).status is Status.RUNNING
 
 
 def test_a_stepped_wall_clock_frees_nothing(
@@ -147,7 +147,7 @@ def test_a_stepped_wall_clock_frees_nothing(
     lock.remove()
     lock.close()
 
-    assert store.reading.get(job).status is Status.RUNNING
+    assert store.job_queries.get(job).status is Status.RUNNING
 
 
 def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long_this_daemon_has_watched(
@@ -155,12 +155,12 @@ def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long
 ) -> None:
     store.workers.register(replace(new_worker("w1"), host="elsewhere"))
     recovery.run()
-    assert store.reading.get(job).status is Status.RUNNING
+    assert store.job_queries.get(job).status is Status.RUNNING
 
     clock.advance(301)
     recovery.run()
 
-    assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
+    assert (store.job_queries.get(job).status, store.job_queries.get(job).requeue_count) == (Status.PENDING, 1)
     assert store.overview.workers() == []
 
 
@@ -170,12 +170,12 @@ def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
     lock = WorkerLock(lock_path(database, "w1"))
     _remove_row(by_hand, "w1")
     recovery.run()
-    assert store.reading.get(job).status is Status.RUNNING
+    assert store.job_queries.get(job).status is Status.RUNNING
 
     os.close(lock.fd)
     recovery.run()
 
-    assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
+    assert (store.job_queries.get(job).status, store.job_queries.get(job).requeue_count) == (Status.PENDING, 1)
     assert not lock.path.exists()
 
 
@@ -183,17 +183,17 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
     recovery: Recovery, store: Store, clock: MovableClock, by_hand: ByHand, job: int
 ) -> None:
     _remove_row(by_hand, "w1")
-    store.steering.cancel(ids(job), actor="ann")
+    store.job_control.cancel(ids(job), actor="ann")
     assert [str(broken) for broken in store.integrity.audit() if broken.promise == "P13"] == [
         f"P13: job {job} is running on worker w1, which has no row"
     ]
     recovery.run()
-    assert store.reading.get(job).status is Status.RUNNING
+    assert store.job_queries.get(job).status is Status.RUNNING
 
     clock.advance(301)
     recovery.run()
 
-    assert store.reading.get(job).status is Status.CANCELLED
+    assert store.job_queries.get(job).status is Status.CANCELLED
     assert list(store.integrity.audit()) == []
 
 
@@ -203,7 +203,7 @@ def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: St
 
     recovery.run()
 
-    assert store.reading.get(job).status is Status.PENDING
+    assert store.job_queries.get(job).status is Status.PENDING
 
 
 def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
@@ -223,7 +223,7 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     watch.now += 301
     recovery.run()
 
-    assert store.reading.get(job_id).status is Status.PENDING
+    assert store.job_queries.get(job_id).status is Status.PENDING
     assert holder.poll() is None
     holder.kill()
     holder.wait()
@@ -240,13 +240,13 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
     store.leases.claim("w1", 1)
 
     assert recovery.run() < 1
-    assert store.reading.get(job).status is Status.RUNNING
+    assert store.job_queries.get(job).status is Status.RUNNING
     watch.now += 10
     recovery.run()
     assert holder.wait(10) == -signal.SIGKILL
     recovery.run()
 
-    assert store.reading.get(job).status is Status.PENDING
+    assert store.job_queries.get(job).status is Status.PENDING
 
 
 def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
@@ -262,7 +262,7 @@ def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
 
     recovery.run()
 
-    assert store.reading.get(job).status is Status.PENDING
+    assert store.job_queries.get(job).status is Status.PENDING
     assert [(node.state, node.slots) for node in store.overview.nodes()] == []
 
 

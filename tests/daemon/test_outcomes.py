@@ -45,7 +45,7 @@ def test_several_ends_land_each_as_what_it_is(outcomes: OutcomeWriter, store: St
     landed = outcomes.write()
 
     assert {one.job.id for one in landed} == {1, 2, 3, 4}
-    assert [store.reading.get(n).status for n in (1, 2, 3, 4)] == [
+    assert [store.job_queries.get(n).status for n in (1, 2, 3, 4)] == [
         Status.COMPLETED, Status.FAILED, Status.PENDING, Status.PENDING,
     ]  # fmt: skip
     assert [store.history.attempts(n)[0].outcome for n in (1, 2, 3, 4)] == [
@@ -61,12 +61,12 @@ def test_a_cancel_in_the_last_moment_wins_and_removes_the_files(
     outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
-    store.steering.cancel(ids(one.job.id), actor="test")
+    store.job_control.cancel(ids(one.job.id), actor="test")
     outcomes.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
     outcomes.write()
 
-    assert store.reading.get(one.job.id).status is Status.CANCELLED
+    assert store.job_queries.get(one.job.id).status is Status.CANCELLED
     assert list((tmp_path / "workspace/objects").iterdir()) == []
     assert list((tmp_path / "staging").iterdir()) == []
 
@@ -95,8 +95,8 @@ def test_a_staged_file_that_somebody_removes_fails_its_own_job_and_the_others_la
     landed = outcomes.write()
 
     assert {one.job.id for one in landed} == {robbed.job.id, whole.job.id}
-    assert store.reading.get(whole.job.id).status is Status.COMPLETED
-    row = store.reading.get(robbed.job.id)
+    assert store.job_queries.get(whole.job.id).status is Status.COMPLETED
+    row = store.job_queries.get(robbed.job.id)
     assert (row.status, row.error_code) == (Status.PENDING, "FILES_VANISHED")
     assert "page.txt" in (row.error_message or "")
     assert not list((tmp_path / "workspace" / "objects").glob(f"{robbed.job.id}-*"))
@@ -115,7 +115,7 @@ def test_no_file_is_published_through_a_link(
 
     assert outcomes.write() == [one]
 
-    row = store.reading.get(one.job.id)
+    row = store.job_queries.get(one.job.id)
     assert (row.status, row.error_code) == (Status.PENDING, "FILES_VANISHED")
     outside = (tmp_path / "outside").joinpath(file.relative_to(place))
     assert outside.read_text() == "text"
@@ -130,13 +130,13 @@ def test_while_the_whole_staging_directory_is_away_nobodys_job_is_failed(
     (tmp_path / "staging").rename(tmp_path / "unmounted")
 
     assert outcomes.write() == []
-    assert store.reading.get(one.job.id).status is Status.RUNNING
+    assert store.job_queries.get(one.job.id).status is Status.RUNNING
 
     (tmp_path / "unmounted").rename(tmp_path / "staging")
     watch.now += 2
     outcomes.write()
 
-    assert store.reading.get(one.job.id).status is Status.COMPLETED
+    assert store.job_queries.get(one.job.id).status is Status.COMPLETED
 
 
 def test_nothing_is_published_under_a_lost_lease(
@@ -149,7 +149,7 @@ def test_nothing_is_published_under_a_lost_lease(
     assert outcomes.write() == [one]
 
     assert list((tmp_path / "workspace/objects").iterdir()) == []
-    assert store.reading.get(one.job.id).status is Status.PENDING
+    assert store.job_queries.get(one.job.id).status is Status.PENDING
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_a_result_that_the_table_refuses_fails_its_own_job_only(
 
     outcomes.write()
 
-    assert store.reading.get(good.job.id).status is Status.COMPLETED
-    assert (store.reading.get(bad.job.id).status, store.reading.get(bad.job.id).error_code) == (
+    assert store.job_queries.get(good.job.id).status is Status.COMPLETED
+    assert (store.job_queries.get(bad.job.id).status, store.job_queries.get(bad.job.id).error_code) == (
         Status.FAILED,
         "RESULT_REFUSED",
     )
@@ -189,7 +189,7 @@ def test_an_end_that_cannot_be_written_is_tried_again_until_it_can(
     watch.now = 1.0
 
     assert outcomes.write() == [one]
-    assert store.reading.get(one.job.id).status is Status.COMPLETED
+    assert store.job_queries.get(one.job.id).status is Status.COMPLETED
 
 
 def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
@@ -221,7 +221,7 @@ def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what
     outcomes.add(cancelled, ended(cancelled, published=[Publication(staged(tmp_path, cancelled))]))
     bad = [NewJob("next", payload="{no json")]
     outcomes.add(refused, ended(refused, published=[Publication(staged(tmp_path, refused))], follow_ups=bad))
-    store.steering.cancel(ids(cancelled.job.id), actor="test")
+    store.job_control.cancel(ids(cancelled.job.id), actor="test")
     with monkeypatch.context() as full:
         full.setattr(store.leases, "confirm_cancel", _refuse)
         full.setattr(store.leases, "fail", _refuse)
@@ -231,8 +231,8 @@ def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what
     watch.now = 2.0
 
     assert len(outcomes.write()) == 2
-    assert store.reading.get(cancelled.job.id).status is Status.CANCELLED
-    assert (store.reading.get(refused.job.id).status, store.reading.get(refused.job.id).error_code) == (
+    assert store.job_queries.get(cancelled.job.id).status is Status.CANCELLED
+    assert (store.job_queries.get(refused.job.id).status, store.job_queries.get(refused.job.id).error_code) == (
         Status.FAILED,
         "RESULT_REFUSED",
     )
@@ -248,13 +248,13 @@ def test_a_job_that_keeps_bringing_its_fork_server_down_ends_failed(
     for _ in range(REQUEUES_MAX):
         outcomes.add(one, ended(one, How.CRASHED, code="FORK_SERVER_DIED"))
         outcomes.write()
-        assert store.reading.get(one.job.id).status is Status.PENDING
+        assert store.job_queries.get(one.job.id).status is Status.PENDING
         [job] = store.leases.claim("w1", 1)
         one = Attempt(job, job.lease, "cpu")
     outcomes.add(one, ended(one, How.CRASHED, code="FORK_SERVER_DIED"))
     outcomes.write()
 
-    assert (store.reading.get(one.job.id).status, store.reading.get(one.job.id).error_code) == (
+    assert (store.job_queries.get(one.job.id).status, store.job_queries.get(one.job.id).error_code) == (
         Status.FAILED,
         "FORK_SERVER_DIED",
     )
@@ -300,8 +300,8 @@ def test_what_publishes_a_file_again_that_was_removed_meanwhile_is_tried_again_a
     landed = outcomes.write()
 
     assert {one.job.id for one in landed} == {late.job.id, other.job.id}
-    assert (store.reading.get(late.job.id).status, store.reading.get(late.job.id).error_code) == (
+    assert (store.job_queries.get(late.job.id).status, store.job_queries.get(late.job.id).error_code) == (
         Status.PENDING,
         "FILE_FORGOTTEN",
     )
-    assert store.reading.get(other.job.id).status is Status.COMPLETED
+    assert store.job_queries.get(other.job.id).status is Status.COMPLETED

@@ -121,7 +121,7 @@ def test_a_beat_tells_what_is_lost_and_what_is_to_stop(
     store: Store, database: Path, attempt: MakeAttempt, log: Any
 ) -> None:
     kept, stopped, lost = attempt(), attempt(), attempt()
-    store.steering.cancel(ids(stopped.job.id), actor="test")
+    store.job_control.cancel(ids(stopped.job.id), actor="test")
     store.leases.release(lost.lease)
     heart = Heartbeat(lambda: open_store(database), "w1", log, 600)
     heart.leases = (kept.lease, stopped.lease, lost.lease)
@@ -193,7 +193,7 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
 
     waits = [prune.run() for _ in range(3)]
 
-    assert [job.id for job in store.reading.list(ids())] == [new.job.id, living.job.id, failed.job.id]
+    assert [job.id for job in store.job_queries.list(ids())] == [new.job.id, living.job.id, failed.job.id]
     assert [line.line for line in store.history.logs(living.job.id)] == ["a new line"]
     assert waits == [0.1, 600, 600]
     assert log.told == [{"completed": 1, "logs": 600}]
@@ -415,7 +415,7 @@ def test_each_slot_begins_its_job_and_what_cannot_be_begun_is_told_once(
     for _ in range(3):
         chore.run()
 
-    assert store.reading.count(Selector(job_types=("report",))) == 1
+    assert store.job_queries.count(Selector(job_types=("report",))) == 1
     assert log.heard == [events.SCHEDULE_BEGUN, events.SCHEDULE_FAILED]
 
 

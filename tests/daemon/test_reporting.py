@@ -125,9 +125,9 @@ def test_pages_and_checkpoints_land_before_the_end_of_their_attempt(
 
     daemon.turn()
 
-    assert daemon.store.reading.get(one.job.id).status is Status.COMPLETED
+    assert daemon.store.job_queries.get(one.job.id).status is Status.COMPLETED
     assert pages_of(daemon.store, one) == [1, 2]
-    assert daemon.store.reading.count(Selector(job_types=("leaf",))) == 1
+    assert daemon.store.job_queries.count(Selector(job_types=("leaf",))) == 1
 
 
 def test_whoever_has_nothing_more_to_say_is_not_looked_at_again(daemon: ReportingDaemon, reading: MakeAttempt) -> None:
@@ -217,14 +217,14 @@ def test_what_the_store_does_not_take_waits_and_the_end_waits_behind_it(
     with monkeypatch.context() as full:
         full.setattr(daemon.store.attempts, "save_pages", refuse)
         daemon.turn()
-        assert daemon.store.reading.get(one.job.id).status is Status.RUNNING
+        assert daemon.store.job_queries.get(one.job.id).status is Status.RUNNING
         assert daemon.outcomes.again_at is None
     daemon.now = daemon.reporter.next_at or 0.0
     assert daemon.now >= 1.0
 
     daemon.turn()
 
-    assert daemon.store.reading.get(one.job.id).status is Status.COMPLETED
+    assert daemon.store.job_queries.get(one.job.id).status is Status.COMPLETED
     assert pages_of(daemon.store, one) == [1]
 
 
@@ -282,13 +282,13 @@ def test_p7_a_cancelled_attempt_keeps_its_pages_and_nothing_else_and_is_still_ou
     daemon: ReportingDaemon, reading: MakeAttempt, first: Said
 ) -> None:
     one = reading()
-    daemon.store.steering.cancel(ids(one.job.id), actor="test")
+    daemon.store.job_control.cancel(ids(one.job.id), actor="test")
     daemon.hear(one, first, page(2), checkpoint("[2]"), page(3), done)
 
     daemon.turn()
 
     assert (one.is_cancelled, one.is_lost) == (True, False)
-    assert daemon.store.reading.get(one.job.id).status is Status.CANCELLED
+    assert daemon.store.job_queries.get(one.job.id).status is Status.CANCELLED
     assert pages_of(daemon.store, one)[-2:] == [2, 3]
     assert daemon.store.attempts.checkpoint_of(one.job.id) is None
 
@@ -310,9 +310,9 @@ def test_what_the_table_refuses_fails_its_own_job_only(
 
     daemon.turn()
 
-    job = daemon.store.reading.get(bad.job.id)
+    job = daemon.store.job_queries.get(bad.job.id)
     assert (job.status, job.error_code) == (Status.FAILED, code)
-    assert daemon.store.reading.get(good.job.id).status is Status.COMPLETED
+    assert daemon.store.job_queries.get(good.job.id).status is Status.COMPLETED
     assert pages_of(daemon.store, good) == [1]
 
 

@@ -39,11 +39,11 @@ def test_it_ends_with_a_sentence_once_its_grace_is_over(store: Store, look: Look
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(0)
     look(GRACE - 1)
-    assert store.reading.get(job).status is Status.PENDING
+    assert store.job_queries.get(job).status is Status.PENDING
 
     look(1)
 
-    failed = store.reading.get(job)
+    failed = store.job_queries.get(job)
     assert (failed.status, failed.error_code) == (Status.FAILED, "UNKNOWN_TYPE")
     assert failed.error_message == (
         "no worker that lives has had a handler for no_such_type since 2026-11-18 10:00:00.000"
@@ -58,11 +58,11 @@ def test_a_job_that_came_later_has_a_grace_of_its_own(store: Store, look: Look) 
     look(GRACE - 1)
     late = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(GRACE / 2)
-    assert store.reading.get(late).status is Status.PENDING
+    assert store.job_queries.get(late).status is Status.PENDING
 
     look(GRACE)
 
-    assert store.reading.get(late).status is Status.FAILED
+    assert store.job_queries.get(late).status is Status.FAILED
 
 
 def test_a_type_that_was_known_in_between_begins_anew(store: Store, look: Look) -> None:
@@ -73,10 +73,10 @@ def test_a_type_that_was_known_in_between_begins_anew(store: Store, look: Look) 
     store.workers.deregister("w2")
 
     look(GRACE)
-    assert store.reading.get(job).status is Status.PENDING
+    assert store.job_queries.get(job).status is Status.PENDING
     look(GRACE)
 
-    assert store.reading.get(job).status is Status.FAILED
+    assert store.job_queries.get(job).status is Status.FAILED
 
 
 def test_a_job_that_is_held_or_paused_known_or_left_to_others_stays(store: Store, look: Look) -> None:
@@ -87,18 +87,18 @@ def test_a_job_that_is_held_or_paused_known_or_left_to_others_stays(store: Store
 
     look(GRACE * 2)
 
-    assert store.reading.count(Selector(statuses=(Status.PENDING,))) == 3
+    assert store.job_queries.count(Selector(statuses=(Status.PENDING,))) == 3
 
 
 def test_after_a_retry_the_grace_counts_from_then(store: Store, look: Look) -> None:
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(0)
     look(GRACE)
-    store.steering.retry(Selector(ids=(job,)), actor="a")
+    store.job_control.retry(Selector(ids=(job,)), actor="a")
 
     look(60)
 
-    assert store.reading.get(job).status is Status.PENDING
+    assert store.job_queries.get(job).status is Status.PENDING
 
 
 def test_what_waits_for_it_fails_with_it(store: Store, look: Look) -> None:
@@ -108,7 +108,7 @@ def test_what_waits_for_it_fails_with_it(store: Store, look: Look) -> None:
 
     look(GRACE)
 
-    assert store.reading.get(follower).error_code == "DEPENDENCY_FAILED"
+    assert store.job_queries.get(follower).error_code == "DEPENDENCY_FAILED"
 
 
 def test_a_long_backlog_goes_in_pieces_soon_after_each_other(store: Store, look: Look) -> None:
@@ -116,8 +116,8 @@ def test_a_long_backlog_goes_in_pieces_soon_after_each_other(store: Store, look:
     look(0)
 
     again = look(GRACE)
-    assert store.reading.count(Selector(statuses=(Status.FAILED,))) == 500
+    assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 500
     assert again < 1
     look(again)
 
-    assert store.reading.count(Selector(statuses=(Status.FAILED,))) == 700
+    assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 700

@@ -179,7 +179,7 @@ class System:
         return self.store.intake.enqueue(NewJob(job_type, payload=json.dumps(payload), max_retries=max_retries)).job_id
 
     def job(self, job_id: int) -> Job:
-        return self.store.reading.get(job_id)
+        return self.store.job_queries.get(job_id)
 
     def status(self, job_id: int) -> Status:
         return self.job(job_id).status
@@ -189,7 +189,9 @@ class System:
         return self.job(job_id)
 
     def wait_for_all(self, status: Status, number: int) -> None:
-        wait_until(lambda: self.store.reading.count(Selector(statuses=(status,))) >= number, f"{number} jobs {status}")
+        wait_until(
+            lambda: self.store.job_queries.count(Selector(statuses=(status,))) >= number, f"{number} jobs {status}"
+        )
 
     def pids_of(self, job_id: int, number: int = 1) -> list[int]:
         """Return the processes of a `sleep` job, which logs them."""

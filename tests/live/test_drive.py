@@ -72,7 +72,9 @@ def test_a_crawl_finds_what_a_dry_run_promised_and_a_second_one_nothing(crawls: 
 
 def test_a_file_comes_whole_and_right(crawls: Crawls, tmp_path: Path) -> None:
     crawls.run(FOLDER, wanted={"mime": ["application/pdf"]})
-    payloads = [json.loads(job.payload or "") for job in crawls.store.reading.list(Selector(job_types=("download",)))]
+    payloads = [
+        json.loads(job.payload or "") for job in crawls.store.job_queries.list(Selector(job_types=("download",)))
+    ]
     drive = Drive()
     entries = [drive.entry(one["source"], one.get("resource_key", "")) for one in payloads]
     drive.close()

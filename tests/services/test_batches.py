@@ -91,7 +91,7 @@ def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Ses
     assert shown["batch"]["asked"] == asked
     assert shown["progress"]["by_job_status"] == {"pending": 3}
     assert json.loads(json.dumps(shown)) == shown
-    assert session.store.reading.get(1).priority == batches.PRIORITY
+    assert session.store.job_queries.get(1).priority == batches.PRIORITY
 
 
 def test_the_setting_says_what_becomes_of_an_owners_other_batch(session: Session, tmp_path: Path) -> None:

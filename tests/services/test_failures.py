@@ -60,7 +60,7 @@ def test_a_retry_a_later_success_and_a_delete_end_a_failure(session: Session) ->
     assert len(listed(session)) == 3
 
     job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=ids[:1])))
-    session.store.steering.delete(Selector(ids=ids[2:]), actor="ann")
+    session.store.job_control.delete(Selector(ids=ids[2:]), actor="ann")
     assert listed(session) == [("fetched", "PDF_BROKEN")]
 
     fail_next(session, "GONE")
@@ -111,16 +111,16 @@ def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Se
 def test_a_document_is_one_failure_until_all_its_jobs_are_retried_or_it_is_requested_again(session: Session) -> None:
     request = DocumentRequest("/srv/a.pdf", "a.pdf", content="a" * 64)
     first = enqueue(session, name="a.pdf", document=request)
-    document_id = session.reading.get(first).document_id
+    document_id = session.job_queries.get(first).document_id
     second = enqueue(session, name="a.pdf", document_id=document_id, generation=1)
     last = enqueue(session, "assemble", name="a.pdf", document_id=document_id, generation=1, after=(first, second))
     fail_next(session, "TIMED_OUT")
     fail_next(session, "OUT_OF_MEMORY")
-    assert session.reading.get(last).error_code == "DEPENDENCY_FAILED"
+    assert session.job_queries.get(last).error_code == "DEPENDENCY_FAILED"
 
     [failure] = failures.list_failures(session, None).items
     assert (failure.document_id, failure.name) == (document_id, "a.pdf")
-    session.store.steering.retry(Selector(ids=(failure.job_id,)), actor="ann")
+    session.store.job_control.retry(Selector(ids=(failure.job_id,)), actor="ann")
     [other] = failures.list_failures(session, None).items
     assert {failure.job_id, other.job_id} == {first, second}
     failures.retry_failures(session, None, job_ids=[other.job_id])

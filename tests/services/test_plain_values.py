@@ -43,7 +43,7 @@ def test_a_page_of_jobs_says_where_the_next_begins(session: Session) -> None:
 def test_an_empty_word_is_the_default_where_there_is_one_and_refused_where_something_has_to_stand(
     session: Session,
 ) -> None:
-    found = session.reading.get(put(session, platform="", owner="", account=""))
+    found = session.job_queries.get(put(session, platform="", owner="", account=""))
 
     assert (found.platform, found.owner, found.account) == ("local", "", "")
     with pytest.raises(BadInput, match="--platform is empty"):
@@ -57,12 +57,12 @@ def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(ses
     put(session)
     planned = make_plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
     assert (planned.jobs, len(planned.sample), planned.is_single) == (7, 5, False)
-    assert all(session.reading.get(job_id).status is Status.PENDING for job_id in ids)
+    assert all(session.job_queries.get(job_id).status is Status.PENDING for job_id in ids)
 
     changed = apply_plan(session, planned)
 
     assert sorted(changed.job_ids) == ids
-    assert {session.reading.get(job_id).status for job_id in ids} == {Status.CANCELLED}
+    assert {session.job_queries.get(job_id).status for job_id in ids} == {Status.CANCELLED}
     assert [(one.actor, one.verb, one.jobs) for one in session.history.actions()] == [("ann", "cancel", 7)]
     undo_action(session, find_undoable(session, None))
     assert Overview(session).counts.by_status[Status.PENDING] == 8
@@ -102,7 +102,7 @@ def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) ->
     assert whole["job"]["created_at"].endswith("Z")
     assert whole["events"] == []
     assert numbers["items"][0]["pending"] == 2
-    assert as_object(as_object([session.reading.get(deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)
+    assert as_object(as_object([session.job_queries.get(deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)
 
 
 def test_a_former_error_code_selects_the_jobs_with_the_code_of_today(session: Session) -> None:

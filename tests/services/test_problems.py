@@ -60,7 +60,7 @@ def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
 def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> None:
     job_id = failed(session, Failure("LOCKED", "a.pdf: it is locked", remedy="save it without a password"))
 
-    found = session.store.reading.get(job_id)
+    found = session.store.job_queries.get(job_id)
     [attempt] = session.store.history.attempts(job_id)
     [count] = session.store.overview.errors(since="2000")
     [notice] = session.store.notices.after(0)
@@ -79,10 +79,10 @@ def test_a_retry_forgets_the_remedy_and_a_message_set_by_hand_has_none(session: 
 
     by_hand = ByHand(session.settings.database)
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
-    assert session.store.reading.get(job_id).error_remedy is None
+    assert session.store.job_queries.get(job_id).error_remedy is None
 
     by_hand(f"UPDATE worker_job_queue SET error_message = 'look: at me' WHERE id = {job_id}")
-    assert session.store.reading.get(job_id).error_text == "look: at me"
+    assert session.store.job_queries.get(job_id).error_text == "look: at me"
 
 
 _FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}

@@ -73,7 +73,7 @@ def test_a_new_schedule_has_no_past_and_then_each_slot_begins_a_job(opened: Open
     assert slots_begun(session) == [at(START + HOUR)]
     assert slots_begun(session) == []
 
-    [job] = session.store.reading.list(Selector())
+    [job] = session.store.job_queries.list(Selector())
     assert (job.job_type, job.name, job.priority) == ("report", "hourly", 7)
     assert json.loads(job.payload or "") == {"slot": "2026-11-18T11:00:00+00:00"}
 
@@ -327,7 +327,7 @@ def test_a_watched_folder_is_one_schedule_that_crawls_it_now_and_every_few_minut
     assert (state.name, state.when, again.name, again.when) == (
         "in coming", "Every 5 minutes", "in coming", "At the start of every hour",
     )  # fmt: skip
-    assert session.reading.get(begun.job_id or 0).job_type == "crawl"
+    assert session.job_queries.get(begun.job_id or 0).job_type == "crawl"
     assert len(list_schedules(session)) == 1
     with pytest.raises(BadInput, match="divide"):
         service.watch_folder(session, folder, every="7m")

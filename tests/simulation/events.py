@@ -103,17 +103,17 @@ def set_the_clock(world: World) -> None:
 
 def cancel(world: World) -> None:
     if job_id := _random_job(world, "running", "pending", "running"):
-        world.people.steering.cancel(ids(job_id), actor="ann")
+        world.people.job_control.cancel(ids(job_id), actor="ann")
 
 
 def retry(world: World) -> None:
     if job_id := _random_job(world, "failed", "cancelled", "completed"):
-        world.people.steering.retry(ids(job_id), actor="ann")
+        world.people.job_control.retry(ids(job_id), actor="ann")
 
 
 def pause(world: World) -> None:
-    if not world.people.steering.unpause("all"):
-        world.people.steering.pause("all", until=world.wall() + timedelta(seconds=300))
+    if not world.people.job_control.unpause("all"):
+        world.people.job_control.pause("all", until=world.wall() + timedelta(seconds=300))
 
 
 def batch(world: World) -> None:

@@ -17,7 +17,7 @@ def gate_faults(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
     """P12: the jobs without a gate are exactly those that some worker would claim next."""
     free = {
         job_id
-        for job_id in people.reading.ids(Selector(statuses=(Status.PENDING,)))
+        for job_id in people.job_queries.ids(Selector(statuses=(Status.PENDING,)))
         if not people.gates.explain(job_id)
     }
     yield from (sentence for (sentence,) in people.database.read("history_batches", most=5))
@@ -36,7 +36,7 @@ def gate_faults(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
 def end_faults(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence[int]) -> Iterator[str]:
     """Check all rows after every job has ended."""
     yield from map(str, people.integrity.audit())
-    jobs = {job.id: job for job in people.reading.list(EVERY_JOB, most=10_000)}
+    jobs = {job.id: job for job in people.job_queries.list(EVERY_JOB, most=10_000)}
     yield from (f"P3: job {job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs)
     followed = [job.parent_id for job in jobs.values()]
     published = {key for daemon in daemons for key in daemon.published}

@@ -21,13 +21,13 @@ def test_a_worker_that_wakes_after_its_cancelled_job_was_taken_back_hears_that_t
     store.workers.register(new_worker("w1"))
     job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
     [job] = store.leases.claim("w1", 1)
-    store.steering.cancel(ids(job_id), actor="test")
+    store.job_control.cancel(ids(job_id), actor="test")
     with pytest.raises(CancelRequested):
         store.leases.complete(job.lease)
 
     store.leases.requeue("w1")
 
-    assert store.reading.get(job_id).status is Status.CANCELLED
+    assert store.job_queries.get(job_id).status is Status.CANCELLED
     for late in (store.leases.confirm_cancel, store.leases.complete, store.leases.release):
         with pytest.raises(LeaseLost) as refusal:
             late(job.lease)

@@ -26,7 +26,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import Beat
 from worker_service.store.batches import Batches
 from worker_service.store.database import Database, Transaction, WriteOptions
-from worker_service.store.job_control import Steering
+from worker_service.store.job_control import JobControl
 from worker_service.store.leases import Leases
 from worker_service.store.store import Store
 
@@ -145,7 +145,7 @@ class WatchedStore(Store):
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
         super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), TakeoverTimeouts())
         self.leases = _WatchedLeases(self)
-        self.steering = _WatchedSteering(self)
+        self.job_control = _WatchedJobControl(self)
         self.batches = _WatchedBatches(self)
 
 
@@ -206,7 +206,7 @@ class _WatchedLeases(Leases):
             return super().requeue(worker_id, last_beat=last_beat)
 
 
-class _WatchedSteering(Steering):
+class _WatchedJobControl(JobControl):
     _db: WatchedDatabase
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:

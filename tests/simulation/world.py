@@ -351,7 +351,7 @@ class World:
         if self.faults:
             return
         self._is_calm = True
-        self.people.steering.unpause("all")
+        self.people.job_control.unpause("all")
         events.go_on(self)
         for daemon in self.known.values():
             daemon.pool.is_calm = True

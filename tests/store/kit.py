@@ -197,23 +197,23 @@ def ids(*job_ids: int) -> Selector:
 
 
 def everything(store: Store) -> dict[int, Job]:
-    return {job.id: job for job in store.reading.list(EVERY_JOB, most=100_000)}
+    return {job.id: job for job in store.job_queries.list(EVERY_JOB, most=100_000)}
 
 
 def status_of(store: Store, job_id: int) -> Status:
-    return store.reading.get(job_id).status
+    return store.job_queries.get(job_id).status
 
 
 def undo(store: Store, action_id: int | None) -> Changed:
     assert action_id is not None, "nothing was changed"
-    return store.steering.undo(action_id, actor="bob")
+    return store.job_control.undo(action_id, actor="bob")
 
 
 def settle(store: Store) -> None:
     """Settle ended jobs by a claim that takes nothing."""
-    store.steering.pause("all")
+    store.job_control.pause("all")
     assert store.leases.claim("w1", 5) == []
-    store.steering.unpause("all")
+    store.job_control.unpause("all")
 
 
 def end(store: Store, lease: Lease, how: Status) -> None:
@@ -223,7 +223,7 @@ def end(store: Store, lease: Lease, how: Status) -> None:
     elif how is Status.FAILED:
         store.leases.fail(lease, Failure("BROKEN", "it broke"), retry_at=None)
     else:
-        store.steering.cancel(ids(lease.job_id), actor="test")
+        store.job_control.cancel(ids(lease.job_id), actor="test")
         store.leases.confirm_cancel(lease)
 
 

@@ -146,25 +146,25 @@ class RandomStore:
         which = ids(self._job(pick).id)
         match verb:
             case "cancel":
-                self.store.steering.cancel(which, actor="ann")
+                self.store.job_control.cancel(which, actor="ann")
             case "retry":
-                self.store.steering.retry(which, actor="ann")
+                self.store.job_control.retry(which, actor="ann")
             case "delete":
-                self.store.steering.delete(which, actor="ann")
+                self.store.job_control.delete(which, actor="ann")
             case "priority":
-                self.store.steering.priority(which, pick % 3 + 1, actor="ann")
+                self.store.job_control.priority(which, pick % 3 + 1, actor="ann")
             case _:
                 for action in self.store.history.actions():
                     if action.opposite and action.undone_at is None:
-                        self.store.steering.undo(action.id, actor="ann")
+                        self.store.job_control.undo(action.id, actor="ann")
                         break
 
     def _pause(self, scope: tuple[str, str], seconds: int | None) -> None:
-        self.store.steering.pause(*scope, until=None if seconds is None else self.clock.after(seconds))
+        self.store.job_control.pause(*scope, until=None if seconds is None else self.clock.after(seconds))
 
     def _unpause(self) -> None:
-        for pause in self.store.reading.pauses():
-            self.store.steering.unpause(pause.scope, pause.name)
+        for pause in self.store.job_queries.pauses():
+            self.store.job_control.unpause(pause.scope, pause.name)
 
     def _rest(self, seconds: int) -> None:
         self.store.leases.rest_source("drive", self.clock.after(seconds), "quota")

@@ -28,7 +28,7 @@ def worker_is_there(store: Store) -> None:
 
 def fired(store: Store) -> list[Any]:
     """The payloads of what has followed, in its order."""
-    jobs = store.reading.list(Selector(job_types=("action",)))
+    jobs = store.job_queries.list(Selector(job_types=("action",)))
     return [json.loads(job.payload or "null") for job in sorted(jobs, key=lambda job: job.id)]
 
 
@@ -120,7 +120,7 @@ def test_after_a_failure_follows_what_was_asked_for_that_and_once(store: Store) 
     assert fired(store) == [{"call": "ann"}]
     run_what_follows(store)
 
-    store.steering.retry(ids(failed.id), actor="ann")
+    store.job_control.retry(ids(failed.id), actor="ann")
     fail_it(store)
     settle(store)
 
@@ -131,7 +131,7 @@ def test_a_document_that_is_read_after_it_had_failed_is_followed_by_both(store: 
     ask_for(store, actions=[HOOK, CALL])
     failed = fail_it(store)
     run_what_follows(store)
-    store.steering.retry(ids(failed.id), actor="ann")
+    store.job_control.retry(ids(failed.id), actor="ann")
 
     publish_it(store)
 
@@ -141,7 +141,7 @@ def test_a_document_that_is_read_after_it_had_failed_is_followed_by_both(store: 
 def test_a_completion_that_is_refused_is_followed_by_nothing(store: Store) -> None:
     ask_for(store, actions=[HOOK])
     job = claim(store, "ingest")
-    store.steering.cancel(ids(job.id), actor="ann")
+    store.job_control.cancel(ids(job.id), actor="ann")
 
     assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
 
@@ -150,10 +150,10 @@ def test_a_completion_that_is_refused_is_followed_by_nothing(store: Store) -> No
 
 def test_what_follows_is_of_the_owner_the_document_and_the_batch_and_as_urgent(store: Store) -> None:
     added = store.batches.add(NewBatch(owner="ann"), [wish(owner="ann", actions=[HOOK])])
-    store.steering.priority(Selector(batch_ids=(added.batch.id,)), 2, actor="ann")
+    store.job_control.priority(Selector(batch_ids=(added.batch.id,)), 2, actor="ann")
     publish_it(store)
 
-    [job] = store.reading.list(Selector(job_types=("action",)))
+    [job] = store.job_queries.list(Selector(job_types=("action",)))
 
     assert (job.owner, job.batch_id, job.priority, job.document_id, job.generation) == (
         "ann",
@@ -286,7 +286,7 @@ def test_after_a_job_has_failed_for_good_follows_what_was_asked_for_that(store: 
     store.leases.fail(claim(store, "download").lease, BROKEN, retry_at=None)
 
     assert sorted(map(str, fired(store))) == sorted(map(str, [{"call": "ann"}, {"job": job.id}]))
-    for follows in store.reading.list(Selector(job_types=("action",))):
+    for follows in store.job_queries.list(Selector(job_types=("action",))):
         assert (follows.parent_id, follows.owner) == (job.id, "ann")
 
 
@@ -296,7 +296,7 @@ def test_a_failure_that_is_undone_and_comes_again_is_another(store: Store) -> No
         job = claim(store, "download")
         store.leases.fail(job.lease, BROKEN, retry_at=None)
         run_what_follows(store)
-        store.steering.retry(ids(job.id), actor="ann")
+        store.job_control.retry(ids(job.id), actor="ann")
 
     assert fired(store) == [{"call": "ann"}, {"call": "ann"}]
     store.leases.complete(claim(store, "download").lease)
@@ -307,7 +307,7 @@ def test_a_failure_that_is_undone_and_comes_again_is_another(store: Store) -> No
 def test_a_job_that_goes_takes_along_what_would_have_followed(store: Store, by_hand: ByHand) -> None:
     job_id = store.intake.enqueue(NewJob("download", on_failure=[CALL])).job_id
 
-    store.steering.delete(ids(job_id), actor="ann")
+    store.job_control.delete(ids(job_id), actor="ann")
 
     assert by_hand("SELECT * FROM failure_action") == []
 

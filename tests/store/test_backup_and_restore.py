@@ -63,7 +63,7 @@ def test_what_was_running_goes_back_and_late_results_of_before_miss(
     done = restore(copy, path, clock)
 
     store = opened(path, clock)
-    assert (done.requeued, store.reading.get(job).status) == (1, Status.PENDING)
+    assert (done.requeued, store.job_queries.get(job).status) == (1, Status.PENDING)
     # Even were it the same worker again.
     store.workers.register(new_worker("w1"))
     [again] = store.leases.claim("w1", 1)
@@ -135,7 +135,7 @@ def test_a_job_that_may_run_once_only_fails_instead_of_running_again(
     restore(copy, path, clock)
 
     store = opened(path, clock)
-    assert (store.reading.get(job).status, store.reading.get(job).error_code) == (Status.FAILED, "MAY_HAVE_RUN")
+    assert (store.job_queries.get(job).status, store.job_queries.get(job).error_code) == (Status.FAILED, "MAY_HAVE_RUN")
     store.close()
 
 
@@ -180,7 +180,7 @@ def test_a_backup_of_the_plain_table_is_brought_to_todays_tables(path: Path, cop
 
     assert done.steps
     store = opened(path, clock)
-    assert store.reading.get(1).job_type == "a"
+    assert store.job_queries.get(1).job_type == "a"
     store.close()
 
 

@@ -85,7 +85,7 @@ def test_a_job_that_comes_back_to_a_stopped_batch_waits_there(
         store.leases.fail(lease, BROKEN, retry_at=START)
     else:
         ENDINGS[how](store, lease)
-        store.steering.retry(ids(job_id), actor="ann")
+        store.job_control.retry(ids(job_id), actor="ann")
 
     assert (status_of(store, job_id), "BATCH_STOPPED" in codes(store, job_id)) == (PENDING, True)
     assert claimed_ids(store) == []
@@ -121,7 +121,7 @@ def test_of_jobs_with_one_key_those_of_a_stopped_batch_hold_up_no_other(
     assert claimed_ids(store) == [other]
     by_hand("UPDATE batch SET state = 'active' WHERE id = 7")
     assert codes(store, first) == ["KEY_BUSY"]
-    store.leases.complete(store.reading.get(other).lease)
+    store.leases.complete(store.job_queries.get(other).lease)
     assert claimed_ids(store) == [first]
 
 
@@ -163,7 +163,7 @@ def test_what_a_job_asks_for_is_of_its_batch_though_a_job_of_another_one_has_its
         store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="u")] * 2)
         by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}")
 
-    asked = store.reading.list(Selector(job_types=("assemble",)))
+    asked = store.job_queries.list(Selector(job_types=("assemble",)))
 
     assert [job.batch_id for job in asked] == [8, 7]
 
@@ -176,7 +176,7 @@ def test_the_priority_of_a_batch_reaches_what_runs_and_so_what_is_still_to_come(
     other = enqueue()
     lease = claim_one(store).lease
 
-    changed = store.steering.priority(Selector(batch_ids=(7,)), 1, actor="ann")
+    changed = store.job_control.priority(Selector(batch_ids=(7,)), 1, actor="ann")
     store.leases.complete(lease, None, [NewJob("assemble")])
 
     assert sorted(changed.job_ids) == [lease.job_id, waiting]
@@ -195,8 +195,8 @@ def test_what_is_named_adds_up_and_the_rest_narrows_it_down(store: Store, enqueu
     named = Selector(ids=(alone,), batch_ids=(7,), document_ids=(document.document_id,))
     narrowed = Selector(batch_ids=(7,), document_ids=(document.document_id,), job_types=("assemble",))
 
-    assert list(store.reading.ids(named)) == [one, two, document.job_id, alone]
-    assert list(store.reading.ids(narrowed)) == [two]
+    assert list(store.job_queries.ids(named)) == [one, two, document.job_id, alone]
+    assert list(store.job_queries.ids(narrowed)) == [two]
 
 
 # ── Its end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -313,7 +313,7 @@ def test_of_an_owner_with_no_active_batch_the_one_that_has_waited_longest_begins
     for job_id in jobs:
         settle(store)
         assert [list(claimed_ids(store))] == [[job_id]]
-        store.leases.complete(store.reading.get(job_id).lease)
+        store.leases.complete(store.job_queries.get(job_id).lease)
 
     assert set(states(by_hand).values()) == {"done"}
 
@@ -351,8 +351,8 @@ def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_th
     getattr(store.batches, verb)(first.batch.id, actor="ann")
     store.leases.confirm_cancel(running)
 
-    for lease in [store.reading.get(job_id).lease for job_id in claimed_ids(store)]:
-        job = store.reading.get(lease.job_id)
+    for lease in [store.job_queries.get(job_id).lease for job_id in claimed_ids(store)]:
+        job = store.job_queries.get(lease.job_id)
         assert (job.batch_id, job.priority, job.generation, job.name) == (
             second.batch.id,
             2,
@@ -365,7 +365,7 @@ def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_th
 
 def end_all(store: Store) -> None:
     """Complete all jobs, follow-up jobs included."""
-    while jobs := [store.reading.get(job_id) for job_id in claimed_ids(store)]:
+    while jobs := [store.job_queries.get(job_id) for job_id in claimed_ids(store)]:
         store.leases.complete_many([Completion(job.lease, publishes=job.generation is not None) for job in jobs])
 
 
@@ -451,14 +451,14 @@ def add(store: Store, jobs: int = 1, *, owner: str = "ann", policy: OwnerPolicy 
 
 
 def jobs_of(store: Store, batch: Batch) -> list[int]:
-    return list(store.reading.ids(Selector(batch_id=batch.id)))
+    return list(store.job_queries.ids(Selector(batch_id=batch.id)))
 
 
 def test_a_batch_begins_with_all_its_jobs_which_are_its_owners_and_as_urgent(store: Store) -> None:
     new = NewBatch("ann", "reports", priority=3, asked='{"sources":["/srv"]}')
     added = store.batches.add(new, [NewJob("ocr_pages", unique_key="u"), NewJob("assemble", priority=1)])
 
-    jobs = [store.reading.get(each.job_id or 0) for each in added.jobs]
+    jobs = [store.job_queries.get(each.job_id or 0) for each in added.jobs]
 
     assert [(job.owner, job.batch_id, job.priority) for job in jobs] == [("ann", 1, 3), ("ann", 1, 1)]
     assert store.batches.get(1) == added.batch
@@ -530,7 +530,7 @@ def test_a_replaced_batch_resumes_in_the_transaction_that_ends_the_newer_one(sto
         None,
         f"resumed after batch {second.id}",
     )
-    assert store.reading.get(done.id).retry_count == 0
+    assert store.job_queries.get(done.id).retry_count == 0
     work_off(store, first)
     assert set(states(by_hand).values()) == {"done"}
     kinds = by_hand(f"SELECT kind FROM notice WHERE batch_id = {first.id} ORDER BY id")
@@ -620,7 +620,7 @@ def test_a_retried_job_that_starts_an_ended_batch_again_follows_the_owner_policy
     ended = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
     end(store, claim_one(store).lease, FAILED)
     other = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
-    retried = store.steering.retry(ids(1), actor="ann").job_ids
+    retried = store.job_control.retry(ids(1), actor="ann").job_ids
 
     waiting = store.batches.apply_policy(retried, policy, actor="ann")
 
@@ -636,7 +636,7 @@ def test_batches_that_name_each_other_as_replacement_by_hand_still_resume(store:
 
     for _ in range(3):
         [job_id] = claimed_ids(store)
-        store.leases.complete(store.reading.get(job_id).lease)
+        store.leases.complete(store.job_queries.get(job_id).lease)
 
     assert {store.batches.get(one.id).state for one in (first, second, third)} == {BatchState.DONE}
 
@@ -674,7 +674,7 @@ def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_sto
     assert codes(store, jobs_of(store, second)[0]) == ["BATCH_WAITING"]
 
     [job_id] = claimed_ids(store)
-    store.leases.complete(store.reading.get(job_id).lease)
+    store.leases.complete(store.job_queries.get(job_id).lease)
     assert [store.batches.get(one.id).state for one in (second, third)] == [BatchState.ACTIVE, BatchState.WAITING]
     store.batches.stop(second.id, actor="ann")
 
@@ -691,7 +691,7 @@ def test_more_is_added_to_a_batch_all_of_it_or_nothing_and_nothing_to_one_that_h
         batch.id, [NewJob("ocr_pages", owner="bob", unique_key="a"), NewJob("ocr_pages", priority=9)]
     )
 
-    of_batch = store.reading.list(Selector(batch_id=batch.id))
+    of_batch = store.job_queries.list(Selector(batch_id=batch.id))
     assert [(job.owner, job.priority) for job in of_batch] == [("ann", 9), ("ann", 2), ("ann", 2)]
     assert ([one.existing for one in added.jobs], added.batch.state) == ([False, False], BatchState.ACTIVE)
     with pytest.raises(RuleBroken):
@@ -703,7 +703,7 @@ def test_more_is_added_to_a_batch_all_of_it_or_nothing_and_nothing_to_one_that_h
     ended = store.batches.add(NewBatch("ann"), []).batch
     with pytest.raises(Refused, match=f"batch {ended.id} is done, and takes nothing more"):
         store.batches.extend(ended.id, [NewJob("ocr_pages")])
-    assert store.reading.count(Selector()) == 5
+    assert store.job_queries.count(Selector()) == 5
 
 
 def test_of_two_owners_with_a_thousand_jobs_each_stopping_and_resuming_one_changes_no_row_of_the_other(
@@ -713,7 +713,7 @@ def test_of_two_owners_with_a_thousand_jobs_each_stopping_and_resuming_one_chang
     rows = "SELECT * FROM worker_job_queue WHERE owner = 'bob'; SELECT * FROM batch WHERE owner = 'bob'"
     taken = claimed_ids(store, most=8)
     for job_id in taken:
-        end(store, store.reading.get(job_id).lease, FAILED if job_id % 4 else COMPLETED)
+        end(store, store.job_queries.get(job_id).lease, FAILED if job_id % 4 else COMPLETED)
     before = by_hand.run(rows)
 
     store.batches.stop(mine.id, actor="ann")
@@ -723,7 +723,7 @@ def test_of_two_owners_with_a_thousand_jobs_each_stopping_and_resuming_one_chang
 
     assert by_hand.run(rows) == before
     assert before.count("\n") == 1001
-    assert {store.reading.get(job_id).owner for job_id in resumed.job_ids} == {"ann"}
+    assert {store.job_queries.get(job_id).owner for job_id in resumed.job_ids} == {"ann"}
     assert store.batches.get(others.id).state is BatchState.ACTIVE
 
 
@@ -735,7 +735,7 @@ def test_a_resumed_batch_goes_on_with_what_is_pending_failed_or_cancelled_and_no
     completed, failed, cancelled, running, pending = jobs_of(store, batch)
     for job_id, how in ((completed, COMPLETED), (failed, FAILED), (cancelled, CANCELLED)):
         assert claim_one(store).id == job_id
-        end(store, store.reading.get(job_id).lease, how)
+        end(store, store.job_queries.get(job_id).lease, how)
     lease = claim_one(store).lease
 
     assert store.batches.stop(batch.id, actor="bob").note == "stopped by bob"
@@ -745,7 +745,7 @@ def test_a_resumed_batch_goes_on_with_what_is_pending_failed_or_cancelled_and_no
 
     assert list(moved.job_ids) == [failed, cancelled]
     assert sorted(claimed_ids(store)) == [failed, cancelled, running, pending]
-    assert store.reading.get(running).retry_count == 0
+    assert store.job_queries.get(running).retry_count == 0
 
 
 def test_a_failed_batch_that_is_retried_runs_what_has_failed_and_begins_a_new_round(
@@ -783,7 +783,7 @@ def test_what_was_done_by_something_newer_is_not_done_again(store: Store, by_han
     first, second, third = jobs_of(store, batch)
     for job_id in (first, second):
         assert claim_one(store, job_class="io").id == job_id
-        end(store, store.reading.get(job_id).lease, FAILED)
+        end(store, store.job_queries.get(job_id).lease, FAILED)
     end(store, claim_one(store).lease, FAILED)
     store.intake.enqueue(NewJob("download", source_key="a", owner="ann"))
     store.leases.complete(claim_one(store, job_class="io").lease)
@@ -850,7 +850,7 @@ def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(
     store.leases.complete(claim_one(store).lease)
     store.batches.remove(batch.id, actor="ann")
 
-    store.steering.retry(Selector(batch_id=batch.id), actor="ann")
+    store.job_control.retry(Selector(batch_id=batch.id), actor="ann")
     follow_ups = [NewJob("ocr_pages"), NewJob("ingest", document=DocumentRequest("a", "a.pdf"))]
     store.leases.complete_many([Completion(claim_one(store).lease, follow_ups=follow_ups)])
 
@@ -894,7 +894,7 @@ def test_cancelled_files_are_counted_apart_from_failed_ones_before_and_after_the
     sources = [NewJob("download", source_key=name) for name in "cde"]
     batch = store.batches.add(NewBatch("ann"), [wish("a"), wish("b"), *sources])
     cancelled_document, _, cancelled_file, failed_file, _ = (one.job_id or 0 for one in batch.jobs)
-    store.steering.cancel(ids(cancelled_document, cancelled_file), actor="ann")
+    store.job_control.cancel(ids(cancelled_document, cancelled_file), actor="ann")
     end(store, claim_one(store).lease, FAILED)
     end(store, next(job.lease for job in store.leases.claim("w1", 2, "io") if job.id == failed_file), FAILED)
 
@@ -950,7 +950,7 @@ def test_an_undone_cancel_sets_the_batch_going_again(store: Store) -> None:
     [action] = store.history.actions()
     assert (action.verb, action.batch_id, action.jobs) == ("cancel", batch.id, len(cancelled.job_ids))
 
-    undone = store.steering.undo(action.id, actor="bob")
+    undone = store.job_control.undo(action.id, actor="bob")
     again = store.batches.undo_cancel(action.id, actor="bob")
 
     assert again is not None

@@ -47,7 +47,7 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
         generation=1,
     )
 
-    job = store.reading.get(store.intake.enqueue(wish).job_id)
+    job = store.job_queries.get(store.intake.enqueue(wish).job_id)
 
     names = (
         "job_type platform account payload priority owner source max_retries timeout_seconds unique_key "
@@ -63,13 +63,13 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
 def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(enqueue: Enqueue, reopen: Reopen) -> None:
     job_id = enqueue(payload='{"a":1}')
 
-    assert reopen().reading.get(job_id).payload == '{"a":1}'
+    assert reopen().job_queries.get(job_id).payload == '{"a":1}'
 
 
 def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) -> None:
     added = store.intake.enqueue_many([NewJob("ocr_pages", account=str(number)) for number in range(50)])
 
-    assert [store.reading.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
+    assert [store.job_queries.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
     assert not any(each.existing for each in added)
 
 
@@ -91,9 +91,9 @@ def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) 
 )
 def test_a_job_is_the_same_row_whether_it_comes_alone_or_with_many(store: Store, job: NewJob) -> None:
     first = store.intake.enqueue(job)
-    alone = store.reading.get(first.job_id)
+    alone = store.job_queries.get(first.job_id)
 
-    among = [store.reading.get(each.job_id) for each in store.intake.enqueue_many([job] * 51)]
+    among = [store.job_queries.get(each.job_id) for each in store.intake.enqueue_many([job] * 51)]
 
     assert {one._replace(id=alone.id) for one in among} == {alone}
 
@@ -103,7 +103,7 @@ def test_follow_ups_have_their_parent_however_many_they_are(store: Store, enqueu
 
     store.leases.complete(claim_one(store).lease, None, [NewJob("ocr_pages")] * 51)
 
-    born = [store.reading.get(parent + number) for number in range(1, 52)]
+    born = [store.job_queries.get(parent + number) for number in range(1, 52)]
     assert {(job.parent_id, job.owner, job.priority) for job in born} == {(parent, "ann", 3)}
 
 
@@ -169,7 +169,7 @@ def test_a_unique_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
 
 def test_a_job_that_is_not_there_is_job_not_found(store: Store) -> None:
     with pytest.raises(JobNotFound):
-        store.reading.get(42)
+        store.job_queries.get(42)
     with pytest.raises(JobNotFound):
         store.gates.explain(42)
 
@@ -285,7 +285,7 @@ def test_next_deadline_is_the_first_time_at_which_something_is_freed(
 
     enqueue(run_at=clock.after(600))
     assert store.leases.next_deadline() == clock.after(600)
-    store.steering.pause("type", "assemble", until=clock.after(500))
+    store.job_control.pause("type", "assemble", until=clock.after(500))
     assert store.leases.next_deadline() == clock.after(500)
     store.leases.rest_source("drive", clock.after(400), "quota")
     assert store.leases.next_deadline() == clock.after(400)
@@ -348,5 +348,5 @@ def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enq
     with pytest.raises(PagemillError):
         store.workers.deregister("w1")
 
-    assert store.reading.get(job_id).worker_id == "w1"
+    assert store.job_queries.get(job_id).worker_id == "w1"
     assert [job.id for job in store.leases.requeue("w1")] == [job_id]

@@ -67,7 +67,7 @@ def worker_is_there(store: Store) -> None:
 
 
 def ended_as(store: Store, job_id: int) -> tuple[Status, str | None]:
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     return job.status, job.error_code
 
 
@@ -124,7 +124,7 @@ def test_the_rules_of_a_wish(
 def test_a_first_wish_takes_generation_one_and_inserts_its_job(store: Store, by_hand: ByHand) -> None:
     asked = ask_for(store, owner="ann")
 
-    job = store.reading.get(asked.job_id)
+    job = store.job_queries.get(asked.job_id)
     assert (asked.decision, asked.existing) == (Decision.ACCEPTED, False)
     assert (job.document_id, job.generation, job.owner) == (asked.document_id, 1, "ann")
     assert state(by_hand) == ("queued", 1, None, None)
@@ -250,7 +250,7 @@ def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Stor
 
     newer = ask_for(store, content="c2")
 
-    waiting = [job for job in store.reading.list(Selector()) if job.parent_id == ingest.id]
+    waiting = [job for job in store.job_queries.list(Selector()) if job.parent_id == ingest.id]
     assert {(job.status, job.error_code) for job in waiting} == {(CANCELLED, "STALE_GENERATION")}
     assert [lease.job_id for lease in store.leases.beat("w1", [ingest.lease]).to_cancel] == [ingest.id]
     assert store.leases.complete_many([Completion(ingest.lease, publishes=True)]) == [ingest.lease]
@@ -302,7 +302,7 @@ def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
     first = ask_for(store)
     ask_for(store, content="c2")
 
-    changed = store.steering.retry(ids(first.job_id), actor="ann")
+    changed = store.job_control.retry(ids(first.job_id), actor="ann")
 
     assert "pagemill reindex 1" in changed.refused[first.job_id]
     assert status_of(store, first.job_id) is CANCELLED
@@ -310,7 +310,7 @@ def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
 
 def test_an_undo_brings_no_older_generation_back(store: Store, by_hand: ByHand) -> None:
     first = ask_for(store)
-    cancelled = store.steering.cancel(ids(first.job_id), actor="ann").action_id
+    cancelled = store.job_control.cancel(ids(first.job_id), actor="ann").action_id
     ask_for(store)
 
     assert "reindex" in undo(store, cancelled).refused[first.job_id]
@@ -345,7 +345,7 @@ def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -
     assert state(by_hand) == ("success", 1, 1, None)
     assert by_hand.one("SELECT percent FROM v_documents") == 100
     store.leases.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
-    store.steering.retry(Selector(job_types=("action",)), actor="ann")
+    store.job_control.retry(Selector(job_types=("action",)), actor="ann")
     assert state(by_hand) == ("success", 1, 1, None)
     assert store.integrity.audit() == []
 
@@ -361,7 +361,7 @@ def test_one_failed_range_fails_the_document_and_a_retry_mends_it(store: Store, 
     assert row["error_message"] == "pages 13-24: it broke"
     assert store.integrity.audit() == []
 
-    store.steering.retry(ids(second.id), actor="ann")
+    store.job_control.retry(ids(second.id), actor="ann")
     assert state(by_hand) == ("indexing", 1, None, None)
     store.leases.complete(claim(store, "ocr_pages").lease)
     assembling = claim(store, "assemble")
@@ -384,7 +384,7 @@ def test_of_two_failed_ranges_one_retry_is_not_enough(store: Store, by_hand: ByH
     for job in (first, second):
         store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    store.steering.retry(ids(first.id), actor="ann")
+    store.job_control.retry(ids(first.id), actor="ann")
     store.leases.complete(claim(store, "ocr_pages").lease)
 
     assert state(by_hand) == ("failed", 1, None, "X")
@@ -396,7 +396,7 @@ def test_of_two_failed_ranges_one_retry_is_not_enough(store: Store, by_hand: ByH
 def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: Store, by_hand: ByHand, way: str) -> None:
     asked = ask_for(store)
     job = claim(store) if way == "running" else None
-    action = store.steering.cancel(ids(asked.job_id), actor="ann").action_id
+    action = store.job_control.cancel(ids(asked.job_id), actor="ann").action_id
     if job is not None:
         store.leases.confirm_cancel(job.lease)
 
@@ -406,7 +406,7 @@ def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: St
         undo(store, action)
         assert state(by_hand) == ("queued", 1, None, None)
     else:
-        store.steering.retry(ids(asked.job_id), actor="ann")
+        store.job_control.retry(ids(asked.job_id), actor="ann")
         assert state(by_hand) == ("indexing", 1, None, None)
     assert store.integrity.audit() == []
 
@@ -414,7 +414,7 @@ def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: St
 def test_a_deleted_job_fails_its_document(store: Store, by_hand: ByHand) -> None:
     asked = ask_for(store)
 
-    store.steering.delete(ids(asked.job_id), actor="ann")
+    store.job_control.delete(ids(asked.job_id), actor="ann")
 
     assert state(by_hand) == ("failed", 1, None, "JOB_DELETED")
 
@@ -424,7 +424,7 @@ def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHan
     store.leases.complete(claim(store).lease)
     assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
 
-    action = store.steering.retry(ids(1), actor="ann").action_id
+    action = store.job_control.retry(ids(1), actor="ann").action_id
     assert state(by_hand) == ("indexing", 1, None, None)
     undo(store, action)
 
@@ -586,7 +586,7 @@ def test_files_outlive_the_jobs_that_published_them(store: Store, clock: Movable
     while store.pruning.prune(Selector(statuses=(COMPLETED,))):
         pass
 
-    assert job.id not in [each.id for each in store.reading.list(Selector())]
+    assert job.id not in [each.id for each in store.job_queries.list(Selector())]
     assert [file.name for file in store.attempts.inputs(1)] == ["a.pdf"]
     assert store.removal.gone_files() == []
 
@@ -630,7 +630,7 @@ def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
 
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=follow_ups)])
 
-    jobs = sorted(store.reading.list(Selector()), key=lambda job: job.id)[1:]
+    jobs = sorted(store.job_queries.list(Selector()), key=lambda job: job.id)[1:]
     works = [(job.document_id, job.generation, job.owner) for job in jobs]
     assert works == [(1, 1, "ann"), (1, 1, "ann"), (1, 1, "bob"), (2, 1, "ann")]
 
@@ -644,7 +644,7 @@ def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(st
     store.leases.complete(claim(store, "ingest").lease, follow_ups=follow_ups)
     store.intake.enqueue(NewJob("action", name="x" * 5000))
 
-    named = [job.name or "" for job in reversed(store.reading.list(Selector()))]
+    named = [job.name or "" for job in reversed(store.job_queries.list(Selector()))]
     assert named[:5] == ["a.pdf", "b.pdf", "a.pdf", "b.pdf", "c.pdf"]
     assert named[5] == "x" * 1000
 
@@ -652,9 +652,9 @@ def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(st
 def test_a_follow_up_waits_for_all_that_stand_before_it(store: Store) -> None:
     ask_for(store)
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])
-    [assembling] = store.reading.list(Selector(job_types=("assemble",)))
+    [assembling] = store.job_queries.list(Selector(job_types=("assemble",)))
 
-    assert [needs for needs, _ in store.reading.waits_for(assembling.id)] == [2, 3, 4]
+    assert [needs for needs, _ in store.job_queries.waits_for(assembling.id)] == [2, 3, 4]
     for job in store.leases.claim("w1", 9):
         assert job.job_type == "ocr_pages"
         store.leases.complete(job.lease)
@@ -694,10 +694,10 @@ def test_a_checkpoint_is_kept_over_attempts_and_forgotten_with_the_completion(st
     store.leases.release(first.lease)
 
     assert store.attempts.checkpoint_of(first.id) == '{"page": 2}'
-    assert store.reading.count(Selector(job_types=("ocr_pages",))) == 1
+    assert store.job_queries.count(Selector(job_types=("ocr_pages",))) == 1
     with pytest.raises(LeaseLost):
         store.attempts.checkpoint(first.lease, Checkpoint("3", [NewJob("ocr_pages")]))
-    assert store.reading.count(Selector(job_types=("ocr_pages",))) == 1
+    assert store.job_queries.count(Selector(job_types=("ocr_pages",))) == 1
 
     second = store.leases.claim("w1", 1)[0]
     store.leases.complete(second.lease)
@@ -711,7 +711,7 @@ def test_a_checkpoint_that_is_not_json_is_refused_with_all_that_came_along(store
     with pytest.raises(RuleBroken, match="JSON"):
         store.attempts.checkpoint(job.lease, Checkpoint("{", [NewJob("ocr_pages")]))
 
-    assert store.reading.count(Selector()) == 1
+    assert store.job_queries.count(Selector()) == 1
 
 
 def test_a_deleted_job_takes_its_checkpoint_along(store: Store, by_hand: ByHand) -> None:
@@ -720,7 +720,7 @@ def test_a_deleted_job_takes_its_checkpoint_along(store: Store, by_hand: ByHand)
         store.attempts.checkpoint(job.lease, Checkpoint("1"))
         store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    store.steering.delete(ids(1), actor="ann")
+    store.job_control.delete(ids(1), actor="ann")
     by_hand("DELETE FROM worker_job_queue WHERE id = 2")
 
     assert (store.attempts.checkpoint_of(1), store.attempts.checkpoint_of(2)) == (None, None)
@@ -820,12 +820,12 @@ def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: 
 
 def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_retry(store: Store) -> None:
     job = start_reading(store)
-    store.steering.cancel(ids(job.id), actor="ann")
+    store.job_control.cancel(ids(job.id), actor="ann")
 
     assert save(store, job.lease, "kept") == [job.lease]
     store.leases.confirm_cancel(job.lease)
     store.removal.forget_pages(100)
-    store.steering.retry(ids(job.id), actor="ann")
+    store.job_control.retry(ids(job.id), actor="ann")
     again = claim(store)
 
     assert store.attempts.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
@@ -907,7 +907,7 @@ def test_a_document_is_removed_with_its_pages_and_files_unless_a_job_works_for_i
     assert removed.freed == Weight(documents=1, pages=0, files=1, size=10)
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
     assert store.removal.gone_files() == ["objects/1-1/a.pdf"]
-    assert "reindex" in store.steering.retry(ids(job.id), actor="ann").refused[job.id]
+    assert "reindex" in store.job_control.retry(ids(job.id), actor="ann").refused[job.id]
     assert ask_for(store, "a.pdf", owner="ann").document_id == 2
 
 
@@ -959,7 +959,7 @@ def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone
     publish(store, "report.pdf", "text", owner="ann")
     publish(store, "other.pdf", "text")
     store.intake.enqueue(NewJob("ocr_pages"))
-    store.steering.cancel(ids(3), actor="bob")
+    store.job_control.cancel(ids(3), actor="bob")
 
     action_id = remove(store, 1, 2).action_id
 

@@ -52,7 +52,7 @@ def test_p1_a_claim_opens_one_attempt_under_the_next_fence(store: Store, enqueue
     assert (job.id, job.status, job.fence, job.worker_id) == (job_id, Status.RUNNING, 1, "w1")
     assert job.started_at == job.heartbeat_at == clock.text
     assert job.lease == Lease(job_id, 1, "w1")
-    assert store.reading.get(job_id) == job
+    assert store.job_queries.get(job_id) == job
     (attempt,) = store.history.attempts(job_id)
     assert (attempt.fence, attempt.worker_id, attempt.started_at, attempt.ended_at) == (1, "w1", clock.text, None)
 
@@ -67,9 +67,9 @@ def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: E
     store.leases.requeue("w1")
     store.workers.register(new_worker())
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=None)
-    store.steering.retry(ids(job_id), actor="ann")
+    store.job_control.retry(ids(job_id), actor="ann")
     end(store, claim_one(store).lease, Status.CANCELLED)
-    store.steering.retry(ids(job_id), actor="ann")
+    store.job_control.retry(ids(job_id), actor="ann")
     store.leases.complete(claim_one(store).lease)
 
     wanted = ["released", "snoozed", "retry", "requeued", "failed", "cancelled", "completed"]
@@ -80,7 +80,7 @@ def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: E
 
 def _now(store: Store, job_id: int) -> datetime:
     """A time that has come: when the job was inserted."""
-    return from_text(store.reading.get(job_id).created_at)
+    return from_text(store.job_queries.get(job_id).created_at)
 
 
 def test_an_attempt_keeps_its_process_what_it_cost_and_how_it_ended(
@@ -145,10 +145,10 @@ LOSSES: dict[str, Loss] = {
     "requeue, and claimed by another": _and_claimed_again(requeue, "other"),
     "requeue, and claimed again by the same": _and_claimed_again(requeue),
     "release, and claimed again": _and_claimed_again(ENDINGS["release"]),
-    "deleted": _ended_and(lambda store, which: store.steering.delete(which, actor="ann")),
+    "deleted": _ended_and(lambda store, which: store.job_control.delete(which, actor="ann")),
     "pruned": _ended_and(lambda store, which: store.pruning.prune(which)),
     "retried and claimed again": _and_claimed_again(
-        _ended_and(lambda store, which: store.steering.retry(which, actor="ann"))
+        _ended_and(lambda store, which: store.job_control.retry(which, actor="ann"))
     ),
 }
 
@@ -220,7 +220,10 @@ def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(store: S
     assert lost == [ended, old, old]
     assert store.history.logs(first) == []
     assert [line.line for line in store.history.logs(second)] == ["new"]
-    assert (store.reading.get(second).progress_percent, store.reading.get(second).progress_message) == (10, "new")
+    assert (store.job_queries.get(second).progress_percent, store.job_queries.get(second).progress_message) == (
+        10,
+        "new",
+    )
 
 
 def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(store: Store, enqueue: Enqueue) -> None:
@@ -234,7 +237,7 @@ def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(store: Stor
     )
 
     assert lost == [old]
-    assert [store.reading.get(each).result for each in (first, second, third)] == ['"1"', '"2"', '"1"']
+    assert [store.job_queries.get(each).result for each in (first, second, third)] == ['"1"', '"2"', '"1"']
     followers = [job for job in everything(store).values() if job.job_type == "assemble"]
     assert {(job.account, job.parent_id) for job in followers} == {(str(one), one.job_id) for one in (a, new, c)}
     assert len(followers) == 3
@@ -258,8 +261,8 @@ def test_p10_a_percentage_that_is_no_number_neither_lands_nor_stops_the_others(
 
     assert store.leases.report([Report(a, percent, "odd"), Report(b, 50)]) == []
 
-    assert 0 <= store.reading.get(first).progress_percent <= 100
-    assert store.reading.get(second).progress_percent == 50
+    assert 0 <= store.job_queries.get(first).progress_percent <= 100
+    assert store.job_queries.get(second).progress_percent == 50
 
 
 # ── P5: result and follow-up jobs land with the completion or not at all ────────────────────────────────────────────
@@ -328,7 +331,7 @@ def test_p6_a_job_fails_for_good_after_max_retries(store: Store, enqueue: Enqueu
 
     for number in (1, 2):
         store.leases.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
-        job = store.reading.get(job_id)
+        job = store.job_queries.get(job_id)
         assert (job.status, job.retry_count) == (Status.PENDING, number)
         assert codes(store, job_id) == ["BACKOFF"]
         assert claimed_ids(store) == []
@@ -336,7 +339,7 @@ def test_p6_a_job_fails_for_good_after_max_retries(store: Store, enqueue: Enqueu
         assert codes(store, job_id) == []
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.status, job.retry_count, job.error_code, job.error_message) == (Status.FAILED, 2, "BROKEN", "it broke")
     assert job.completed_at == clock.text
     assert claimed_ids(store) == []
@@ -353,7 +356,7 @@ def test_p6_a_release_and_a_snooze_cost_no_retry(store: Store, enqueue: Enqueue,
         clock.advance(60)
         store.leases.beat("w1", [])
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.status, job.retry_count, job.requeue_count) == (Status.PENDING, 0, 0)
 
 
@@ -364,7 +367,7 @@ def test_p6_a_released_job_begins_with_clean_hands(store: Store, enqueue: Enqueu
 
     store.leases.release(lease)
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.worker_id, job.started_at, job.heartbeat_at) == (None, None, None)
     assert claim_one(store).progress_percent == 0
 
@@ -385,7 +388,7 @@ def test_p6_requeues_are_capped(store: Store, enqueue: Enqueue, worker: AddWorke
     assert last.error_code
     assert last.error_message
     assert last.requeue_count <= REQUEUES_MAX + 1
-    assert last == store.reading.get(job_id)
+    assert last == store.job_queries.get(job_id)
     assert last.retry_count == 0
 
 
@@ -460,7 +463,7 @@ def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
 ) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
-    changed = store.steering.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(ids(job_id), actor="ann")
     before = by_hand.dump()
 
     late: list[Callable[[], None]] = [
@@ -487,7 +490,7 @@ def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
 def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(store: Store, enqueue: Enqueue) -> None:
     first, _ = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
-    store.steering.cancel(ids(first), actor="ann")
+    store.job_control.cancel(ids(first), actor="ann")
 
     beat = store.leases.beat("w1", [a, b])
 
@@ -497,7 +500,7 @@ def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(store: Stor
 def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     claim_one(store)
-    store.steering.cancel(ids(job_id), actor="ann")
+    store.job_control.cancel(ids(job_id), actor="ann")
 
     (job,) = store.leases.requeue("w1")
 
@@ -510,7 +513,7 @@ def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueu
     job_id = enqueue()
     store.leases.complete(claim_one(store).lease)
 
-    changed = store.steering.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(ids(job_id), actor="ann")
 
     assert status_of(store, job_id) is Status.COMPLETED
     assert list(changed.job_ids) == []
@@ -539,7 +542,7 @@ def test_p10_progress_never_falls(store: Store, enqueue: Enqueue) -> None:
     seen = []
     for percent in (10, 40, 20, 40.9, 39, -5, 80, 300, 50):
         assert store.leases.report([Report(lease, percent, f"at {percent}")]) == []
-        seen.append(store.reading.get(job_id).progress_percent)
+        seen.append(store.job_queries.get(job_id).progress_percent)
 
     assert seen == sorted(seen)
     assert seen[:3] == [10, 40, 40]
@@ -555,7 +558,7 @@ def test_p10_the_highest_of_several_reports_in_one_batch_stands(store: Store, en
         [Report(lease, 30, "c", ["one"]), Report(lease, 90, "b", ["two"]), Report(lease, 10, "a", ["three"])]
     )
 
-    assert store.reading.get(job_id).progress_percent == 90
+    assert store.job_queries.get(job_id).progress_percent == 90
     assert [line.line for line in store.history.logs(job_id)] == ["one", "two", "three"]
 
 
@@ -566,7 +569,7 @@ def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue) -
 
     store.leases.report([Report(lease, None, "page 4"), Report(lease, None, None, ["still here"])])
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.progress_percent, job.progress_message) == (30, "page 4")
 
 
@@ -578,23 +581,23 @@ def test_counted_progress_is_replaced_as_a_whole_and_cleared_by_the_next_attempt
 
     def report(*reported: Report) -> tuple[object, ...]:
         store.leases.report(reported)
-        job = store.reading.get(job_id)
+        job = store.job_queries.get(job_id)
         return job.progress_done, job.progress_total, job.progress_unit, job.progress_rate
 
     assert report(Report(lease, 10, "", count=Count(500, None, "bytes", 12.5))) == (500, None, "bytes", 12.5)
-    first_at = store.reading.get(job_id).progress_at
+    first_at = store.job_queries.get(job_id).progress_at
     clock.advance(20)
     assert report(Report(lease, 10, "", count=Count(500, 900, "bytes", 0.0))) == (
         500, 900, "bytes", 0.0,
     )  # fmt: skip
     # The same number is no advance; a line is.
-    assert store.reading.get(job_id).progress_at == first_at
+    assert store.job_queries.get(job_id).progress_at == first_at
     store.leases.report([Report(lease, lines=["a line"])])
-    assert store.reading.get(job_id).progress_at == as_text(clock())
+    assert store.job_queries.get(job_id).progress_at == as_text(clock())
     assert report(Report(lease, 80, "thumbnail")) == (None, None, None, None)
 
     store.leases.release(lease)
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.progress_percent, job.progress_done, job.progress_at) == (0, None, None)
 
 
@@ -608,7 +611,7 @@ def test_a_job_that_did_not_get_to_its_end_says_no_longer_how_fast_it_is(
 
     end(store, lease, how)
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.status, job.progress_percent, job.progress_message) == (how, 30, None)
 
 
@@ -638,7 +641,7 @@ def test_a_beat_marks_the_worker_and_its_leases(store: Store, enqueue: Enqueue, 
     clock.advance(200)
 
     [worker] = store.overview.workers()
-    assert store.reading.get(job_id).heartbeat_at == worker.heartbeat_at == "2026-11-18 10:04:59.000"
+    assert store.job_queries.get(job_id).heartbeat_at == worker.heartbeat_at == "2026-11-18 10:04:59.000"
 
 
 def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
@@ -648,12 +651,12 @@ def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
     old = claim_one(store).lease
     store.leases.release(old)
     claim_one(store)
-    before = store.reading.get(job_id)
+    before = store.job_queries.get(job_id)
     clock.advance(30)
 
     assert list(store.leases.beat("w1", [old]).lost) == [old]
 
-    assert store.reading.get(job_id) == before
+    assert store.job_queries.get(job_id) == before
 
 
 def test_a_worker_without_a_row_may_neither_beat_nor_claim(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:

@@ -43,7 +43,7 @@ def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(store: Store, e
     holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
     lease = claim_one(store).lease
     assert lease.job_id == holder
-    store.steering.priority(ids(following), 1, actor="ann")
+    store.job_control.priority(ids(following), 1, actor="ann")
 
     ENDINGS[ending](store, lease)
 
@@ -56,9 +56,9 @@ def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_
 ) -> None:
     heads = [enqueue(concurrency_key="k") for _ in range(5)]
 
-    store.steering.cancel(ids(heads[0]), actor="ann")
+    store.job_control.cancel(ids(heads[0]), actor="ann")
     assert codes(store, heads[1]) == []
-    store.steering.delete(ids(heads[1]), actor="ann")
+    store.job_control.delete(ids(heads[1]), actor="ann")
     assert codes(store, heads[2]) == []
     by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {heads[2]}")
     assert codes(store, heads[3]) == []
@@ -80,7 +80,7 @@ def test_p8_a_key_job_that_becomes_due_takes_its_turn_by_priority(
 def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(concurrency_key="k"), enqueue(concurrency_key="k")
 
-    store.steering.priority(ids(second), 1, actor="ann")
+    store.job_control.priority(ids(second), 1, actor="ann")
 
     assert codes(store, second) == []
     assert codes(store, first) != []

@@ -82,8 +82,8 @@ def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> No
 
 def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Store) -> None:
     head.workers.set_nodes("h", [NodeState("n1", "up", 2, "1"), NodeState("n2", "down")])
-    assert head.steering.drain_node("n1", is_draining=True)
-    assert not head.steering.drain_node("n9", is_draining=True)
+    assert head.job_control.drain_node("n1", is_draining=True)
+    assert not head.job_control.drain_node("n9", is_draining=True)
 
     head.workers.set_nodes("h", [NodeState("n1", "draining", 1)])
 
@@ -92,7 +92,7 @@ def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Stor
     assert [worker.node_slots for worker in head.overview.workers()] == [1]
     head.workers.set_nodes("h", [])
     assert [(one.state, one.slots, one.is_draining) for one in head.overview.nodes()] == [("down", 0, True)]
-    assert head.steering.drain_node("n1", is_draining=False)
+    assert head.job_control.drain_node("n1", is_draining=False)
     head.workers.set_nodes("h", [])
     assert head.overview.nodes() == []
     with pytest.raises(WorkerUnknown):
@@ -115,10 +115,10 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
 
     for number in range(1, REQUEUES_MAX + 1):
         assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.PENDING
-        assert (head.reading.get(job).requeue_count, head.reading.get(job).retry_count) == (number, 0)
+        assert (head.job_queries.get(job).requeue_count, head.job_queries.get(job).retry_count) == (number, 0)
     assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.FAILED
 
-    ended = head.reading.get(job)
+    ended = head.job_queries.get(job)
     assert (ended.error_code, ended.requeue_count) == ("REQUEUED_TOO_OFTEN", REQUEUES_MAX)
     assert [one.error_code for one in head.history.attempts(job)] == ["NODE_LOST"] * REQUEUES_MAX + [
         "REQUEUED_TOO_OFTEN"
@@ -130,13 +130,13 @@ def test_what_may_run_at_most_once_does_not_begin_again_after_its_node(head: Sto
     job = enqueue(head, "send")
 
     assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.FAILED
-    assert (head.reading.get(job).error_code, head.reading.get(job).fence) == ("MAY_HAVE_RUN", 1)
+    assert (head.job_queries.get(job).error_code, head.job_queries.get(job).fence) == ("MAY_HAVE_RUN", 1)
 
 
 def test_p7_what_was_asked_to_stop_ends_cancelled_with_its_node(head: Store) -> None:
     enqueue(head)
     lease = claim_on_node(head)
-    head.steering.cancel(ids(lease.job_id), actor="ann")
+    head.job_control.cancel(ids(lease.job_id), actor="ann")
 
     assert head.leases.requeue_one(lease, LOST) is Status.CANCELLED
 
@@ -149,7 +149,7 @@ def test_p2_a_lease_that_has_moved_on_takes_nothing_back(head: Store) -> None:
 
     with pytest.raises(LeaseLost):
         head.leases.requeue_one(lease, LOST)
-    assert head.reading.get(newer.job_id).status is Status.RUNNING
+    assert head.job_queries.get(newer.job_id).status is Status.RUNNING
 
 
 def test_what_a_dead_worker_ran_on_nodes_comes_back_and_its_nodes_are_down(head: Store) -> None:

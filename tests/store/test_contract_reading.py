@@ -40,7 +40,7 @@ def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
     pages = []
     before_id: int | None = None
 
-    while page := store.reading.list(EVERY_JOB, most=10, before_id=before_id):
+    while page := store.job_queries.list(EVERY_JOB, most=10, before_id=before_id):
         pages.append([job.id for job in page])
         before_id = page[-1].id
 
@@ -50,11 +50,11 @@ def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
 
 def test_a_page_does_not_shift_when_jobs_arrive_or_go_between(store: Store, enqueue: Enqueue) -> None:
     made = [each.job_id for each in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(20)])]
-    first = store.reading.list(EVERY_JOB, most=10)
+    first = store.job_queries.list(EVERY_JOB, most=10)
 
     enqueue()
-    store.steering.delete(ids(first[3].id), actor="ann")
-    second = store.reading.list(EVERY_JOB, most=10, before_id=first[-1].id)
+    store.job_control.delete(ids(first[3].id), actor="ann")
+    second = store.job_queries.list(EVERY_JOB, most=10, before_id=first[-1].id)
 
     assert [job.id for job in second] == made[9::-1]
 
@@ -116,10 +116,10 @@ def test_a_selector_means_the_jobs_that_match_all_of_it(
 ) -> None:
     made = _filled(store, worker, clock)
 
-    found = {job.id for job in store.reading.list(selector)}
+    found = {job.id for job in store.job_queries.list(selector)}
 
     assert found == {made[name] for name in names}
-    assert store.reading.count(selector) == len(names)
+    assert store.job_queries.count(selector) == len(names)
 
 
 @pytest.mark.parametrize("place", ["a'b", 'a"b', "[", "a[", "$", "a..b", "a[x]", "é", ""])
@@ -127,7 +127,7 @@ def test_a_strange_path_matches_nothing_or_is_refused_in_words(store: Store, enq
     enqueue(payload='{"a":1}')
 
     try:
-        is_told = store.reading.count(Selector(match=((place, "1"),))) == 0
+        is_told = store.job_queries.count(Selector(match=((place, "1"),))) == 0
     except BadInput as refusal:
         is_told = "path" in str(refusal)
 
@@ -139,7 +139,7 @@ def test_a_payload_that_is_no_object_matches_nothing(store: Store, enqueue: Enqu
     enqueue(payload=None)
     enqueue(payload='"text"')
 
-    assert store.reading.count(Selector(match=(("a", 1),))) == 0
+    assert store.job_queries.count(Selector(match=(("a", 1),))) == 0
 
 
 # ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,7 +172,7 @@ def test_the_time_limit_of_a_job_is_its_own_or_that_of_its_handler(store: Store)
     store.intake.enqueue_many([NewJob("ocr_pages"), NewJob("ocr_pages", timeout_seconds=5), NewJob("ocr_pages")])
     store.leases.claim("w1", 2)
 
-    assert [store.reading.time_limit(job_id) for job_id in (1, 2, 3)] == [90, 5, None]
+    assert [store.job_queries.time_limit(job_id) for job_id in (1, 2, 3)] == [90, 5, None]
 
 
 def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, clock: MovableClock) -> None:
@@ -232,13 +232,13 @@ def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue
     for job_type, owner in (("ocr_pages", "ann"), ("ocr_rows", "anton"), ("assemble", "bob"), ("ocr%", "")):
         enqueue(job_type, owner=owner)
 
-    assert sorted(store.reading.names("job_type", "ocr_")) == ["ocr_pages", "ocr_rows"]
-    assert sorted(store.reading.names("job_type", "")) == ["assemble", "ocr%", "ocr_pages", "ocr_rows"]
-    assert sorted(store.reading.names("job_type", "%")) == []
-    assert sorted(store.reading.names("owner", "an")) == ["ann", "anton"]
-    assert "" not in store.reading.names("owner", "")
-    assert sorted(store.reading.names("id", "")) == ["1", "2", "3", "4"]
-    assert len(store.reading.names("id", "", most=2)) == 2
+    assert sorted(store.job_queries.names("job_type", "ocr_")) == ["ocr_pages", "ocr_rows"]
+    assert sorted(store.job_queries.names("job_type", "")) == ["assemble", "ocr%", "ocr_pages", "ocr_rows"]
+    assert sorted(store.job_queries.names("job_type", "%")) == []
+    assert sorted(store.job_queries.names("owner", "an")) == ["ann", "anton"]
+    assert "" not in store.job_queries.names("owner", "")
+    assert sorted(store.job_queries.names("id", "")) == ["1", "2", "3", "4"]
+    assert len(store.job_queries.names("id", "", most=2)) == 2
 
 
 # ── What a reader may rely on ───────────────────────────────────────────────────────────────────────────────────────
@@ -267,22 +267,22 @@ def test_reading_never_writes(
     store: Store, worker: AddWorker, clock: MovableClock, by_hand: ByHand, reopen: Reopen
 ) -> None:
     made = _filled(store, worker, clock)
-    store.steering.pause("all", until=clock.after(1))
+    store.job_control.pause("all", until=clock.after(1))
     store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(1), after=(made["pending"],)))
     clock.advance(5)
     before = by_hand.dump()
 
     queries: list[Callable[..., object]] = [store.overview.counts, store.overview.counts_by_type]
-    queries += [store.leases.next_deadline, store.reading.pauses, store.history.actions]
+    queries += [store.leases.next_deadline, store.job_queries.pauses, store.history.actions]
     of_a_job: list[Callable[..., object]] = [store.gates.explain, store.history.attempts, store.history.events]
-    of_a_job += [store.history.logs, store.reading.waits_for]
+    of_a_job += [store.history.logs, store.job_queries.waits_for]
     for query in queries:
         query()
     for job_id in everything(store):
         for query in of_a_job:
             query(job_id)
     store.overview.errors(since="2000")
-    store.reading.names("id", "")
+    store.job_queries.names("id", "")
 
     assert by_hand.dump() == before
 
@@ -342,4 +342,4 @@ def test_a_checkpoint_moves_everything_into_the_file(store: Store, enqueue: Enqu
     # immutable: this reader does not look at the write-ahead log.
     main_file_only = ByHand(Path(f"file:{path}?immutable=1"))
     assert main_file_only.one(f"SELECT account FROM worker_job_queue WHERE id = {job_id}") == "in-the-file"
-    assert store.reading.get(job_id).account == "in-the-file"
+    assert store.job_queries.get(job_id).account == "in-the-file"

@@ -17,7 +17,7 @@ UNIQUE = NewJob("ocr_pages", unique_key="nightly")
 
 
 def ids(store: Store) -> list[int]:
-    return [*store.reading.ids(EVERY_JOB)]
+    return [*store.job_queries.ids(EVERY_JOB)]
 
 
 def test_a_schedule_begins_when_it_is_first_seen_and_again_when_its_plan_is_another(
@@ -61,7 +61,7 @@ def test_a_slot_stays_taken_when_its_job_is_gone_and_whatever_the_plan_is_meanwh
 ) -> None:
     store.schedules.begin("nightly", PLAN)
     store.schedules.take("nightly", PLAN, START + HOUR, JOB)
-    store.steering.delete(Selector(ids=(1,)), actor="ann")
+    store.job_control.delete(Selector(ids=(1,)), actor="ann")
     store.schedules.begin("nightly", "another")
 
     assert store.schedules.take("nightly", "another", START + HOUR, JOB) is None
@@ -109,7 +109,7 @@ def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
     second = store.schedules.take("nightly", PLAN, START + 2 * HOUR, work)
 
     assert (first, again, second) == (StartedWork(None, 1), None, StartedWork(None, 2))
-    assert [(job.owner, job.batch_id, job.priority) for job in map(store.reading.get, ids(store))] == [
+    assert [(job.owner, job.batch_id, job.priority) for job in map(store.job_queries.get, ids(store))] == [
         ("ann", 1, 7), ("ann", 1, 7), ("ann", 2, 7), ("ann", 2, 7),
     ]  # fmt: skip
     assert [store.batches.get(one).state for one in (1, 2)] == [BatchState.ACTIVE, BatchState.WAITING]
@@ -132,7 +132,7 @@ def test_a_person_may_begin_it_beside_its_slots(store: Store, clock: MovableCloc
 
 def test_a_key_is_enqueued_once_in_its_period_whatever_has_become_of_its_job(store: Store) -> None:
     first = store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
-    store.steering.cancel(Selector(ids=(1,)), actor="ann")
+    store.job_control.cancel(Selector(ids=(1,)), actor="ann")
 
     again = store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
     next_day = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
@@ -145,7 +145,7 @@ def test_a_key_whose_job_of_yesterday_is_live_does_not_spend_the_day(store: Stor
     store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
 
     next_day = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
-    store.steering.cancel(Selector(ids=(1,)), actor="ann")
+    store.job_control.cancel(Selector(ids=(1,)), actor="ann")
     after_its_end = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
 
     assert (next_day.existing, next_day.job_id) == (True, 1)

@@ -48,15 +48,15 @@ def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueu
     (gate,) = store.gates.explain(last)
     assert gate.code == "WAITS_FOR"
     assert f"{first}" in gate.detail
-    assert list(store.reading.waits_for(last)) == [(first, "pending"), (second, "pending")]
+    assert list(store.job_queries.waits_for(last)) == [(first, "pending"), (second, "pending")]
     assert claimed_ids(store, most=1) == [first]
-    store.leases.complete(store.reading.get(first).lease)
+    store.leases.complete(store.job_queries.get(first).lease)
     assert codes(store, last) == ["WAITS_FOR"]
     _run(store, second, COMPLETED)
 
     assert codes(store, last) == []
     assert claimed_ids(store) == [last]
-    assert list(store.reading.waits_for(last)) == [(first, "completed"), (second, "completed")]
+    assert list(store.job_queries.waits_for(last)) == [(first, "completed"), (second, "completed")]
 
 
 def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(store: Store, enqueue: Enqueue) -> None:
@@ -77,7 +77,7 @@ FATES: dict[str, Fate] = {
     "cancelled by hand": lambda store, need, by_hand: by_hand(
         f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {need}"
     ),
-    "deleted": lambda store, need, by_hand: store.steering.delete(ids(need), actor="ann"),
+    "deleted": lambda store, need, by_hand: store.job_control.delete(ids(need), actor="ann"),
     "deleted by hand": lambda store, need, by_hand: by_hand(f"DELETE FROM worker_job_queue WHERE id = {need}"),
     "pruned": lambda store, need, by_hand: store.pruning.prune(ids(need)),
 }
@@ -94,14 +94,14 @@ def test_when_a_need_will_not_be_met_the_waiting_job_fails(
     FATES[fate](store, first, by_hand)
     assert claimed_ids(store) == []
 
-    job = store.reading.get(waiting)
+    job = store.job_queries.get(waiting)
     assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
     assert str(first) in (job.error_message or "")
     assert job.completed_at
     if "deleted" not in fate:
         late = enqueue(after=(first,))
         assert claimed_ids(store) == []
-        assert store.reading.get(late).error_code == "DEPENDENCY_FAILED"
+        assert store.job_queries.get(late).error_code == "DEPENDENCY_FAILED"
         by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {first}")
         assert claimed_ids(store) == [first]
         assert status_of(store, waiting) is PENDING
@@ -161,9 +161,9 @@ def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_t
     _run(store, chain[0], FAILED)
     settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [FAILED] * 5
-    assert {store.reading.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
+    assert {store.job_queries.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
 
-    store.steering.retry(ids(chain[0]), actor="ann")
+    store.job_control.retry(ids(chain[0]), actor="ann")
     settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [PENDING] * 5
     for job_id in chain:
@@ -180,7 +180,7 @@ def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(st
     _run(store, right, COMPLETED)
     assert status_of(store, bottom) is FAILED
 
-    store.steering.retry(ids(left), actor="ann")
+    store.job_control.retry(ids(left), actor="ann")
     _run(store, left, COMPLETED)
 
     assert claimed_ids(store) == [bottom]
@@ -192,10 +192,10 @@ def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
     _run(store, one, FAILED)
     _run(store, two, FAILED)
 
-    store.steering.retry(ids(one), actor="ann")
+    store.job_control.retry(ids(one), actor="ann")
     settle(store)
     assert status_of(store, last) is FAILED
-    store.steering.retry(ids(two), actor="ann")
+    store.job_control.retry(ids(two), actor="ann")
     settle(store)
 
     assert status_of(store, last) is PENDING
@@ -210,11 +210,11 @@ def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(store: Store, en
     _run(store, first, COMPLETED)
     _run(store, after, FAILED)
 
-    store.steering.retry(ids(first), actor="ann")
+    store.job_control.retry(ids(first), actor="ann")
     settle(store)
 
     assert status_of(store, after) is FAILED
-    assert store.reading.get(after).error_code == "BROKEN"
+    assert store.job_queries.get(after).error_code == "BROKEN"
 
 
 def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(store: Store, enqueue: Enqueue) -> None:
@@ -223,11 +223,11 @@ def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
     _run(store, first, FAILED)
     settle(store)
 
-    store.steering.retry(Selector(statuses=(FAILED,)), actor="ann")
+    store.job_control.retry(Selector(statuses=(FAILED,)), actor="ann")
 
     assert claimed_ids(store) == [first]
     assert codes(store, after) == ["WAITS_FOR"]
-    store.leases.complete(store.reading.get(first).lease)
+    store.leases.complete(store.job_queries.get(first).lease)
     assert claimed_ids(store) == [after]
 
 
@@ -235,9 +235,9 @@ def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(store: Store, e
     first = enqueue()
     waiting = enqueue(after=(first,))
 
-    store.steering.cancel(ids(waiting), actor="ann")
+    store.job_control.cancel(ids(waiting), actor="ann")
     assert status_of(store, waiting) is CANCELLED
-    store.steering.retry(ids(waiting), actor="ann")
+    store.job_control.retry(ids(waiting), actor="ann")
 
     assert codes(store, waiting) == ["WAITS_FOR"]
     _run(store, first, COMPLETED)
@@ -272,7 +272,7 @@ def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, clock: Mov
     settle(store)
     assert status_of(store, waiting) is FAILED
 
-    store.steering.retry(ids(first), actor="ann")
+    store.job_control.retry(ids(first), actor="ann")
     _run(store, first, COMPLETED)
 
     assert codes(store, waiting) == ["NOT_YET"]
@@ -285,8 +285,8 @@ def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue) -> None:
     last = enqueue(concurrency_key="k", priority=9)
 
     assert claimed_ids(store) == [first]
-    store.leases.complete(store.reading.get(first).lease)
+    store.leases.complete(store.job_queries.get(first).lease)
 
     assert claimed_ids(store) == [waiting]
-    store.leases.complete(store.reading.get(waiting).lease)
+    store.leases.complete(store.job_queries.get(waiting).lease)
     assert claimed_ids(store) == [last]

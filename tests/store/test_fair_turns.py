@@ -97,23 +97,23 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(path: Path, seed: int) -
                 store.leases.fail(lease, Failure("X", "x"), retry_at=queue.clock.after(5))
 
     def steer(store: Store) -> None:
-        steering, name = store.steering, random.choice(OWNERS[1:])
+        job_control, name = store.job_control, random.choice(OWNERS[1:])
         match random.choice((0, 1, 1, 2, 2, 4, 5, 6, 7, 3 if seed % 2 else 7)):
             case 0:
-                steering.cancel(ids(anyone()), actor="x")
+                job_control.cancel(ids(anyone()), actor="x")
                 for job in [job for job in running if store.leases.beat("w1", [job.lease]).to_cancel]:
                     running.remove(job)
                     store.leases.confirm_cancel(job.lease)
             case 1:
-                steering.priority(ids(anyone()), random.randint(1, 10), actor="x")
+                job_control.priority(ids(anyone()), random.randint(1, 10), actor="x")
             case 2:
                 job_id = anyone()
                 if job_id not in {job.id for job in running}:
-                    steering.delete(ids(job_id), actor="x")
+                    job_control.delete(ids(job_id), actor="x")
             case 3:
-                steering.pause("owner", name)
+                job_control.pause("owner", name)
             case 4:
-                steering.unpause("owner", name)
+                job_control.unpause("owner", name)
             case 5:
                 store.workers.set_limits("owner", random.choice(({}, {"*": 1}, {name: 2})))
             case 6:
@@ -158,7 +158,7 @@ def test_a_job_that_anybody_inserts_is_seen_by_the_next_claim(queue_with_lanes: 
 
 
 def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(queue_with_lanes: Queue) -> None:
-    queue_with_lanes.daemon.steering.pause("owner", "ann")
+    queue_with_lanes.daemon.job_control.pause("owner", "ann")
 
     assert claimed_ids(queue_with_lanes.daemon, most=1) == [3]
 

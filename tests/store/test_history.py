@@ -54,12 +54,12 @@ def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lea
         store.workers.register(new_worker("w1"))
         store.leases.claim("w1", 1)
     ended = Selector(statuses=(Status.FAILED,))
-    assert store.reading.count(ended) > 1
-    retried = store.steering.retry(ended, actor="ann").action_id
+    assert store.job_queries.count(ended) > 1
+    retried = store.job_control.retry(ended, actor="ann").action_id
     assert undo(store, retried).job_ids
-    store.steering.cancel(Selector(statuses=(Status.PENDING,)), actor="ann")
+    store.job_control.cancel(Selector(statuses=(Status.PENDING,)), actor="ann")
     cancelled = begin()
-    store.steering.cancel(Selector(ids=(cancelled.job_id,)), actor="ann")
+    store.job_control.cancel(Selector(ids=(cancelled.job_id,)), actor="ann")
     store.leases.confirm_cancel(cancelled)
 
     assert store.integrity.audit() == []

@@ -53,7 +53,7 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
 ) -> None:
     worker(cpu=2000)
     store.intake.enqueue_many([NewJob("ocr_pages")] * 600)
-    cancelled = store.steering.cancel(ids(*range(1, 601)), actor="ann").action_id
+    cancelled = store.job_control.cancel(ids(*range(1, 601)), actor="ann").action_id
     cut = iter([None, OSError("the power went")])
 
     def settle(database: Database) -> None:
@@ -68,18 +68,18 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
     done = claimed_ids(store, most=1000)
     assert len(done) == 500
     for job_id in done:
-        store.leases.complete(store.reading.get(job_id).lease)
+        store.leases.complete(store.job_queries.get(job_id).lease)
 
     undo(store, cancelled)
 
     assert claimed_ids(store, most=1000) == list(range(501, 601))
-    assert all(store.reading.get(job_id).status is Status.COMPLETED for job_id in done)
+    assert all(store.job_queries.get(job_id).status is Status.COMPLETED for job_id in done)
 
 
 def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job_id = enqueue()
     end(store, claim_one(store).lease, Status.COMPLETED)
-    store.steering.delete(ids(job_id), actor="ann")
+    store.job_control.delete(ids(job_id), actor="ann")
 
     for chosen in (job_id, 9223372036854775807, -5):
         with pytest.raises(RefusedByHand, match="leave it out"):
@@ -91,7 +91,7 @@ def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: 
 def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(store: Store, enqueue: Enqueue) -> None:
     stuck = enqueue("nobody_knows_it", concurrency_key="k", priority=1)
     paused = enqueue("assemble", concurrency_key="k", priority=2)
-    store.steering.pause("type", "assemble")
+    store.job_control.pause("type", "assemble")
     good = enqueue("ocr_pages", concurrency_key="k", priority=9)
 
     assert codes(store, good) == []
@@ -110,7 +110,7 @@ def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
 
     for _ in range(6):
         [job_id] = claimed_ids(store, most=10)
-        store.leases.complete(store.reading.get(job_id).lease)
+        store.leases.complete(store.job_queries.get(job_id).lease)
 
     assert claimed_ids(store, most=10) == []
 
@@ -151,8 +151,8 @@ def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(store: Store, e
     end(store, claim_one(store).lease, Status.COMPLETED)
     store.leases.fail(claim_one(store).lease, Failure("BROKEN", "it broke"), retry_at=FAR_FUTURE)
 
-    store.steering.retry(ids(need), actor="ann")
-    store.steering.cancel(ids(need), actor="ann")
+    store.job_control.retry(ids(need), actor="ann")
+    store.job_control.cancel(ids(need), actor="ann")
 
     assert status_of(store, dependent) is Status.PENDING
 

@@ -123,10 +123,10 @@ def test_a_pending_job_cancelled_or_deleted_by_hand_fails_its_document_with_the_
 def test_p11_what_worked_for_an_older_generation_cannot_be_retried_by_hand(store: Store, by_hand: ByHand) -> None:
     older = ask_for(store, "third.pdf")
     ask_for(store, "third.pdf", is_forced=True)
-    assert store.reading.get(older.job_id).status == "pending"
+    assert store.job_queries.get(older.job_id).status == "pending"
     by_hand("UPDATE document SET updated_at = '2026-01-01 00:00:00.000' WHERE id = 3")
     ask_for(store, "third.pdf", is_forced=True)
-    assert store.reading.get(older.job_id).error_code == "STALE_GENERATION"
+    assert store.job_queries.get(older.job_id).error_code == "STALE_GENERATION"
 
     with pytest.raises(RefusedByHand, match="pagemill reindex"):
         by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {older.job_id}")

@@ -70,7 +70,7 @@ def test_null_in_a_column_that_has_a_default_is_the_default(store: Store, by_han
         "NULL, NULL, NULL)"
     )
 
-    job = store.reading.get(1)
+    job = store.job_queries.get(1)
     assert (job.priority, job.status, job.max_retries, job.owner, job.held, job.fence) == (5, PENDING, 3, "", 0, 0)
     assert CANONICAL.fullmatch(job.created_at)
 
@@ -181,7 +181,7 @@ def test_any_other_valid_time_is_brought_to_the_canonical_form(store: Store, by_
     )
 
     for number, kept in enumerate(TIMES.values()):
-        inserted, updated = store.reading.get(2 * number + 1), store.reading.get(2 * number + 2)
+        inserted, updated = store.job_queries.get(2 * number + 1), store.job_queries.get(2 * number + 2)
         assert (inserted.created_at, inserted.run_at, updated.run_at) == (kept, kept, kept)
 
 
@@ -259,7 +259,7 @@ def test_a_pending_job_set_to_cancelled_is_cancelled(store: Store, enqueue: Enqu
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert job.status is CANCELLED
     assert CANONICAL.fullmatch(job.completed_at or "")
     assert claimed_ids(store) == []
@@ -282,11 +282,11 @@ def test_a_held_job_can_be_cancelled_and_run_again_by_hand(
     job_id = enqueue(**fields[hold])
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
-    assert (status_of(store, job_id), store.reading.get(job_id).held) == (CANCELLED, 0)
+    assert (status_of(store, job_id), store.job_queries.get(job_id).held) == (CANCELLED, 0)
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
 
     assert codes(store, job_id) == {"run_at": [], "key": ["KEY_BUSY"], "need": ["WAITS_FOR"]}[hold]
-    store.leases.complete(store.reading.get(first).lease)
+    store.leases.complete(store.job_queries.get(first).lease)
     assert claimed_ids(store) == [job_id]
 
 
@@ -296,7 +296,7 @@ def test_p7_a_running_job_set_to_cancelled_is_asked_to_stop(store: Store, enqueu
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert job.status is RUNNING
     assert CANONICAL.fullmatch(job.cancel_requested_at or "")
     assert list(store.leases.beat("w1", [lease]).to_cancel) == [lease]
@@ -319,7 +319,7 @@ def test_an_ended_job_set_to_pending_runs_again_with_a_fresh_budget(
 
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (job.status, job.fence, job.retry_count, job.error_code, job.completed_at) == (PENDING, 1, 0, None, None)
     assert (job.progress_percent, job.result, job.cancel_requested_at) == (0, None, None)
     assert claim_one(store).fence == 2

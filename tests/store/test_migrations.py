@@ -119,7 +119,7 @@ def adopted(original: ByHand, path: Path, clock: MovableClock) -> Iterator[Store
 
 
 def by_name(store: Store) -> dict[str, Job]:
-    return {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
+    return {name: store.job_queries.get(number) for number, name in enumerate(ROWS, 1)}
 
 
 def schema_of(hand: ByHand) -> list[dict[str, object]]:
@@ -226,7 +226,7 @@ def test_a_value_kept_as_a_blob_is_adopted_as_text(path: Path, clock: MovableClo
     migrate(path)
 
     store = open_store(path, clock=clock)
-    job = store.reading.get(1)
+    job = store.job_queries.get(1)
     assert job.payload == ("[1]" if column == "payload" else None)
     assert job.account == ("[1]" if column == "account" else None)
     assert job.status is (FAILED if column == "status" else PENDING)
@@ -469,5 +469,5 @@ def test_initialising_twice_keeps_the_jobs(path: Path, clock: MovableClock) -> N
     initialise(path)
 
     again = open_store(path, clock=clock)
-    assert again.reading.get(job.id) == job
+    assert again.job_queries.get(job.id) == job
     again.close()

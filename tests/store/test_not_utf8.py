@@ -24,10 +24,10 @@ def test_every_row_can_be_read_with_what_is_not_text_replaced(store: Store, enqu
     by_hand(f"INSERT INTO document (platform, source_key, name) VALUES ('local', '/d', {BAD})")
     by_hand(f"UPDATE worker SET host = {BAD}")
 
-    assert store.reading.get(job).account == "a�b"
-    assert [found.progress_message for found in store.reading.list(Selector())] == ["a�b"]
+    assert store.job_queries.get(job).account == "a�b"
+    assert [found.progress_message for found in store.job_queries.list(Selector())] == ["a�b"]
     assert [line.line for line in store.history.logs(job)] == ["a�b"]
-    assert [pause.reason for pause in store.reading.pauses()] == ["a�b"]
+    assert [pause.reason for pause in store.job_queries.pauses()] == ["a�b"]
     assert store.overview.limits()["owner"] == {"a�b": 1}
     assert store.library.document(1).name == "a�b"
     assert [found.host for found in store.overview.workers()] == ["a�b"]
@@ -43,17 +43,17 @@ def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
     claimed = [job.id for job in store.leases.claim("w1", 2)]
 
     assert claimed == [jobs[1], jobs[3]]
-    failed = store.reading.get(jobs[0])
+    failed = store.job_queries.get(jobs[0])
     assert (failed.status, failed.error_code) == (Status.FAILED, "NOT_UTF8")
     assert failed.error_message == "its account is not UTF-8 text"
     assert failed.error_remedy == "insert the job again, written as UTF-8"
-    assert "its account and owner is" in str(store.reading.get(jobs[2]).error_message)
+    assert "its account and owner is" in str(store.job_queries.get(jobs[2]).error_message)
     assert [attempt.outcome for attempt in store.history.attempts(jobs[0])] == ["failed"]
     assert store.integrity.audit() == []
     # Where one alone is asked for, too.
     by_hand(f"INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', {BAD})")
     assert store.leases.claim("w1", 1) == []
-    assert store.reading.count(Selector(statuses=(Status.FAILED,))) == 3
+    assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 3
 
 
 def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(

@@ -76,8 +76,8 @@ def test_whoever_wishes_for_a_job_it_gets_the_retries_that_the_settings_give_its
             ingest.lease, Checkpoint("1", [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=3)])
         )
         store.leases.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
-        jobs = sorted(store.reading.list(Selector()), key=lambda job: job.id)
-        many = [store.reading.get(each.job_id) for each in store.intake.enqueue_many([NewJob("ocr_pages")] * 51)]
+        jobs = sorted(store.job_queries.list(Selector()), key=lambda job: job.id)
+        many = [store.job_queries.get(each.job_id) for each in store.intake.enqueue_many([NewJob("ocr_pages")] * 51)]
 
     assert [job.max_retries for job in jobs] == [9, 7, 3, 7, 3]
     assert {job.max_retries for job in many} == {7}

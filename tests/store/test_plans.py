@@ -156,7 +156,7 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
 
     store = _open_store(large_table, clock)
     monkeypatch.setattr(Database, "read_sql", spy)
-    store.reading.list(selector, before_id=99)
+    store.job_queries.list(selector, before_id=99)
     store.close()
 
     steps = plan(asked[0].replace("?", "NULL"))
@@ -256,7 +256,7 @@ BEHIND: dict[str, tuple[Prepare, float]] = {
     "a backlog": (_backlog, 1.5),
     "completed jobs": (_completed, 1.5),
     "held jobs": (_many(run_at=FAR_FUTURE), 1.5),
-    "a paused type": (_many(lambda store: store.steering.pause("type", "assemble"), job_type="assemble"), 3),
+    "a paused type": (_many(lambda store: store.job_control.pause("type", "assemble"), job_type="assemble"), 3),
     "a full type": (_many(lambda store: store.workers.set_limits("type", {"assemble": 0}), job_type="assemble"), 3),
     "a busy owner": (_many(lambda store: store.workers.set_limits("owner", {"ann": 0}), owner="ann"), 3),
     "a busy key": (_busy_key, 3),
@@ -282,17 +282,17 @@ def test_the_work_of_a_claim_does_not_grow(steps: StepsOf, behind: str) -> None:
 
 RUNNING = Selector(statuses=(Status.RUNNING,))
 VERBS: dict[str, Prepare] = {
-    "complete": lambda store, clock: store.leases.complete(store.reading.list(RUNNING)[0].lease),
-    "release": lambda store, clock: store.leases.release(store.reading.list(RUNNING)[0].lease),
-    "beat": lambda store, clock: store.leases.beat("w1", [job.lease for job in store.reading.list(RUNNING)]),
+    "complete": lambda store, clock: store.leases.complete(store.job_queries.list(RUNNING)[0].lease),
+    "release": lambda store, clock: store.leases.release(store.job_queries.list(RUNNING)[0].lease),
+    "beat": lambda store, clock: store.leases.beat("w1", [job.lease for job in store.job_queries.list(RUNNING)]),
     "enqueue": lambda store, clock: store.intake.enqueue(NewJob("ocr_pages", unique_key="u39")),
     "requeue": lambda store, clock: store.leases.requeue("w1"),
     "next_deadline": lambda store, clock: store.leases.next_deadline(),
     "explain": lambda store, clock: store.gates.explain(40),
-    "get": lambda store, clock: store.reading.get(5),
-    "list": lambda store, clock: store.reading.list(EVERY_JOB, most=20),
-    "list running": lambda store, clock: store.reading.list(RUNNING),
-    "cancel": lambda store, clock: store.steering.cancel(ids(39), actor="ann"),
+    "get": lambda store, clock: store.job_queries.get(5),
+    "list": lambda store, clock: store.job_queries.list(EVERY_JOB, most=20),
+    "list running": lambda store, clock: store.job_queries.list(RUNNING),
+    "cancel": lambda store, clock: store.job_control.cancel(ids(39), actor="ann"),
     "prune": lambda store, clock: store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000")),
     "change_counter": lambda store, clock: store.database.change_counter(),
 }  # fmt: skip

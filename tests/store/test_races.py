@@ -99,7 +99,7 @@ def test_p1_claimers_take_each_job_exactly_once_and_p3_what_a_hand_inserts_meanw
 def _initialise(store: Store, say: Say, path: Path) -> None:
     initialise(path)
     other = open_at(path, wall_clock)
-    say(("opened", other.reading.count(EVERY_JOB)))
+    say(("opened", other.job_queries.count(EVERY_JOB)))
     other.close()
 
 
@@ -122,4 +122,4 @@ def test_p11_of_many_who_want_the_same_one_is_accepted(wall_store: Store, path: 
 
     assert [decision for decision, _ in said].count(str(Decision.ACCEPTED)) == 1
     assert len({job_id for _, job_id in said}) == 1
-    assert wall_store.reading.count(EVERY_JOB) == 1
+    assert wall_store.job_queries.count(EVERY_JOB) == 1

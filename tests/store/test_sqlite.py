@@ -87,7 +87,7 @@ def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_dura
 
     assert levels == [1, 2, 2, 2]
     assert not watch.has_changed()
-    assert sqlite.reading.get(lease.job_id).progress_percent == 50
+    assert sqlite.job_queries.get(lease.job_id).progress_percent == 50
     watch.close()
 
 
@@ -129,7 +129,7 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Pa
     restored.intake.enqueue(NewJob("ocr_pages"))
 
     assert ByHand(copy).one("PRAGMA journal_mode") == "wal"
-    assert restored.reading.count(EVERY_JOB) == 2
+    assert restored.job_queries.count(EVERY_JOB) == 2
     restored.close()
 
 
@@ -151,7 +151,7 @@ def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
     daemon.close()
 
     assert gates == []
-    assert sqlite.reading.get(job).status == "running"
+    assert sqlite.job_queries.get(job).status == "running"
 
 
 def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: MovableClock, waits: list[int]) -> None:
@@ -161,8 +161,8 @@ def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: Movab
     reader = open_store(path, clock=clock)
 
     with locked(path):
-        assert [job.id for job in reader.reading.list(EVERY_JOB)] == [ready, running]
-        assert reader.reading.get(running).progress_percent == 10
+        assert [job.id for job in reader.job_queries.list(EVERY_JOB)] == [ready, running]
+        assert reader.job_queries.get(running).progress_percent == 10
         assert (
             len(reader.history.logs(running))
             == len(reader.history.attempts(running))
@@ -171,7 +171,7 @@ def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: Movab
         )
         assert [worker.running for worker in reader.overview.workers()] == [1]
         assert reader.leases.next_deadline() is None
-        assert (list(reader.reading.pauses()), list(reader.history.actions())) == ([], [])
+        assert (list(reader.job_queries.pauses()), list(reader.history.actions())) == ([], [])
 
     assert waits == []
     reader.close()
@@ -196,7 +196,7 @@ def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
         sqlite.intake.enqueue(NewJob("ocr_pages"))
 
     assert waits
-    assert sqlite.reading.count(EVERY_JOB) == 0
+    assert sqlite.job_queries.count(EVERY_JOB) == 0
     assert sqlite.intake.enqueue(NewJob("ocr_pages")).job_id == 1
 
 

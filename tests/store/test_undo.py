@@ -21,13 +21,13 @@ from worker_service.store.store import Store
 def _act(store: Store, verb: str) -> Changed:
     match verb:
         case "cancel":
-            return store.steering.cancel(EVERY_JOB, actor="ann")
+            return store.job_control.cancel(EVERY_JOB, actor="ann")
         case "retry":
-            return store.steering.retry(EVERY_JOB, actor="ann")
+            return store.job_control.retry(EVERY_JOB, actor="ann")
         case "delete":
-            return store.steering.delete(EVERY_JOB, actor="ann")
+            return store.job_control.delete(EVERY_JOB, actor="ann")
         case _:
-            return store.steering.priority(EVERY_JOB, 7, actor="ann")
+            return store.job_control.priority(EVERY_JOB, 7, actor="ann")
 
 
 def _standing(job: Job) -> tuple[Status, int, int]:
@@ -55,10 +55,10 @@ def test_an_undo_takes_back_what_has_not_moved_since_and_names_the_rest(
 
         if verb == "delete":
             with pytest.raises(Refused):
-                world.store.steering.undo(changed.action_id, actor="ann")
+                world.store.job_control.undo(changed.action_id, actor="ann")
             assert everything(world.store) == now
             return
-        undone = world.store.steering.undo(changed.action_id, actor="ann")
+        undone = world.store.job_control.undo(changed.action_id, actor="ann")
 
         after = everything(world.store)
         assert sorted([*undone.job_ids, *undone.refused]) == sorted([*changed.job_ids, *changed.asked])

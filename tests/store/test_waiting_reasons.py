@@ -50,7 +50,7 @@ class _Scene:
             self.worker(cpu=1 if code == "SLOTS_FULL" else 8, missing=missing)
         match code:
             case "PAUSED":
-                store.steering.pause("all")
+                store.job_control.pause("all")
             case "DRAINING" | "DISK_LOW":
                 store.workers.set_worker_state("w1", draining=code == "DRAINING", disk_low=code == "DISK_LOW")
             case "OWNER_BUSY":
@@ -111,7 +111,7 @@ def test_p12_gates_are_told_in_their_order(
     held = enqueue(owner="ann", concurrency_key="k", after=(first,), run_at=clock.after(60), source="drive", batch_id=7)
     store.batches.stop(7, actor="ann")
     store.leases.rest_source("drive", clock.after(60), "quota")
-    store.steering.pause("owner", "ann")
+    store.job_control.pause("owner", "ann")
     store.workers.set_worker_state("w1", draining=True, disk_low=True)
 
     found = codes(store, held)
@@ -135,7 +135,7 @@ def test_the_queue_stands_still_where_ready_jobs_wait_for_more_than_their_turn(
     assert list(store.gates.standstill()) == (list(store.gates.explain(job_id)) if code in STANDS else [])
 
     worker("w2")
-    store.steering.unpause("all")
+    store.job_control.unpause("all")
     enqueue(owner="bob")
     assert list(store.gates.standstill()) == []
     whole_lane = {code} & {"SOURCE_RESTING"}

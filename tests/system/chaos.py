@@ -239,7 +239,7 @@ class Storm:
                 self.revived[str(job.error_code)] += 1
                 if job.error_code != _EXPECTED_FAILURE:
                     self.faults.append(f"job {job.id} ({job.job_type}) failed: {job.error_code}: {job.error_message}")
-            self.system.store.steering.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
+            self.system.store.job_control.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
             counts = self.system.store.overview.counts().by_status
             has_live = failed or any(counts.get(status) for status in (Status.PENDING, Status.RUNNING))
             return not has_live and (self._library is None or self._library.is_embedded())
@@ -270,7 +270,7 @@ class Storm:
         return gates or "no gate"
 
     def _jobs(self, *statuses: Status) -> list[Job]:
-        return list(self.system.store.reading.list(Selector(statuses=statuses), most=1_000_000))
+        return list(self.system.store.job_queries.list(Selector(statuses=statuses), most=1_000_000))
 
     # ── The books ──
 
@@ -394,7 +394,7 @@ class Producers:
 
     def _waiting(self) -> int:
         with closing(open_store(self._system.database)) as store:
-            return store.reading.count(Selector(statuses=(Status.PENDING,)))
+            return store.job_queries.count(Selector(statuses=(Status.PENDING,)))
 
     def _by_api(self, job_type: str, payload: str) -> int:
         with closing(open_store(self._system.database)) as store:

@@ -15,7 +15,7 @@ DOCUMENTS = 10
 
 
 def followed(system: System) -> Counter[int]:
-    jobs = system.store.reading.list(Selector(job_types=("noop",)), most=1000)
+    jobs = system.store.job_queries.list(Selector(job_types=("noop",)), most=1000)
     return Counter(json.loads(job.payload or "")["n"] for job in jobs)
 
 
@@ -37,7 +37,7 @@ def test_each_document_is_followed_once_wherever_the_daemon_is_killed(system: Sy
     system.start()
     wait_for_followed(system, DOCUMENTS)
     wait_until(
-        lambda: not system.store.reading.count(Selector(statuses=(Status.PENDING, Status.RUNNING))), "all has ended"
+        lambda: not system.store.job_queries.count(Selector(statuses=(Status.PENDING, Status.RUNNING))), "all has ended"
     )
 
     assert followed(system) == Counter(documents)

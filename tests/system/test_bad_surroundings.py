@@ -28,7 +28,7 @@ HOUR = 3600.0
 def test_a_long_write_lock_is_waited_for_and_what_ran_meanwhile_is_written(system: System) -> None:
     daemon = system.start(orphan_after=300)
     jobs = [system.enqueue("chaos", seconds=0.5) for _ in range(4)]
-    wait_until(lambda: system.store.reading.count(Selector(statuses=(Status.RUNNING,))), "one runs")
+    wait_until(lambda: system.store.job_queries.count(Selector(statuses=(Status.RUNNING,))), "one runs")
 
     with locked(system.database):
         time.sleep(LOCKED_SECONDS)  # the subject is a lock of this length
@@ -180,7 +180,7 @@ def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
     good = [system.enqueue("chaos") for _ in range(5)]
 
     deadline = time.monotonic() + 60 + CRASHES / 5
-    while system.store.reading.count(Selector(statuses=(Status.FAILED,))) < CRASHES:
+    while system.store.job_queries.count(Selector(statuses=(Status.FAILED,))) < CRASHES:
         assert time.monotonic() < deadline, daemon.log.read_text()[-2000:]
         assert daemon.process.poll() is None
         time.sleep(0.05)

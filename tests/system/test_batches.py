@@ -16,7 +16,7 @@ def add(system: System, jobs: list[NewJob]) -> int:
 
 
 def number(system: System, batch_id: int, *statuses: Status) -> int:
-    return system.store.reading.count(Selector(batch_id=batch_id, statuses=statuses))
+    return system.store.job_queries.count(Selector(batch_id=batch_id, statuses=statuses))
 
 
 def wait_for_state(system: System, batch_id: int, state: BatchState) -> None:
@@ -46,7 +46,7 @@ def test_a_daemon_that_is_killed_around_stop_and_resume_loses_nothing_and_does_n
 
     system.start()
     wait_for_state(system, batch_id, BatchState.DONE)
-    of_batch = system.store.reading.list(Selector(batch_id=batch_id), most=1000)
+    of_batch = system.store.job_queries.list(Selector(batch_id=batch_id), most=1000)
     assert {job.status for job in of_batch} == {Status.COMPLETED}
     parents = [job.parent_id for job in of_batch if job.job_type == "fetch"]
     assert sorted(map(int, filter(None, parents))) == [job.id for job in reversed(of_batch) if job.job_type == "chaos"]

@@ -91,4 +91,4 @@ def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(sys
     assert [line.startswith(f"waiting to write: process {pid} (sqlite3 ") for line in said] == [True] * 3
     assert [process.returncode for process in waiting] == [0] * 3
     assert not any("waiting to write" in end for end in ends)
-    assert [job.job_type for job in system.store.reading.list(Selector())] == ["noop"]
+    assert [job.job_type for job in system.store.job_queries.list(Selector())] == ["noop"]

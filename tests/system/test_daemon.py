@@ -101,7 +101,7 @@ def test_both_classes_have_slots_of_their_own(standing: System) -> None:
     standing.wait_for(standing.enqueue("fetch", n=1), Status.COMPLETED)
 
     assert [standing.status(one) for one in busy] == [Status.RUNNING, Status.RUNNING, Status.PENDING]
-    standing.store.steering.cancel(Selector(ids=tuple(busy)), actor="test")
+    standing.store.job_control.cancel(Selector(ids=tuple(busy)), actor="test")
 
 
 def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is_there(standing: System) -> None:
@@ -156,7 +156,7 @@ def test_a_cancelled_job_ends_when_its_processes_are_gone(standing: System) -> N
     job = standing.enqueue("sleep", grandchild=True)
     pids = standing.pids_of(job, 2)
 
-    standing.store.steering.cancel(Selector(ids=(job,)), actor="test")
+    standing.store.job_control.cancel(Selector(ids=(job,)), actor="test")
 
     standing.wait_for(job, Status.CANCELLED)
     assert [pid for pid in pids if is_running(pid)] == []

@@ -31,7 +31,7 @@ def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_wor
     try:
         assert system.run("documents", "adopt", str(tmp_path), "--yes").returncode == 0
         first = system.start(embeddings="bundled")
-        wait_until(lambda: system.store.reading.list(EMBEDDING, most=1), "a job embeds")
+        wait_until(lambda: system.store.job_queries.list(EMBEDDING, most=1), "a job embeds")
         os.killpg(first.pid, signal.SIGKILL)
         first.ends()
         system.start(embeddings="bundled", recovery_interval="1s")

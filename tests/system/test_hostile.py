@@ -85,8 +85,10 @@ def test_whatever_a_row_holds_at_most_its_job_fails(system: System, monkeypatch:
     for job in [*beside, running]:
         # Behind hundreds of others.
         wait_until(lambda job=job: system.status(job) is Status.COMPLETED, f"job {job} completed", seconds=120)  # type: ignore[misc]
-    wait_until(lambda: not system.store.reading.count(Selector(statuses=(Status.RUNNING,))), "nothing runs any more")
-    ended = {job.error_code for job in system.store.reading.list(Selector(statuses=(Status.FAILED,)), most=10_000)}
+    wait_until(
+        lambda: not system.store.job_queries.count(Selector(statuses=(Status.RUNNING,))), "nothing runs any more"
+    )
+    ended = {job.error_code for job in system.store.job_queries.list(Selector(statuses=(Status.FAILED,)), most=10_000)}
     assert ended == {"NOT_UTF8", "PAYLOAD_INVALID"}
     jobs = range(1, max(beside) + 1)
     odd = [job for job in jobs if system.job(job).status is not Status.COMPLETED]

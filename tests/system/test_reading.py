@@ -86,7 +86,7 @@ class Desk:
         return readers.given_to_the_engine(self.system.workspace)
 
     def jobs(self, document_id: int, job_type: str) -> list[Job]:
-        found = self.system.store.reading.list(Selector(job_types=(job_type,)), most=1000)
+        found = self.system.store.job_queries.list(Selector(job_types=(job_type,)), most=1000)
         return [job for job in reversed(found) if job.document_id == document_id]
 
     def stored(self) -> dict[tuple[int, int], set[int]]:
@@ -275,7 +275,7 @@ def _stop_by_force(desk: Desk, daemon: Daemon, victim: str) -> None:
 
 def _stop_a_child(desk: Desk) -> None:
     def pids() -> Sequence[int]:
-        running = desk.system.store.reading.list(Selector(statuses=(Status.RUNNING,), job_types=("ocr_pages",)))
+        running = desk.system.store.job_queries.list(Selector(statuses=(Status.RUNNING,), job_types=("ocr_pages",)))
         attempts = [attempt for job in running for attempt in desk.system.store.history.attempts(job.id)]
         return [attempt.pid for attempt in attempts if attempt.outcome is None and attempt.pid]
 

@@ -58,20 +58,20 @@ def test_p9_a_job_of_another_type_is_not_overtaken_for_ever(system: System) -> N
 
     system.wait_for(other, Status.COMPLETED)
 
-    assert system.store.reading.count(Selector(statuses=(Status.COMPLETED,))) < 3000
+    assert system.store.job_queries.count(Selector(statuses=(Status.COMPLETED,))) < 3000
 
 
 def test_p7_a_cancelled_one_is_gone_before_its_row_says_so_and_the_others_go_on(system: System) -> None:
     system.start(concurrency=1)
     [long, *others] = many(system, "kept_sleep", 3, payload='{"seconds": 600}')
     [pid] = system.pids_of(long)
-    system.store.steering.cancel(ids(long), actor="test")
+    system.store.job_control.cancel(ids(long), actor="test")
     system.wait_for(long, Status.CANCELLED)
 
     assert not is_running(pid)
     system.pids_of(others[0])
     assert pid_of(system, others[0]) != pid
-    system.store.steering.cancel(ids(*others), actor="test")
+    system.store.job_control.cancel(ids(*others), actor="test")
     system.wait_for_all(Status.CANCELLED, 3)
 
 
@@ -99,7 +99,7 @@ def test_a_stop_gives_back_what_was_not_begun(system: System) -> None:
     daemon.signal(signal.SIGTERM)
 
     assert daemon.ends() == 0
-    assert system.store.reading.count(Selector(statuses=(Status.RUNNING,))) == 0
+    assert system.store.job_queries.count(Selector(statuses=(Status.RUNNING,))) == 0
     assert {system.job(job_id).retry_count for job_id in jobs[-50:]} == {0}
     system.assert_sound()
 

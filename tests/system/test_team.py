@@ -73,11 +73,11 @@ def wait_for_state(desk: Desk, batch_id: int, state: BatchState) -> None:
 
 def wait_for_rest(desk: Desk) -> None:
     running = Selector(statuses=(Status.RUNNING,))
-    wait_until(lambda: not desk.system.store.reading.count(running), "nothing runs", seconds=PATIENCE_SECONDS)
+    wait_until(lambda: not desk.system.store.job_queries.count(running), "nothing runs", seconds=PATIENCE_SECONDS)
 
 
 def jobs_of(desk: Desk, batch_id: int) -> list[Job]:
-    return [*desk.system.store.reading.list(Selector(batch_id=batch_id), most=10_000)]
+    return [*desk.system.store.job_queries.list(Selector(batch_id=batch_id), most=10_000)]
 
 
 def times(desk: Desk, batch_id: int) -> dict[tuple[str, str, str | None], int]:
@@ -223,7 +223,7 @@ def test_a_priority_reaches_all_the_work_of_a_document_that_is_being_read(standi
     document = desk.document(slow)
     assert document is not None
     desk.run("priority", 1, f"document:{document.id}", "--yes")
-    [running] = store.reading.list(recognising)
+    [running] = store.job_queries.list(recognising)
     readers.go_on(desk.system.workspace)
     wait_for_state(desk, batch_id, BatchState.DONE)
 

@@ -68,7 +68,7 @@ def test_a_client_that_hangs_up_before_the_answer_changes_nothing(settings: Sett
         # One connection after the other: by the time this is answered, so were the others.
         assert httpx.get(f"{address}/api/jobs").status_code == 401
 
-    assert session.reading.get(1).status == "pending"
+    assert session.job_queries.get(1).status == "pending"
 
 
 def test_the_unix_socket_needs_no_token_from_the_servers_own_user(settings: Settings, tmp_path: Path) -> None:

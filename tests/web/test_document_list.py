@@ -99,7 +99,7 @@ def test_all_that_the_filters_choose_are_read_again_or_removed(
     again = {"scope": "all", "tag": "invoice", "verb": "again", "lang": "deu"}
     assert site.post("/documents/change", data=again).headers["location"] == "/documents?tag=invoice&message=read-again"
     assert [three.store.library.document(one).index_generation for one in (1, 3)] == [2, 2]
-    three.store.steering.cancel(Selector(), actor="test")
+    three.store.job_control.cancel(Selector(), actor="test")
 
     asked = site.get("/documents/change?scope=all&owner=alice&verb=remove", headers=PAGE).text
     assert "2 documents with 3 pages and 4 files" in asked

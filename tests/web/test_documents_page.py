@@ -356,7 +356,7 @@ def test_an_upload_by_a_plain_form_leads_to_its_progress(site: httpx.Client, she
     [job_id] = re.fullmatch(r"/upload\?job=(\d+)", sent.headers["location"]).groups()  # type: ignore[union-attr]
     page = site.get(sent.headers["location"], headers=PAGE).text
 
-    job = session.store.reading.get(int(job_id))
+    job = session.store.job_queries.get(int(job_id))
     assert sent.status_code == 303
     assert (job.owner, job.name, json.loads(job.payload or "")["read"]) == (
         "alice",

@@ -131,7 +131,7 @@ def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.C
     for headers in ({}, {"X-CSRF-Token": "0" * 64}, {"X-CSRF-Token": ""}):
         answer = browser.post("/api/jobs/1/cancel", headers={**headers, "Accept": "*/*"})
         assert (answer.status_code, answer.json()["code"]) == (403, "form_outdated")
-    assert session.reading.get(1).status == "pending"
+    assert session.job_queries.get(1).status == "pending"
 
     assert browser.post("/api/jobs/1/cancel", headers={"X-CSRF-Token": csrf_of(browser)}).status_code == 200
     assert session.store.history.actions()[0].actor == "bob"

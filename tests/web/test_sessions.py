@@ -26,7 +26,7 @@ def test_a_refused_request_keeps_the_connection(sessions: SessionPool) -> None:
     store = store_of(sessions)
 
     with pytest.raises(JobNotFound), sessions.borrow("somebody") as session:
-        session.reading.get(99)
+        session.job_queries.get(99)
 
     assert store_of(sessions) is store
 

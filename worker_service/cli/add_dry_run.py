@@ -74,7 +74,7 @@ def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
     note_gates(call, [enqueued])
     job_id = enqueued.job_id
     waited = wait_for_jobs(call.session, Selector(ids=(job_id,)))
-    job = call.session.reading.get(job_id)
+    job = call.session.job_queries.get(job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     counts: dict[str, int] = json.loads(job.result or "{}")

@@ -116,7 +116,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 def completer(column: str) -> Complete:
     """Return a function that completes a value of this column of the database."""
-    return lambda ctx, _, prefix: _complete_quietly(ctx, lambda call: call.session.reading.names(column, prefix))
+    return lambda ctx, _, prefix: _complete_quietly(ctx, lambda call: call.session.job_queries.names(column, prefix))
 
 
 def name_completer(list_names: Callable[[Invocation], Iterable[str]]) -> Complete:
@@ -131,7 +131,7 @@ def name_completer(list_names: Callable[[Invocation], Iterable[str]]) -> Complet
 
 def complete_job_type(ctx: click.Context, param: click.Parameter, prefix: str) -> list[Any]:
     def stored_types(call: Invocation) -> Sequence[str]:
-        reading = call.session.reading
+        reading = call.session.job_queries
         return [*reading.names("handler", prefix), *reading.names("job_type", prefix)]
 
     # Without a database, the first list is empty.

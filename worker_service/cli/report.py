@@ -157,7 +157,7 @@ def _contents(
         return totals | {"by_owner": select_all(found.by_owner, _OWNER)}
 
     def failed_jobs() -> object:
-        jobs = session().reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_JOBS_MAX)
+        jobs = session().job_queries.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_JOBS_MAX)
         attempts = [select_all(session().history.attempts(job.id), _ATTEMPT) for job in jobs]
         fields = select_all(jobs, _JOB)
         return [job | {"attempts": tried} for job, tried in zip(fields, attempts, strict=True)]

@@ -63,12 +63,12 @@ def wait_for_jobs(
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
     deadline = deadline_after(timeout)
     require_jobs(session, selector.ids)
-    ids = session.reading.ids(selector)
+    ids = session.job_queries.ids(selector)
     if not ids:
         raise JobNotFound("no job matches: there is nothing to wait for")
     names_jobs = selector.ids or selector.names_groups or selector.batch_id is not None
     if not names_jobs and not selector.statuses:
-        ids = session.reading.ids(replace(selector, statuses=LIVE))
+        ids = session.job_queries.ids(replace(selector, statuses=LIVE))
     ended_count = 0
     while len(ids) > ended_count:
         if not _wait_for_end(session, ids, deadline, watch):
@@ -76,7 +76,7 @@ def wait_for_jobs(
             raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
         ended_count = len(ids)
         if follows:
-            ids = session.reading.family(ids)
+            ids = session.job_queries.family(ids)
     if watch is not None:
         watch(partial(_jobs_progress, session, ids), True)
     return _result(session, ids)
@@ -102,7 +102,7 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
 
 def _result(session: Session, ids: Sequence[int]) -> WaitResult:
     completed, failed, cancelled = (jobs.count_jobs(session, ids, (status,)) for status in ENDED)
-    family = session.reading.family(ids)
+    family = session.job_queries.family(ids)
     going_on = jobs.count_jobs(session, family, LIVE) if len(family) > len(ids) else 0
     gone = len(ids) - completed - failed - cancelled
     return WaitResult(completed, failed, cancelled, gone=gone, going_on=going_on)
@@ -124,7 +124,7 @@ def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> 
     for chunk in reversed(chunks(ids)):
         missing = most - len(found)
         if missing > 0:
-            found += session.reading.list(Selector(chunk, (status,)), most=missing)
+            found += session.job_queries.list(Selector(chunk, (status,)), most=missing)
     return sorted(found, key=_id_of)
 
 

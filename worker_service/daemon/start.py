@@ -145,7 +145,7 @@ def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
 
 def _prepare_workspace(context: DaemonContext, stack: ExitStack) -> Path:
     workspace = context.settings.workspace
-    take_workspace(workspace, context.store.reading.database_id())
+    take_workspace(workspace, context.store.job_queries.database_id())
     staging = staging_root(workspace, context.identity.worker_id)
     for folder in (staging, workspace / "keep", workspace / "objects"):
         try:

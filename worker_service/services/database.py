@@ -51,8 +51,8 @@ class Session(Struct, frozen=True):
     clock: Clock = wall_clock
 
     @property
-    def reading(self) -> JobQueries:
-        return self.store.reading
+    def job_queries(self) -> JobQueries:
+        return self.store.job_queries
 
     @property
     def history(self) -> History:

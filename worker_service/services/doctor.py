@@ -60,7 +60,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _check_equal_limits(session)
     yield from _check_pauses(overview.pauses)
     yield from _check_schedules(session)
-    yield _check_workspace(settings.workspace, session.reading.database_id())
+    yield _check_workspace(settings.workspace, session.job_queries.database_id())
     yield from _check_published_files(session)
     yield _check_sandbox(settings.sandbox)
 

@@ -108,7 +108,7 @@ def installed_types(settings: Settings) -> list[str]:
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
-    known = session.reading.names("handler", "", most=_TYPES_MOST)
+    known = session.job_queries.names("handler", "", most=_TYPES_MOST)
     if job_type in known or job_type in (installed := installed_types(session.settings)):
         return ""
     hint = did_you_mean(job_type, {*known, *installed}, "`pagemill handlers ls` lists the installed ones")

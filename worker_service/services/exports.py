@@ -80,7 +80,7 @@ def find_file(session: Session, document_id: int, kind: str) -> tuple[PublishedF
 
 
 def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
-    session.reading.get(job_id)
+    session.job_queries.get(job_id)
     for file in session.library.job_files(job_id):
         if file.id == file_id:
             return _require_in_workspace(session, file, f"pagemill retry {job_id}")
@@ -174,7 +174,7 @@ def _require_text(document: Document, kind: str) -> None:
 
 
 def export_job_files(session: Session, job_id: int, directory: Path, if_exists: IfExists) -> Export:
-    job, files = session.reading.get(job_id), session.library.job_files(job_id)
+    job, files = session.job_queries.get(job_id), session.library.job_files(job_id)
     if not files:
         raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
     # Drop `objects` and the attempt's directory from the path.

@@ -59,32 +59,32 @@ def list_failures(
     limit: int = 50,
     before_id: int | None = None,
 ) -> FailurePage:
-    rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
+    rows = session.job_queries.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
     failures = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
     return FailurePage(*cut_page(failures, limit))
 
 
 def count_failures(session: Session, owner: str | None) -> Sequence[FailureReason]:
-    counts = session.reading.count_failures(owner)
+    counts = session.job_queries.count_failures(owner)
     return [FailureReason(code, _happened(code), count) for code, count in counts.items()]
 
 
 def dismiss_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
-    return session.store.steering.dismiss(select_failures(session, owner, job_ids, code), actor=session.actor)
+    return session.store.job_control.dismiss(select_failures(session, owner, job_ids, code), actor=session.actor)
 
 
 def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
-    failing = session.reading.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
-    session.store.steering.dismiss(failing, actor=session.actor)
+    failing = session.job_queries.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
+    session.store.job_control.dismiss(failing, actor=session.actor)
 
 
 def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
-    ids = session.reading.failed_beside(select_failures(session, owner, job_ids, code))
+    ids = session.job_queries.failed_beside(select_failures(session, owner, job_ids, code))
     if not ids:
         return Changed(None, ())
     return job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=ids), seconds=0))
@@ -93,7 +93,7 @@ def retry_failures(
 def select_failures(
     session: Session, owner: str | None, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Sequence[int]:
-    chosen = session.reading.failing_jobs(owner=owner, code=code, ids=job_ids)
+    chosen = session.job_queries.failing_jobs(owner=owner, code=code, ids=job_ids)
     for missing in sorted({*(job_ids or ())} - {*chosen}):
         raise JobNotFound(f"job {missing} has no failure that needs attention", "`pagemill failures` lists them")
     return chosen

@@ -83,7 +83,7 @@ def events_after(session: Session, cursor: EventCursor, *, owner: str | None = N
 
 
 def progress_of_running_jobs(session: Session) -> Mapping[int, JobProgress]:
-    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
+    running = session.store.job_queries.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
         job.id: JobProgress(
             job.id, job.owner, job.job_type, job.name, job.batch_id, job.document_id, job.progress_percent,

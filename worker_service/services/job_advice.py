@@ -64,7 +64,7 @@ class Why(Struct, frozen=True):
 
 
 def why(session: Session, job_id: int) -> Why:
-    job, overview = session.reading.get(job_id), Overview(session)
+    job, overview = session.job_queries.get(job_id), Overview(session)
     gates = session.gates.explain(job_id, dead=overview.dead_worker_ids)
     advised_gates = [
         GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_move_at(gate, job, session.settings))
@@ -76,7 +76,7 @@ def why(session: Session, job_id: int) -> Why:
     # The pace has a silence only if it is too long for this job; the time since a message is always returned.
     is_silent_too_long = pace_of(job, session.clock()).silent_seconds is not None
     helps = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent_too_long else ""
-    limit_seconds = session.reading.time_limit(job_id)
+    limit_seconds = session.job_queries.time_limit(job_id)
     return Why(job, advised_gates, worker_state, helps, _seconds_since_message(session, job), limit_seconds)
 
 
@@ -88,7 +88,7 @@ def _seconds_since_message(session: Session, job: Job) -> float | None:
 
 
 def stops_at(session: Session, job: Job) -> str | None:
-    limit = session.reading.time_limit(job.id)
+    limit = session.job_queries.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None
     return as_text(from_text(job.started_at) + timedelta(seconds=limit))
@@ -96,8 +96,8 @@ def stops_at(session: Session, job: Job) -> str | None:
 
 def newest_with_a_problem(session: Session) -> int | None:
     overview = Overview(session)
-    failed = session.reading.list(Selector(statuses=(Status.FAILED,)), most=1)
-    live = session.reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_EXAMINED_MAX)
+    failed = session.job_queries.list(Selector(statuses=(Status.FAILED,)), most=1)
+    live = session.job_queries.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_EXAMINED_MAX)
     newest_first = sorted([*failed, *live], key=lambda job: -job.id)
     return next((job.id for job in newest_first if _has_a_problem(session, job, overview)), None)
 

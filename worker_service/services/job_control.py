@@ -86,7 +86,7 @@ def make_plan(
         priority = read_priority(priority)
     chosen = _chosen_jobs(session, verb, selector)
     statuses, code = _FAILS_DOCUMENTS.get(verb, ((), ""))
-    reading = session.reading
+    reading = session.job_queries
     jobs, sample, documents, first_id = 0, list[Job](), set[int](), 1
     for first_id, before_id in id_ranges(session, seconds):
         if count := reading.count(chosen, from_id=first_id, before_id=before_id):
@@ -98,14 +98,14 @@ def make_plan(
 
 
 def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
-    steering, actor = session.store.steering, session.actor
+    job_control, actor = session.store.job_control, session.actor
     if plan.verb == "cancel":
-        return steering.cancel(plan.selector, actor=actor, without_grace=without_grace)
+        return job_control.cancel(plan.selector, actor=actor, without_grace=without_grace)
     if plan.verb == "retry":
-        return apply_owner_policy(session, steering.retry(plan.selector, actor=actor))
+        return apply_owner_policy(session, job_control.retry(plan.selector, actor=actor))
     if plan.verb == "delete":
-        return steering.delete(plan.selector, actor=actor)
-    return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
+        return job_control.delete(plan.selector, actor=actor)
+    return job_control.priority(plan.selector, read_priority(plan.priority), actor=actor)
 
 
 def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
@@ -115,7 +115,7 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
         if job.status is not Status.PENDING:
             remedy = f"to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
             raise Refused(f"job {job.id} is {job.status}: only a pending job can be started now", remedy)
-    return session.store.steering.bring_forward(ids)
+    return session.store.job_control.bring_forward(ids)
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
@@ -148,7 +148,7 @@ def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
         )
     if selector.ids and selector.names_groups and not selector.statuses and verb != "priority":
         # Jobs selected by id are included in any status.
-        others = session.reading.ids(replace(selector, ids=(), statuses=statuses))
+        others = session.job_queries.ids(replace(selector, ids=(), statuses=statuses))
         return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
 
@@ -177,14 +177,14 @@ def apply_owner_policy(session: Session, changed: Changed) -> Changed:
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
     until = None if length is None else add_duration(session.clock(), parse_length(length))
-    session.store.steering.pause(scope, name, until=until, reason=reason)
+    session.store.job_control.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
-    return Paused(until, column is None or name in session.reading.names(column, name))
+    return Paused(until, column is None or name in session.job_queries.names(column, name))
 
 
 def unpause(session: Session, scope: str, name: str) -> None:
-    if not session.store.steering.unpause(scope, name):
-        pauses = session.reading.pauses()
+    if not session.store.job_control.unpause(scope, name):
+        pauses = session.job_queries.pauses()
         paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
         raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")
 
@@ -203,7 +203,7 @@ def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str
 
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
-    if not session.store.steering.drain_node(name, is_draining=is_draining):
+    if not session.store.job_control.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.overview.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
         raise NodeNotFound(f"there is no node {name!r}", hint)

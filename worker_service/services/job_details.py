@@ -32,7 +32,7 @@ class JobDetails(Struct, frozen=True):
 
 
 def get_job_details(session: Session, job_id: int) -> JobDetails:
-    reading, history = session.reading, session.history
+    reading, history = session.job_queries, session.history
     return JobDetails(
         reading.get(job_id),
         history.attempts(job_id),
@@ -44,12 +44,12 @@ def get_job_details(session: Session, job_id: int) -> JobDetails:
 
 
 def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
-    session.reading.get(job_id)
+    session.job_queries.get(job_id)
     return session.history.logs(job_id, most=LOG_LINES_MOST)
 
 
 def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
-    reading, after_id = session.reading, 0
+    reading, after_id = session.job_queries, 0
     for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
         while lines := session.history.logs(job_id, after_id=after_id):
             yield from lines

@@ -36,7 +36,7 @@ class FoundJobs(JobPage, frozen=True):
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
-    return JobPage(*cut_page(session.reading.list(selector, most=limit + 1, before_id=before_id), limit))
+    return JobPage(*cut_page(session.job_queries.list(selector, most=limit + 1, before_id=before_id), limit))
 
 
 def find_jobs(
@@ -48,7 +48,7 @@ def find_jobs(
     seconds: float,
 ) -> FoundJobs:
     """List jobs. Search for about `seconds`, because some selectors have no index."""
-    reading, most = session.reading, limit + 1
+    reading, most = session.job_queries, limit + 1
     found, first_id = list[Job](), 1
     for first_id, below in id_ranges(session, seconds, before_id=before_id):
         found += reading.list(selector, most=most - len(found), before_id=below, from_id=first_id)
@@ -60,7 +60,7 @@ def find_jobs(
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield ranges of ids (first, before), newest first, for about `seconds`."""
     deadline, size = time.monotonic() + seconds, _FIRST_RANGE_IDS
-    below = session.reading.newest_id() + 1
+    below = session.job_queries.newest_id() + 1
     if before_id is not None:
         below = min(below, before_id)
     while below > 1:
@@ -80,7 +80,7 @@ def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
 
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
     for chunk in chunks(ids):
-        found = set(session.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
+        found = set(session.job_queries.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):
             raise JobNotFound(f"there is no job {missing}", "`pagemill ls` shows those that are there")
 
@@ -134,8 +134,8 @@ def title_of_job(job: Job) -> str:
 
 def each_job(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
     for part in chunks(ids):
-        yield from session.reading.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
+        yield from session.job_queries.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
 
 
 def count_jobs(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
-    return sum(session.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
+    return sum(session.job_queries.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))

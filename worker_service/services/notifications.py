@@ -202,7 +202,9 @@ def _names_in(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
         for document in session.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
     }
     job_names = {
-        job.id: job.name for part in chunks(job_ids) for job in session.reading.list(Selector(part), most=IDS_AT_ONCE)
+        job.id: job.name
+        for part in chunks(job_ids)
+        for job in session.job_queries.list(Selector(part), most=IDS_AT_ONCE)
     }
     names: dict[int, str] = {}
     for one in notices:
@@ -221,7 +223,7 @@ def _notices_for(session: Session, rule: NotifyRule) -> _RuleNotices:
     notify_ids = {
         job.id
         for part in chunks(failed_ids)
-        for job in session.reading.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
+        for job in session.job_queries.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
     }
     to_report = [one for one in concerned if one.job_id not in notify_ids]
     return _RuleNotices(position, to_report, unread[-1].id if unread else position)

@@ -56,7 +56,7 @@ class Overview:
 
     @cached_property
     def pauses(self) -> Sequence[Pause]:
-        return self._session.reading.pauses()
+        return self._session.job_queries.pauses()
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
@@ -121,7 +121,7 @@ class Overview:
 
     @cached_property
     def failures(self) -> int:
-        return sum(self._session.reading.count_failures(None).values())
+        return sum(self._session.job_queries.count_failures(None).values())
 
     @cached_property
     def batches_replaced(self) -> int:
@@ -152,7 +152,8 @@ def _checked_worker(row: WorkerState, state: str) -> CheckedWorker:
 def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:
     selector = Selector(statuses=(Status.RUNNING,), owners=() if owner is None else (owner,))
     return sorted(
-        session.reading.list(selector, most=_RUNNING_JOBS_LISTED_MAX), key=lambda job: (job.started_at or "", job.id)
+        session.job_queries.list(selector, most=_RUNNING_JOBS_LISTED_MAX),
+        key=lambda job: (job.started_at or "", job.id),
     )
 
 

@@ -245,7 +245,7 @@ def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
     if batch_id is not None:
         with suppress(BatchNotFound):
             batch = session.store.batches.get(batch_id)
-    jobs = () if job_id is None else session.reading.list(Selector(ids=(job_id,)))
+    jobs = () if job_id is None else session.job_queries.list(Selector(ids=(job_id,)))
     return ScheduleState(
         name=schedule.name,
         what=schedule.what,

@@ -56,7 +56,7 @@ def undo_action(session: Session, action: Action) -> Changed:
         session.store.schedules.undo(action.id, actor=session.actor)
         begin_restored_schedules(session)
         return Changed(action.id, ())
-    changed = session.store.steering.undo(action.id, actor=session.actor)
+    changed = session.store.job_control.undo(action.id, actor=session.actor)
     if action.verb != "cancel":
         return changed
     if action.batch_id is None:

@@ -203,7 +203,7 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
             database.write("raise_numbers", by=RAISED_BY)
             database.write("restored", now=database.now(), by=RAISED_BY, above=above.get("fence", 0))
         store.integrity.tidy(at_once=True)
-        return requeued, store.reading.database_id()
+        return requeued, store.job_queries.database_id()
     finally:
         store.close()
 

@@ -151,7 +151,7 @@ class Batches(StorePart):
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to stop")
             self._set_state(batch_id, BatchState.STOPPED, f"stopped by {actor}")
-            self._store.steering.begin_batch_action("stop_batch", batch_id, actor)
+            self._store.job_control.begin_batch_action("stop_batch", batch_id, actor)
             settle(self._db)
             return self._get_locked(batch_id)
 
@@ -177,7 +177,7 @@ class Batches(StorePart):
             starts_early = is_resume and batch.state is BatchState.WAITING and policy is not OwnerPolicy.QUEUE
             if batch.state is BatchState.STOPPED or batch.state.is_ended or starts_early:
                 replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
-            self._store.steering.begin_batch_action(verb, batch_id, actor)
+            self._store.job_control.begin_batch_action(verb, batch_id, actor)
             seen = self._retry_some(batch_id, statuses, 0, retried, refused)
             settle(self._db)
         while seen:
@@ -232,13 +232,13 @@ class Batches(StorePart):
             # Stop the batch first, so that nothing more starts. The loop below also cancels the follow-up jobs that
             # running jobs still insert.
             self._set_state(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
-            action_id = self._store.steering.begin_batch_action("cancel", batch_id, actor)
+            action_id = self._store.job_control.begin_batch_action("cancel", batch_id, actor)
             settle(self._db)
         cancelled: list[int] = []
         asked: list[int] = []
         jobs = Selector(batch_ids=(batch_id,), statuses=(Status.PENDING,))
-        while self._store.reading.count(jobs) or not (cancelled or asked):
-            changed = self._store.steering.cancel_jobs_of_batch(batch_id, action_id, actor)
+        while self._store.job_queries.count(jobs) or not (cancelled or asked):
+            changed = self._store.job_control.cancel_jobs_of_batch(batch_id, action_id, actor)
             if not changed.job_ids and not changed.asked:
                 break
             cancelled += changed.job_ids
@@ -256,7 +256,7 @@ class Batches(StorePart):
                 # Batches that wait for this one can start now.
                 self._set_state(batch_id, BatchState.STOPPED, "removed")
                 settle(self._db)
-            self._store.steering.begin_batch_action("forget_batch", batch_id, actor)
+            self._store.job_control.begin_batch_action("forget_batch", batch_id, actor)
             self._db.write("forget_batch_documents", batch_id=batch_id)
             self._db.write("remove_batch", batch_id=batch_id)
             return batch

@@ -36,7 +36,7 @@ class JobToChange(Struct, frozen=True):
     title: str
 
 
-class Steering(StorePart):
+class JobControl(StorePart):
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
@@ -60,7 +60,7 @@ class Steering(StorePart):
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
         with_old_priority = f"{_POSSIBLE_WHERE['priority']} AND priority <> {level}"
         while (selector.names_groups or selector.batch_id is not None) and (
-            ids := self._store.reading.ids(selector, with_old_priority)
+            ids := self._store.job_queries.ids(selector, with_old_priority)
         ):
             self._run_action(("priority",), Selector(ids=ids), actor, level)
         return changed
@@ -94,7 +94,9 @@ class Steering(StorePart):
         verb = verbs[0]
         # Try all jobs that were named by id, so that each refusal gives its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
-        job_ids = sorted(set(selector.ids)) if is_named else self._store.reading.ids(selector, _POSSIBLE_WHERE[verb])
+        job_ids = (
+            sorted(set(selector.ids)) if is_named else self._store.job_queries.ids(selector, _POSSIBLE_WHERE[verb])
+        )
 
         def change(job: JobToChange) -> None:
             nonlocal action_id

@@ -20,7 +20,7 @@ _ROWS_PER_TRANSACTION = 500
 class Pruning(StorePart):
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         """Delete up to `most` ended jobs; return their number."""
-        job_ids = self._store.reading.oldest_ended_ids(selector, most)
+        job_ids = self._store.job_queries.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _ROWS_PER_TRANSACTION):
             with self._db.transaction():
                 for job_id in chunk:

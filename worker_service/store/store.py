@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from worker_service.store.idempotency import IdempotencyKeys
     from worker_service.store.intake import Intake
     from worker_service.store.integrity import Integrity
-    from worker_service.store.job_control import Steering
+    from worker_service.store.job_control import JobControl
     from worker_service.store.job_queries import JobQueries
     from worker_service.store.leases import Leases
     from worker_service.store.library import Library
@@ -59,12 +59,12 @@ class Store:
     notices: cached_property[Notices] = _part("notices.Notices")
     overview: cached_property[OverviewQueries] = _part("overview.OverviewQueries")
     pruning: cached_property[Pruning] = _part("pruning.Pruning")
-    reading: cached_property[JobQueries] = _part("job_queries.JobQueries")
+    job_queries: cached_property[JobQueries] = _part("job_queries.JobQueries")
     removal: cached_property[Removal] = _part("removal.Removal")
     scheduler: cached_property[Scheduler] = _part("claim_order.Scheduler")
     schedules: cached_property[Schedules] = _part("schedules.Schedules")
     search: cached_property[PageSearch] = _part("search.PageSearch")
-    steering: cached_property[Steering] = _part("job_control.Steering")
+    job_control: cached_property[JobControl] = _part("job_control.JobControl")
     tags: cached_property[Tags] = _part("tags.Tags")
     tokens: cached_property[Tokens] = _part("tokens.Tokens")
     workers: cached_property[Workers] = _part("workers.Workers")

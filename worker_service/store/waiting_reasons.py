@@ -30,7 +30,7 @@ class Gates(StorePart):
         If a claim would first free waiting jobs, rehearse that, unless the database is read-only or busy.
         """
         with self._db.snapshot():
-            job = self._store.reading.get(job_id)
+            job = self._store.job_queries.get(job_id)
             if job.status != Status.PENDING:
                 return []
             gates = self._gates(job_id, dead, self._db.read)
@@ -43,7 +43,7 @@ class Gates(StorePart):
             without_rehearsal = [] if job.held else self._gate_ahead(job_id, dead, self._db.read)
         with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
             make_ready(self._db, self._db.now())
-            job_now = self._store.steering.read_job(job_id)
+            job_now = self._store.job_control.read_job(job_id)
             if job_now is None or job_now.status is not Status.PENDING:
                 return []
             return self._gates(job_id, dead, self._db.write) or self._gate_ahead(job_id, dead, self._db.write)

@@ -125,7 +125,7 @@ def _submit(request: Request, name: str, incoming: IncomingFile, options: Option
 def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
     with session_of(request) as session:
         if awaited.job_id is not None:
-            job = session.reading.get(awaited.job_id)
+            job = session.job_queries.get(awaited.job_id)
             if not job.status.is_ended:
                 # Until it has ended, the document is what was read before, perhaps with other options.
                 return None

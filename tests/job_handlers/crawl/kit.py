@@ -141,7 +141,7 @@ class Crawls:
             self.store.leases.release(attempt.job.lease)
 
     def _claim(self, job_id: int, stop_at: int) -> Attempt:
-        self.store.steering.pause("type", "download")
+        self.store.job_control.pause("type", "download")
         claimed = {job.id: job for job in self.store.leases.claim(_WORKER, 100, "io")}
         job = claimed.pop(job_id)
         for other in claimed.values():
@@ -187,7 +187,7 @@ class Crawls:
     def _download_jobs(self, owner: str, status: Status | None = None) -> Sequence[Job]:
         statuses = () if status is None else (status,)
         selector = Selector(job_types=("download",), owners=(owner,), statuses=statuses)
-        return self.store.reading.list(selector, most=100_000)
+        return self.store.job_queries.list(selector, most=100_000)
 
     def remembered(self, owner: str) -> list[dict[str, object]]:
         return self.by_hand(
@@ -196,7 +196,7 @@ class Crawls:
         )
 
     def finish_downloads(self, owner: str = ALICE) -> None:
-        self.store.steering.unpause("type", "download")
+        self.store.job_control.unpause("type", "download")
         while jobs := self.store.leases.claim(_WORKER, 100, "io"):
             for job in jobs:
                 self.store.leases.complete(job.lease)

@@ -116,12 +116,12 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
             server.store.write(changed, pdf(9000, 1))
             server.store.add("late.pdf", pdf(9000, 2), parents=[top.id])
         daemon = system.start(**settings)
-    wait_until(lambda: not system.store.reading.count(Selector(statuses=LIVE)), "all have ended")
+    wait_until(lambda: not system.store.job_queries.count(Selector(statuses=LIVE)), "all have ended")
     again = _crawl(system, top.id)
-    wait_until(lambda: not system.store.reading.count(Selector(statuses=LIVE)), "all have ended again")
+    wait_until(lambda: not system.store.job_queries.count(Selector(statuses=LIVE)), "all have ended again")
 
     files = [item for item in server.store.items.values() if item.mime == "application/pdf"]
-    failed = system.store.reading.list(Selector(statuses=(Status.FAILED,)))
+    failed = system.store.job_queries.list(Selector(statuses=(Status.FAILED,)))
     assert [(job.payload, job.error_message) for job in failed] == []
     assert {hashlib.sha256(item.content).hexdigest() for item in files} <= set(_published(system))
     assert max(_published(system).values()) == 1
@@ -163,7 +163,7 @@ def _crawl(system: System, folder: Path | str) -> dict[str, int]:
     job = _ended(system, job_id)
     assert job.status is Status.COMPLETED, job
     wait_until(
-        lambda: not system.store.reading.count(Selector(job_types=("download",), statuses=LIVE)), "the downloads"
+        lambda: not system.store.job_queries.count(Selector(job_types=("download",), statuses=LIVE)), "the downloads"
     )
     result: dict[str, int] = json.loads(job.result or "")
     return result
@@ -176,7 +176,7 @@ def _ended(system: System, job_id: int) -> Job:
 
 def _has_done(system: System, downloads: int) -> Callable[[], bool]:
     done = Selector(job_types=("download",), statuses=(Status.COMPLETED,))
-    count = system.store.reading.count
+    count = system.store.job_queries.count
     return lambda: count(done) >= downloads or not count(Selector(statuses=LIVE))
 
 

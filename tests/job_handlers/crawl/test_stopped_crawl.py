@@ -129,7 +129,7 @@ def test_a_crawl_that_is_asked_to_stop_does_so_at_a_page_and_costs_nothing(crawl
 
     assert crawls.downloads() == sorted(set(crawls.downloads()))
     assert len(crawls.downloads()) == 13
-    assert crawls.store.reading.get(job_id).retry_count == 0
+    assert crawls.store.job_queries.get(job_id).retry_count == 0
 
 
 @pytest.mark.parametrize("stop_at", [2, 6, 11])
@@ -138,9 +138,9 @@ def test_a_failed_crawl_that_is_retried_goes_on(crawls: Crawls, stop_at: int) ->
     reference = crawls.run(top, owner=REFERENCE)
     job_id = crawls.begin(top)
     crawls.stopped(job_id, stop_at=stop_at, fails=True)
-    assert crawls.store.reading.get(job_id).status is Status.FAILED
+    assert crawls.store.job_queries.get(job_id).status is Status.FAILED
 
-    crawls.store.steering.retry(Selector(ids=(job_id,)), actor="a person")
+    crawls.store.job_control.retry(Selector(ids=(job_id,)), actor="a person")
     ran = crawls.go_on(job_id)
 
     assert crawls.downloads() == crawls.downloads(REFERENCE)

@@ -37,7 +37,7 @@ def test_a_download_carries_what_it_needs(crawls: Crawls) -> None:
 
     crawls.run(top, download={"read": {"languages": ["deu"]}}, credential="drive")
 
-    [job] = crawls.store.reading.list(Selector(job_types=("download",)))
+    [job] = crawls.store.job_queries.list(Selector(job_types=("download",)))
     assert (job.platform, job.owner, job.source) == ("gdrive", "alice", "gdrive:drive")
     assert json.loads(job.payload or "") == {
         "source": file.id,
@@ -91,7 +91,7 @@ def test_a_resource_key_of_a_folder_opens_what_is_in_it(crawls: Crawls) -> None:
 
     listed = [one for one in crawls.server.asked("list") if old.id in one.query["q"]]
     assert [one.headers["x-goog-drive-resource-keys"] for one in listed] == [f"{old.id}/0-old"]
-    [job] = crawls.store.reading.list(Selector(job_types=("download",)))
+    [job] = crawls.store.job_queries.list(Selector(job_types=("download",)))
     assert json.loads(job.payload or "")["resource_key"] == "0-old"
 
 

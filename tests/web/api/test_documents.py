@@ -207,7 +207,7 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
 
     assert (first["batch"], same["batch"], second["batch"], alone["batch"]) == (1, None, 2, None)
     assert [one["id"] for one in same["items"]] == [one["id"] for one in first["items"]]
-    assert [session.store.reading.get(one["id"]).batch_id for one in second["items"]] == [2, 2]
+    assert [session.store.job_queries.get(one["id"]).batch_id for one in second["items"]] == [2, 2]
     assert session.store.batches.get(1).replaced_by == 2
     page = site.get("/upload", params={"batch": 2, "job": second["items"][0]["id"]}).text
     assert 'It replaces <a href="/batches/1">batch 1 (a.pdf and 1 more)</a>, which resumes' in page
@@ -338,7 +338,7 @@ def test_a_failed_upload_is_removed_after_a_day(settings: Settings, session: Ses
         made = site.post("/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
     work_as(session.store)
     session.store.leases.fail(claim(session.store).lease, Failure("GONE", ""), retry_at=None)
-    assert session.store.reading.get(made["items"][0]["id"]).status is Status.FAILED
+    assert session.store.job_queries.get(made["items"][0]["id"]).status is Status.FAILED
 
     assert incoming_files.sweep(session, now=time.time() + 82_800) == 0
     assert incoming_files.sweep(session, now=time.time() + 90_000) == 1

@@ -72,7 +72,7 @@ def _receive(stream: httpx.Response, received: ReceivedEvents) -> None:
 
 def cancelled(session: Session, **words: Any) -> int:
     job_id = session.store.intake.enqueue(NewJob(**{"job_type": "a", **words})).job_id
-    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+    session.store.job_control.cancel(Selector(ids=(job_id,)), actor="test")
     return job_id
 
 
@@ -95,7 +95,7 @@ def test_a_client_that_reconnects_gets_the_missed_events_once(site: httpx.Client
         cancelled(session)
         wait_until(lambda: received.of("job"), "it is told")
     missed = [one.job_id for one in session.store.intake.enqueue_many([NewJob("a")] * 1500)]
-    session.store.steering.cancel(Selector(ids=missed), actor="test")
+    session.store.job_control.cancel(Selector(ids=missed), actor="test")
 
     with listening(site, headers={"Last-Event-ID": received.last_id}) as again:
         wait_until(lambda: len(again.of("job")) >= 1500, "all that was missed")
@@ -122,7 +122,7 @@ def test_a_client_that_missed_too_much_is_told_to_start_again(site: httpx.Client
         assert next(kind for kind, _, _ in of_another.events) == "reset"
     with listening(site, params={"after": "0-99999"}) as received:
         assert next(kind for kind, _, _ in received.events) == "reset"
-        session.store.steering.delete(Selector(ids=(job_id,)), actor="test")
+        session.store.job_control.delete(Selector(ids=(job_id,)), actor="test")
         wait_until(lambda: len(received.of("reset")) == 2, "numbers come again")
         again = cancelled(session)
         wait_until(lambda: received.of("job"), "and it goes on")
@@ -137,7 +137,7 @@ def test_a_client_that_reconnects_after_the_newest_jobs_were_replaced_is_told_to
     with listening(site) as received:
         gone = [cancelled(session), cancelled(session)]
         wait_until(lambda: len(received.of("job")) == 2, "both are told")
-    session.store.steering.delete(Selector(ids=gone), actor="test")
+    session.store.job_control.delete(Selector(ids=gone), actor="test")
     for _ in range(4):
         cancelled(session)
 
@@ -156,7 +156,7 @@ def test_a_listening_client_is_told_to_start_again_if_the_newest_jobs_are_replac
         gone = [cancelled(session), cancelled(session)]
         wait_until(lambda: len(received.of("job")) == 2, "both are told")
         # Within one look of who tells, as a rule; and else it is told all the more.
-        session.store.steering.delete(Selector(ids=gone), actor="test")
+        session.store.job_control.delete(Selector(ids=gone), actor="test")
         for _ in range(4):
             cancelled(session)
 
@@ -168,7 +168,7 @@ def test_removing_old_jobs_resets_no_stream(site: httpx.Client, session: Session
     with listening(site) as received:
         cancelled(session)
         wait_until(lambda: received.of("job"), "it is told")
-    session.store.steering.delete(Selector(ids=(old,)), actor="test")
+    session.store.job_control.delete(Selector(ids=(old,)), actor="test")
     new = cancelled(session)
 
     with listening(site, headers={"Last-Event-ID": received.last_id}) as again:
@@ -182,7 +182,7 @@ def test_a_stream_can_be_limited_to_one_job_batch_or_document(site: httpx.Client
 
     with listening(site, params={"job": wanted}) as received:
         cancelled(session)
-        session.store.steering.cancel(Selector(ids=(wanted,)), actor="test")
+        session.store.job_control.cancel(Selector(ids=(wanted,)), actor="test")
         wait_until(lambda: received.of("job"), "it is told")
 
     assert [one["job_id"] for one in received.of("job")] == [wanted]

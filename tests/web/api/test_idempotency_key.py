@@ -41,7 +41,7 @@ def retry_job(site: httpx.Client) -> httpx.Response:
 
 
 def all_jobs(session: Session) -> list[int]:
-    return [*session.store.reading.ids(Selector())]
+    return [*session.store.job_queries.ids(Selector())]
 
 
 @pytest.mark.parametrize("ask", [job, batch, file])
@@ -58,13 +58,13 @@ def test_concurrent_repeats_run_once_and_get_the_same_response(site: httpx.Clien
 
 def test_a_retry_that_is_sent_again_is_no_second_retry(site: httpx.Client, session: Session) -> None:
     [job_id] = [session.store.intake.enqueue(NewJob("a")).job_id]
-    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+    session.store.job_control.cancel(Selector(ids=(job_id,)), actor="test")
 
     first = retry_job(site)
-    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+    session.store.job_control.cancel(Selector(ids=(job_id,)), actor="test")
 
     assert retry_job(site).json() == first.json()
-    assert session.store.reading.get(job_id).status is Status.CANCELLED
+    assert session.store.job_queries.get(job_id).status is Status.CANCELLED
 
 
 def test_another_wish_with_the_same_key_is_refused(site: httpx.Client) -> None:
@@ -81,7 +81,7 @@ def test_a_refused_request_may_be_repeated_with_its_key(site: httpx.Client, sess
     assert retry_job(site).status_code == 404
     job_id = session.store.intake.enqueue(NewJob("a")).job_id
     assert retry_job(site).status_code == 409
-    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+    session.store.job_control.cancel(Selector(ids=(job_id,)), actor="test")
 
     assert retry_job(site).status_code == 200
 

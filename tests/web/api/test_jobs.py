@@ -176,7 +176,7 @@ def test_polling_gets_304_until_something_changes(site: httpx.Client, session: S
         "private, no-cache",
     )
     assert site.get("/api/jobs?limit=1", headers=known).status_code == 200
-    session.store.steering.pause("type", "other")
+    session.store.job_control.pause("type", "other")
     # Something else has changed, and of this nothing.
     assert site.get("/api/jobs", headers=known).status_code == 304
     site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
@@ -326,7 +326,7 @@ def test_half_a_surrogate_pair_is_refused_everywhere(
     answer = site.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
 
     assert answer.status_code in (400, 422), answer.text
-    assert session.store.reading.list(Selector(), most=1) == []
+    assert session.store.job_queries.list(Selector(), most=1) == []
 
 
 def test_a_batch_has_a_maximum_number_of_jobs(

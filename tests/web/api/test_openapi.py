@@ -49,7 +49,7 @@ def test_every_response_matches_the_openapi_file(settings: Settings, session: Se
     work_as(session.store)
     shelf = Shelf(session.store, settings.workspace)
     shelf.read("a.pdf", "climate risk", roles=("text",), owner="alice")
-    session.store.steering.pause("type", "other", reason="x")
+    session.store.job_control.pause("type", "other", reason="x")
     with served(settings) as address:
         asked = subprocess.run(
             [

@@ -52,7 +52,7 @@ class House:
         if path == "/api/events":
             # So that there is something to wait for.
             job = self.session.store.intake.enqueue(NewJob("action", owner="alice", name="last-of-all"))
-            self.session.store.steering.cancel(Selector(ids=(job.job_id,)), actor="alice")
+            self.session.store.job_control.cancel(Selector(ids=(job.job_id,)), actor="alice")
             with httpx.stream(method, f"{self.address}{path}", headers=headers, timeout=20, **words) as stream:
                 heard = ""
                 for text in stream.iter_text():
@@ -65,13 +65,13 @@ class House:
     def data_of_bob(self) -> str:
         selector = Selector(owners=(BOB,))
         store = self.session.store
-        jobs = store.reading.list(selector, most=1000)
+        jobs = store.job_queries.list(selector, most=1000)
         return json.dumps(
             [
                 [as_object(job) for job in jobs],
                 [as_object(one) for one in store.library.documents(_documents(), most=1000)],
                 [as_object(one) for one in store.batches.list(owners=(BOB,), most=1000)],
-                [as_object(one) for one in store.reading.pauses()],
+                [as_object(one) for one in store.job_queries.pauses()],
                 [as_object(one) for one in store.history.actions(most=1000) if one.actor != "alice"],
             ]
         )
@@ -114,7 +114,7 @@ def _fill_house(session: Session) -> dict[str, list[int]]:
         "concurrency_key": f"{MARK}-one",
     }  # fmt: skip
     pending = store.intake.enqueue(NewJob(f"{MARK}_type", **texts)).job_id
-    ingest = store.reading.list(Selector(owners=(BOB,), job_types=("ingest",)))[0].id
+    ingest = store.job_queries.list(Selector(owners=(BOB,), job_types=("ingest",)))[0].id
     failed = store.intake.enqueue(NewJob("action", owner=BOB, name=f"{MARK}-failed")).job_id
     [running] = [job for job in store.leases.claim("w1", 9) if job.id == failed]
     store.leases.fail(running.lease, Failure(f"{MARK}_CODE", f"{MARK} message"), retry_at=None)
@@ -124,7 +124,7 @@ def _fill_house(session: Session) -> dict[str, list[int]]:
     hers = batches.add_batch(session, [NewJob("action", owner="alice")], owner="alice", name="hers")
     store.intake.enqueue(NewJob("action", owner="alice", after=[pending]))
     job_control.apply_plan(session, job_control.make_plan(session, "priority", Selector(ids=(pending,)), priority=2))
-    store.steering.pause("owner", BOB, reason=f"{MARK} is away")
+    store.job_control.pause("owner", BOB, reason=f"{MARK} is away")
     [file] = [one.id for one in store.library.job_files(ingest) if one.role == "text"]
     assert hers.batch.id != added.batch.id
     return {
@@ -357,5 +357,5 @@ def test_undoing_another_users_action_needs_admin(house: House) -> None:
     action = house.session.store.history.actions(most=1)[0].id
 
     assert house.ask(operator, "POST", f"/api/actions/{action}/undo").status_code == 403
-    assert house.session.store.reading.get(job_id).status is Status.CANCELLED
+    assert house.session.store.job_queries.get(job_id).status is Status.CANCELLED
     assert house.ask(house.everybody, "POST", f"/api/actions/{action}/undo").status_code == 200

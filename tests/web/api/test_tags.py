@@ -34,7 +34,7 @@ def test_a_tag_given_at_upload_starts_its_action(site: httpx.Client, session: Se
     sent = site.post("/api/uploads", files={"file": ("a.pdf", b"%PDF-1.7")}, data={"tag": "Invoice, 2026"})
 
     assert (first.status_code, first.json()["is_new"], again.json()["is_new"]) == (201, True, False)
-    job = session.store.reading.get(sent.json()["items"][0]["id"])
+    job = session.store.job_queries.get(sent.json()["items"][0]["id"])
     assert json.loads(job.payload or "")["tags"] == ["invoice", "2026"]
     assert [one["job_type"] for one in site.get("/api/tags/actions").json()["items"]] == ["tell"]
     assert site.post("/api/tags/actions/remove", json=action).status_code == 200

@@ -202,7 +202,7 @@ def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site) -> None:
     page.get_by_role("button", name="Undo").click()
 
     expect(page.get_by_text("Undone", exact=True)).to_be_visible()
-    assert site.session.reading.get(waiting).status.value == "pending"
+    assert site.session.job_queries.get(waiting).status.value == "pending"
 
 
 def test_a_range_of_jobs_is_ticked_and_counted(look: Look, site: Site) -> None:

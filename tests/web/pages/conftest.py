@@ -24,7 +24,7 @@ def worker(session: Session) -> str:
 @pytest.fixture
 def pending(session: Session) -> Make:
     def make(job_type: str = "ocr_pages", **said: Any) -> Job:
-        return session.store.reading.get(session.store.intake.enqueue(NewJob(job_type, **said)).job_id)
+        return session.store.job_queries.get(session.store.intake.enqueue(NewJob(job_type, **said)).job_id)
 
     return make
 
@@ -36,7 +36,7 @@ def running(session: Session, worker: str, pending: Make) -> Make:
         [job] = session.store.leases.claim(worker, 1)
         assert job.id == wanted.id
         session.store.leases.report([Report(job.lease, percent=percent, message=message)])
-        return session.store.reading.get(job.id)
+        return session.store.job_queries.get(job.id)
 
     return make
 
@@ -46,6 +46,6 @@ def failed(session: Session, running: Make) -> Make:
     def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read", **said: Any) -> Job:
         job = running(**said)
         session.store.leases.fail(job.lease, Failure(code, message, remedy="ask for another copy"), retry_at=None)
-        return session.store.reading.get(job.id)
+        return session.store.job_queries.get(job.id)
 
     return make

@@ -43,7 +43,7 @@ def test_a_batch_is_stopped_and_resumed(site: httpx.Client, session: Session, ba
 def test_failed_files_of_a_batch_are_listed_and_retried(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
-    session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
+    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
     failed("CONNECTION_LOST", batch_id=batch, owner="ann", name="one.pdf")
 
     page = open_page(site, f"/batches/{batch}")
@@ -58,7 +58,7 @@ def test_failed_files_of_a_batch_are_listed_and_retried(
 def test_a_failure_that_no_retry_can_mend_offers_no_retry(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
-    session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
+    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
     failed("PDF_BROKEN", batch_id=batch, owner="ann", name="one.pdf")
 
     page = open_page(site, f"/batches/{batch}")
@@ -81,7 +81,7 @@ def test_cancelling_a_batch_needs_a_confirmation(site: httpx.Client, session: Se
 def test_the_file_list_of_a_batch_is_a_csv_without_formulas(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
-    session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
+    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
     failed("NET", "gone", job_type="download", batch_id=batch, owner="ann", name="=cmd()", source_key="a")
 
     answer = site.get(f"/documents.csv?batch={batch}")
@@ -106,6 +106,6 @@ def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, sessi
     assert "Batch queued" in done.text
     [batch] = session.store.batches.list(most=2)
     assert (batch.name, batch.owner, batch.priority) == ("the first", "ann", 3)
-    assert sorted(job.name or "" for job in session.store.reading.list(Selector(batch_id=batch.id), most=9)) == [
+    assert sorted(job.name or "" for job in session.store.job_queries.list(Selector(batch_id=batch.id), most=9)) == [
         "a.pdf", "b.pdf",
     ]  # fmt: skip

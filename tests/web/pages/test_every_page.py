@@ -107,7 +107,7 @@ def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
     for path in ("/", "/jobs", f"/jobs/{job.id}", "/queue", "/failures", "/workers"):
         assert all(form.method == "get" for form in open_page(site, path).forms), path
     assert site.post(f"/jobs/{job.id}/retry").status_code == 403
-    assert session.store.reading.get(job.id).status == "failed"
+    assert session.store.job_queries.get(job.id).status == "failed"
 
 
 def test_htmx_is_the_one_that_was_published() -> None:
@@ -159,10 +159,10 @@ def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Sess
 
     assert "Owner ann" in paused.text
     assert "she is away" in paused.text
-    [pause] = session.store.reading.pauses()
+    [pause] = session.store.job_queries.pauses()
     assert (pause.scope, pause.name, pause.until is not None) == ("owner", "ann", True)
     paused.press(site, "Resume")
-    assert session.store.reading.pauses() == []
+    assert session.store.job_queries.pauses() == []
 
 
 # ── Schedules ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,7 +181,7 @@ def test_a_schedule_can_be_run_now(settings: Settings, session: Session, tmp_pat
         begun = page.press(site, "Run now")
 
     assert "Started" in begun.text
-    [job] = session.store.reading.list(Selector())
+    [job] = session.store.job_queries.list(Selector())
     assert (job.job_type, job.name) == ("noop", "nightly")
 
 
@@ -230,7 +230,7 @@ def test_actions_are_listed_and_undone(site: httpx.Client, session: Session, pen
     undone = page.press(site, "Undo")
 
     assert "undone" in undone.text
-    assert session.store.reading.get(job.id).status == "pending"
+    assert session.store.job_queries.get(job.id).status == "pending"
 
 
 def test_created_and_removed_tokens_are_listed_as_actions(site: httpx.Client, session: Session) -> None:

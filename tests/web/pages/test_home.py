@@ -79,7 +79,7 @@ def test_a_failure_is_a_file_a_sentence_and_one_action(site: httpx.Client, sessi
     again = home.press(site, "Try again")
     assert "1 job retried" in again.text
     assert "took longer" not in again.text
-    assert session.store.reading.get(1).status is Status.PENDING
+    assert session.store.job_queries.get(1).status is Status.PENDING
 
 
 def test_a_good_copy_replaces_the_failure_of_a_broken_file(
@@ -151,7 +151,7 @@ def test_a_pause_is_shown_and_lifted(site: httpx.Client, session: Session, pendi
     assert "Type ocr_pages is paused The disk is being moved" in home.text
     home.press(site, "Resume")
 
-    assert session.store.reading.pauses() == []
+    assert session.store.job_queries.pauses() == []
 
 
 def test_a_stopped_batch_can_be_resumed_from_home(site: httpx.Client, session: Session) -> None:

@@ -51,14 +51,14 @@ def test_ticked_jobs_are_changed_after_a_preview_and_the_change_is_undone(
     done = asked.press(site, "Cancel 2 jobs")
 
     assert "2 jobs cancelled" in done.text
-    assert [session.store.reading.get(job.id).status for job in (one, two, three)] == [
+    assert [session.store.job_queries.get(job.id).status for job in (one, two, three)] == [
         "cancelled",
         "pending",
         "cancelled",
     ]
     undone = done.press(site, "Undo")
     assert "Undone" in undone.text
-    assert session.store.reading.count(Selector(statuses=(Status.PENDING,))) == 3
+    assert session.store.job_queries.count(Selector(statuses=(Status.PENDING,))) == 3
 
 
 def test_a_change_of_all_matching_jobs_uses_the_filters_of_the_url(
@@ -71,8 +71,8 @@ def test_a_change_of_all_matching_jobs_uses_the_filters_of_the_url(
     assert "60 jobs" in asked.text
     asked.press(site, asked.form("Set the priority of 60 jobs").buttons[0][2])
 
-    assert {session.store.reading.get(job.id).priority for job in mine} == {2}
-    assert session.store.reading.get(other.id).priority == 5
+    assert {session.store.job_queries.get(job.id).priority for job in mine} == {2}
+    assert session.store.job_queries.get(other.id).priority == 5
 
 
 def test_where_nothing_is_ticked_nothing_is_done(site: httpx.Client, session: Session, pending: Make) -> None:
@@ -81,7 +81,7 @@ def test_where_nothing_is_ticked_nothing_is_done(site: httpx.Client, session: Se
     done = open_page(site, "/jobs?owner=ann").press(site, "Delete…", scope="ticked")
 
     assert "Nothing to do" in done.text
-    assert session.store.reading.count(Selector()) == 1
+    assert session.store.job_queries.count(Selector()) == 1
 
 
 def test_the_page_of_a_job_shows_all_of_it(site: httpx.Client, session: Session, running: Make) -> None:
@@ -101,7 +101,7 @@ def test_the_page_of_a_job_shows_all_of_it(site: httpx.Client, session: Session,
     ):
         assert told in page.text
     page.press(site, "Cancel")
-    assert session.store.reading.get(job.id).cancel_requested_at is not None
+    assert session.store.job_queries.get(job.id).cancel_requested_at is not None
 
 
 def test_a_job_that_waits_says_why(site: httpx.Client, pending: Make) -> None:
@@ -130,7 +130,7 @@ def test_a_preview_stops_in_time_and_the_change_covers_all_matches(
     done = asked.press(site, "Cancel all that match")
 
     assert "3 jobs cancelled" in done.text
-    cancelled = session.store.reading.list(Selector(statuses=(Status.CANCELLED,)))
+    cancelled = session.store.job_queries.list(Selector(statuses=(Status.CANCELLED,)))
     assert sorted(job.id for job in cancelled) == [job.id for job in rare]
 
 
@@ -142,7 +142,7 @@ def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, sess
     )
 
     assert "Job queued" in done.text
-    [job] = session.store.reading.list(Selector(), most=2)
+    [job] = session.store.job_queries.list(Selector(), most=2)
     assert (job.job_type, job.payload, job.priority, job.name, job.owner) == (
         "scrape", '{"page": [1, 2]}', 2, "the first", "ann",
     )  # fmt: skip
@@ -159,4 +159,4 @@ def test_an_invalid_payload_is_shown_again_with_the_problem(site: httpx.Client, 
     assert "the payload is not JSON" in again.text
     assert payload in again.text
     assert 'value="scrape"' in again.answer.text
-    assert not session.store.reading.list(Selector(), most=2)
+    assert not session.store.job_queries.list(Selector(), most=2)

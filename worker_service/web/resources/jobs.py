@@ -93,7 +93,7 @@ def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters)
 
 
 def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
-    found = session.reading.get(job_id)
+    found = session.job_queries.get(job_id)
     if not visitor.may_see(found.owner):
         raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
     return found

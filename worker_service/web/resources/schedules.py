@@ -30,7 +30,7 @@ def _limited(visitor: Visitor, schedule: ScheduleState) -> ScheduleState:
 
 def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:
     started = schedules.start_schedule_now(session, name, owner=visitor.owner)
-    if started.job_id and started.existing and not visitor.may_see(session.reading.get(started.job_id).owner):
+    if started.job_id and started.existing and not visitor.may_see(session.job_queries.get(started.job_id).owner):
         raise Refused("another job that has not ended has this unique_key", "choose another key")
     return started
 

@@ -33,7 +33,7 @@ def list_workers(session: Session) -> WorkersAndNodes:
 
 
 def list_pauses(session: Session, visitor: Visitor) -> Sequence[Pause]:
-    return [one for one in session.reading.pauses() if one.scope != "owner" or visitor.may_see(one.name)]
+    return [one for one in session.job_queries.pauses() if one.scope != "owner" or visitor.may_see(one.name)]
 
 
 def pause(

@@ -74,7 +74,7 @@ def render(
     if visitor is not None and status < HTTPStatus.BAD_REQUEST:
         with session_of(request) as session:
             being_read = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
-            failures = sum(session.reading.count_failures(visitor.owner).values()) if _is_queue_tab(path) else 0
+            failures = sum(session.job_queries.count_failures(visitor.owner).values()) if _is_queue_tab(path) else 0
             flash = flash_of(session, request)
     shared = {
         "request": request,

@@ -224,7 +224,7 @@ def _first_gate(session: Session, jobs_of_document: Sequence[Job]) -> Gate | Non
 def _failed_job(session: Session, jobs_of_document: Sequence[Job]) -> int | None:
     """Return the job whose failure needs attention."""
     failed = [job.id for job in jobs_of_document if job.status is Status.FAILED]
-    return next(iter(session.reading.failing_jobs(owner=None, code=None, ids=failed)), None) if failed else None
+    return next(iter(session.job_queries.failing_jobs(owner=None, code=None, ids=failed)), None) if failed else None
 
 
 def _reading_options(document: Document) -> dict[str, str]:

@@ -168,7 +168,9 @@ def _header(request: Request, sorted_by: str, column: str) -> SortHeader:
 
 
 def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
-    return [visitor.owner] if visitor.owner is not None else [one for one in session.reading.names("owner", "") if one]
+    return (
+        [visitor.owner] if visitor.owner is not None else [one for one in session.job_queries.names("owner", "") if one]
+    )
 
 
 # ── The list as a file ──────────────────────────────────────────────────────────────────────────────────────────────

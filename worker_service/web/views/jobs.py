@@ -145,7 +145,7 @@ def jobs_page(request: Request, session: Session) -> Response:
         is_partial=listing.is_partial,
         matching=len(listing.items) if is_complete else _count(filters, counts),
         command=command("ls", *filters.shell_arguments()),
-        names={column: session.reading.names(column, "") for column in ("job_type", "owner")} if sees_all else {},
+        names={column: session.job_queries.names(column, "") for column in ("job_type", "owner")} if sees_all else {},
     )
 
 
@@ -290,9 +290,9 @@ def _job_fields(visitor: Visitor, form: Mapping[str, str]) -> dict[str, object]:
 
 def _form_page(request: Request, form: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
     with session_of(request) as session:
-        types = {*session.reading.names("handler", "")}
+        types = {*session.job_queries.names("handler", "")}
         if visitor_of(request).owner is None:
-            types |= {*session.reading.names("job_type", "")}
+            types |= {*session.job_queries.names("job_type", "")}
     return render(
         request, "job_new.html", title="Enqueue a job", form=form, problem=problem, types=sorted(types), status=status
     )

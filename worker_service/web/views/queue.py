@@ -152,7 +152,7 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 
 def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
     """Put documents with running jobs first, then others being read, then jobs without a document."""
-    running = session.reading.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
+    running = session.job_queries.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
     running_ids = [job.document_id for job in oldest_first if job.document_id and job.generation]
     other_jobs = [job for job in oldest_first if not (job.document_id and job.generation)]
@@ -174,7 +174,7 @@ def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
 
 
 def _document_row(session: Session, visitor: Visitor, document: Document, progress: ReadingProgress | None) -> QueueRow:
-    jobs = session.reading.list(Selector(document_ids=(document.id,)), most=_STEPS_MAX + 1)
+    jobs = session.job_queries.list(Selector(document_ids=(document.id,)), most=_STEPS_MAX + 1)
     jobs = [job for job in jobs if job.generation == document.index_generation]
     started = min((job.started_at for job in jobs if job.started_at), default=None)
     return QueueRow(
@@ -191,7 +191,7 @@ def _document_row(session: Session, visitor: Visitor, document: Document, progre
 
 
 def _waiting_row(session: Session, visitor: Visitor, document: Document) -> QueueRow:
-    newest_job = next(iter(session.reading.list(Selector(document_ids=(document.id,)), most=1)), None)
+    newest_job = next(iter(session.job_queries.list(Selector(document_ids=(document.id,)), most=1)), None)
     batch_id = None if newest_job is None else newest_job.batch_id
     pages = counted(document.pages, "page") if document.pages else ""
     about = " · ".join(filter(None, [_owner_and_batch(session, visitor, document.owner, batch_id), pages]))

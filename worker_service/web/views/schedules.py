@@ -141,7 +141,7 @@ def _form_page(
         problem=str(error or ""),
         every=_EVERY,
         default_zone=session.settings.zone,
-        types=session.reading.names("handler", "") if sees_all else (),
+        types=session.job_queries.names("handler", "") if sees_all else (),
         status=200 if error is None else status_of(error),
     )
 

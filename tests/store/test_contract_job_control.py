@@ -49,25 +49,25 @@ def test_cancel_ends_pending_jobs_and_asks_running_ones(store: Store, enqueue: E
     claim_one(store)
     pending, held = enqueue(), enqueue(run_at=clock.after(60))
 
-    changed = store.steering.cancel(Selector(job_types=("ocr_pages",)), actor="ann")
+    changed = store.job_control.cancel(Selector(job_types=("ocr_pages",)), actor="ann")
 
     assert sorted(changed.job_ids) == [pending, held] or sorted(changed.job_ids) == [running, pending, held]
     assert list(changed.asked) == [running]
     assert [status_of(store, each) for each in (pending, held, running)] == [CANCELLED, CANCELLED, RUNNING]
-    assert store.reading.get(running).cancel_requested_at == clock.text
-    assert store.reading.get(pending).completed_at == clock.text
+    assert store.job_queries.get(running).cancel_requested_at == clock.text
+    assert store.job_queries.get(pending).completed_at == clock.text
     assert claimed_ids(store) == []
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_p4_cancel_and_priority_leave_an_ended_job_as_it_is(store: Store, enqueue: Enqueue, how: Status) -> None:
     job_id = _ended(store, enqueue, how)
-    before = store.reading.get(job_id)
+    before = store.job_queries.get(job_id)
 
-    cancelled = store.steering.cancel(ids(job_id), actor="ann")
-    moved = store.steering.priority(ids(job_id), 9, actor="ann")
+    cancelled = store.job_control.cancel(ids(job_id), actor="ann")
+    moved = store.job_control.priority(ids(job_id), 9, actor="ann")
 
-    assert store.reading.get(job_id) == before
+    assert store.job_queries.get(job_id) == before
     assert (list(cancelled.job_ids), list(moved.job_ids)) == ([], [])
     assert cancelled.action_id is None or job_id in cancelled.refused
 
@@ -75,13 +75,13 @@ def test_p4_cancel_and_priority_leave_an_ended_job_as_it_is(store: Store, enqueu
 def test_cancelling_twice_asks_once(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     claim_one(store)
-    store.steering.cancel(ids(job_id), actor="ann")
-    asked_at = store.reading.get(job_id).cancel_requested_at
+    store.job_control.cancel(ids(job_id), actor="ann")
+    asked_at = store.job_queries.get(job_id).cancel_requested_at
     clock.advance(5)
 
-    store.steering.cancel(ids(job_id), actor="bob")
+    store.job_control.cancel(ids(job_id), actor="bob")
 
-    assert store.reading.get(job_id).cancel_requested_at == asked_at
+    assert store.job_queries.get(job_id).cancel_requested_at == asked_at
 
 
 # ── retry ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,9 +97,9 @@ def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
     store.leases.report([Report(lease, 50, "half")])
     end(store, lease, how)
 
-    changed = store.steering.retry(ids(job_id), actor="ann")
+    changed = store.job_control.retry(ids(job_id), actor="ann")
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert list(changed.job_ids) == [job_id]
     assert (job.status, job.fence, job.retry_count, job.requeue_count) == (PENDING, 2, 0, 0)
     assert (job.error_code, job.error_message, job.result, job.cancel_requested_at) == (None, None, None, None)
@@ -120,13 +120,13 @@ def test_a_retry_keeps_a_start_that_is_still_to_come_and_not_when_the_job_was_to
     scheduled = [enqueue(run_at=tonight) for _ in range(2)]
     ran = enqueue(run_at=clock.now)
     end(store, claim_one(store).lease, FAILED)
-    store.steering.cancel(ids(tried, snoozed, *scheduled), actor="ann")
+    store.job_control.cancel(ids(tried, snoozed, *scheduled), actor="ann")
 
-    store.steering.retry(ids(tried, snoozed, scheduled[0], ran), actor="ann")
+    store.job_control.retry(ids(tried, snoozed, scheduled[0], ran), actor="ann")
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {scheduled[1]}")
 
-    assert [store.reading.get(job_id).run_at for job_id in (tried, snoozed, ran)] == [None] * 3
-    assert [(store.reading.get(job_id).run_at, codes(store, job_id)) for job_id in scheduled] == [
+    assert [store.job_queries.get(job_id).run_at for job_id in (tried, snoozed, ran)] == [None] * 3
+    assert [(store.job_queries.get(job_id).run_at, codes(store, job_id)) for job_id in scheduled] == [
         (as_text(tonight), ["NOT_YET"])
     ] * 2
 
@@ -136,7 +136,7 @@ def test_a_job_that_has_not_ended_is_not_retried(store: Store, enqueue: Enqueue)
     claim_one(store)
     before = everything(store)
 
-    changed = store.steering.retry(ids(running, pending), actor="ann")
+    changed = store.job_control.retry(ids(running, pending), actor="ann")
 
     assert list(changed.job_ids) == []
     assert everything(store) == before
@@ -146,7 +146,7 @@ def test_retrying_a_job_whose_unique_key_is_live_again_names_the_live_one(store:
     first = _ended(store, enqueue, FAILED, unique_key="u")
     live = enqueue(unique_key="u")
 
-    changed = store.steering.retry(ids(first), actor="ann")
+    changed = store.job_control.retry(ids(first), actor="ann")
 
     assert status_of(store, first) is FAILED
     assert list(changed.job_ids) == []
@@ -156,7 +156,7 @@ def test_retrying_a_job_whose_unique_key_is_live_again_names_the_live_one(store:
 def test_of_two_ended_jobs_with_one_unique_key_a_bulk_retry_runs_one(store: Store, enqueue: Enqueue) -> None:
     both = [_ended(store, enqueue, FAILED, unique_key="u") for _ in range(2)]
 
-    changed = store.steering.retry(Selector(statuses=(FAILED,)), actor="ann")
+    changed = store.job_control.retry(Selector(statuses=(FAILED,)), actor="ann")
 
     assert len(changed.job_ids) == 1
     assert sorted([*changed.job_ids, *changed.refused]) == both
@@ -172,14 +172,14 @@ def test_delete_removes_what_is_not_running(store: Store, enqueue: Enqueue) -> N
     claim_one(store)
     pending = enqueue()
 
-    changed = store.steering.delete(ids(done, running, pending), actor="ann")
+    changed = store.job_control.delete(ids(done, running, pending), actor="ann")
 
     assert sorted(changed.job_ids) == [done, pending]
     assert list(changed.refused) == [running]
     assert "running" in changed.refused[running]
     assert set(everything(store)) == {running}
     with pytest.raises(JobNotFound):
-        store.reading.get(pending)
+        store.job_queries.get(pending)
 
 
 # ── priority ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,12 +191,12 @@ def test_priority_moves_pending_jobs_and_what_a_running_one_will_ask_for(store: 
     lease = claim_one(store).lease
     first, second = enqueue(), enqueue()
 
-    changed = store.steering.priority(ids(ended, running, second), 2, actor="ann")
+    changed = store.job_control.priority(ids(ended, running, second), 2, actor="ann")
     store.leases.complete(lease, None, [NewJob("assemble")])
 
     assert (list(changed.job_ids), list(changed.asked)) == ([running, second], [])
     assert list(changed.refused) == [ended]
-    assert store.reading.get(running).priority == 2
+    assert store.job_queries.get(running).priority == 2
     assert claimed_ids(store) == [second, second + 1, first]
 
 
@@ -205,9 +205,9 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
     job_id = enqueue()
 
     with pytest.raises(RuleBroken, match="priority is 1"):
-        store.steering.priority(ids(job_id), priority, actor="ann")
+        store.job_control.priority(ids(job_id), priority, actor="ann")
 
-    assert (store.reading.get(job_id).priority, list(store.history.actions())) == (5, [])
+    assert (store.job_queries.get(job_id).priority, list(store.history.actions())) == (5, [])
 
 
 # ── Actions and undo ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,10 +216,10 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
 def test_each_bulk_change_is_one_action_with_its_actor(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     one, two = enqueue(), enqueue()
 
-    store.steering.priority(ids(one, two), 3, actor="ann")
-    store.steering.cancel(ids(one), actor="bob")
-    store.steering.retry(ids(one), actor="cid")
-    store.steering.delete(ids(two), actor="dan")
+    store.job_control.priority(ids(one, two), 3, actor="ann")
+    store.job_control.cancel(ids(one), actor="bob")
+    store.job_control.retry(ids(one), actor="cid")
+    store.job_control.delete(ids(two), actor="dan")
 
     assert [(each.verb, each.actor, each.jobs, each.at, each.undone_at) for each in store.history.actions()] == [
         ("delete", "dan", 1, clock.text, None),
@@ -232,7 +232,7 @@ def test_each_bulk_change_is_one_action_with_its_actor(store: Store, enqueue: En
 def test_what_changes_nothing_is_no_action(store: Store, enqueue: Enqueue) -> None:
     enqueue()
 
-    changed = store.steering.cancel(Selector(owners=("nobody",)), actor="ann")
+    changed = store.job_control.cancel(Selector(owners=("nobody",)), actor="ann")
 
     assert changed.action_id is None
     assert list(store.history.actions()) == []
@@ -240,10 +240,10 @@ def test_what_changes_nothing_is_no_action(store: Store, enqueue: Enqueue) -> No
 
 Verb = Callable[[Store, Selector], Changed]
 VERBS: dict[str, Verb] = {
-    "cancel": lambda store, which: store.steering.cancel(which, actor="ann"),
-    "retry": lambda store, which: store.steering.retry(which, actor="ann"),
-    "delete": lambda store, which: store.steering.delete(which, actor="ann"),
-    "priority": lambda store, which: store.steering.priority(which, 9, actor="ann"),
+    "cancel": lambda store, which: store.job_control.cancel(which, actor="ann"),
+    "retry": lambda store, which: store.job_control.retry(which, actor="ann"),
+    "delete": lambda store, which: store.job_control.delete(which, actor="ann"),
+    "priority": lambda store, which: store.job_control.priority(which, 9, actor="ann"),
 }
 UNDONE_BY = [("cancel", PENDING, PENDING), ("priority", PENDING, PENDING), *(("retry", how, CANCELLED) for how in ENDS)]
 
@@ -273,19 +273,19 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
     store: Store, enqueue: Enqueue, clock: MovableClock, verb: str, status: Status, becomes: Status
 ) -> None:
     job_id = _in_state(store, enqueue, status)
-    before = store.reading.get(job_id)
-    kept = (store.history.attempts(job_id), store.history.logs(job_id), store.reading.waits_for(job_id))
+    before = store.job_queries.get(job_id)
+    kept = (store.history.attempts(job_id), store.history.logs(job_id), store.job_queries.waits_for(job_id))
     changed = VERBS[verb](store, ids(job_id))
     assert list(changed.job_ids) == [job_id]
     clock.advance(1)
 
     undone = undo(store, changed.action_id)
 
-    job = store.reading.get(job_id)
+    job = store.job_queries.get(job_id)
     assert (list(undone.job_ids), dict(undone.refused)) == ([job_id], {})
     assert (job.status, job.fence, job.priority, job.owner, job.payload) == (becomes, 1, 2, "ann", '{"a":1}')
     assert (job.unique_key, job.concurrency_key, job.created_at) == ("u", "k", before.created_at)
-    assert (store.history.attempts(job_id), store.history.logs(job_id), store.reading.waits_for(job_id)) == kept
+    assert (store.history.attempts(job_id), store.history.logs(job_id), store.job_queries.waits_for(job_id)) == kept
     assert store.history.actions()[0].undone_at == clock.text
     assert claimed_ids(store) == ([job_id] if becomes is PENDING else [])
 
@@ -293,11 +293,11 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
 def test_an_undo_of_a_cancel_gives_a_fresh_budget(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue(max_retries=3)
     store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
-    changed = store.steering.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(ids(job_id), actor="ann")
 
     undo(store, changed.action_id)
 
-    assert store.reading.get(job_id).retry_count == 0
+    assert store.job_queries.get(job_id).retry_count == 0
     assert claimed_ids(store) == [job_id]
 
 
@@ -307,7 +307,7 @@ def test_a_delete_takes_all_that_was_kept_of_a_job_along_and_is_never_undone(
 ) -> None:
     job_id = _in_state(store, enqueue, how)
 
-    changed = store.steering.delete(ids(job_id), actor="ann")
+    changed = store.job_control.delete(ids(job_id), actor="ann")
 
     for table in ("worker_job_attempt", "worker_job_event", "worker_job_log", "worker_job_dependency"):
         assert by_hand(f"SELECT * FROM {table} WHERE job_id = {job_id}") == [], table
@@ -324,9 +324,9 @@ def test_actions_are_forgotten_after_a_week(
     store: Store, enqueue: Enqueue, clock: MovableClock, by_hand: ByHand
 ) -> None:
     old, young = enqueue(), enqueue()
-    changed = store.steering.priority(ids(old), 3, actor="ann")
+    changed = store.job_control.priority(ids(old), 3, actor="ann")
     clock.advance(8 * 86_400)
-    store.steering.priority(ids(young), 3, actor="ann")
+    store.job_control.priority(ids(young), 3, actor="ann")
 
     store.pruning.prune(Selector())
 
@@ -341,12 +341,12 @@ def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_onc
 ) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
-    changed = store.steering.cancel(ids(job_id), actor="ann")
+    changed = store.job_control.cancel(ids(job_id), actor="ann")
 
     early = undo(store, changed.action_id)
 
     assert (list(early.job_ids), list(early.refused)) == ([], [job_id])
-    assert store.reading.get(job_id).cancel_requested_at is not None
+    assert store.job_queries.get(job_id).cancel_requested_at is not None
     store.leases.confirm_cancel(lease)
     assert status_of(store, job_id) is CANCELLED
     assert list(undo(store, changed.action_id).job_ids) == [job_id]
@@ -355,7 +355,7 @@ def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_onc
 
 def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store, enqueue: Enqueue) -> None:
     first = enqueue(unique_key="u")
-    changed = store.steering.cancel(ids(first), actor="ann")
+    changed = store.job_control.cancel(ids(first), actor="ann")
     live = enqueue(unique_key="u")
 
     undone = undo(store, changed.action_id)
@@ -366,29 +366,29 @@ def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store
 
 def test_actions_are_undone_one_after_the_other(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(priority=5)
-    actions = [store.steering.priority(ids(job_id), level, actor="ann").action_id for level in (3, 1)]
-    actions += [store.steering.cancel(ids(job_id), actor="ann").action_id]
-    actions += [store.steering.retry(ids(job_id), actor="ann").action_id]
+    actions = [store.job_control.priority(ids(job_id), level, actor="ann").action_id for level in (3, 1)]
+    actions += [store.job_control.cancel(ids(job_id), actor="ann").action_id]
+    actions += [store.job_control.retry(ids(job_id), actor="ann").action_id]
 
     found = []
     for action_id in reversed(actions):
         assert action_id is not None
         assert list(undo(store, action_id).job_ids) == [job_id]
-        found.append((status_of(store, job_id), store.reading.get(job_id).priority))
+        found.append((status_of(store, job_id), store.job_queries.get(job_id).priority))
 
     assert found == [(CANCELLED, 1), (PENDING, 1), (PENDING, 3), (PENDING, 5)]
 
 
 def test_an_action_is_undone_once_and_one_that_is_not_there_is_refused(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
-    changed = store.steering.priority(ids(job_id), 3, actor="ann")
+    changed = store.job_control.priority(ids(job_id), 3, actor="ann")
     undo(store, changed.action_id)
 
     for action_id in (changed.action_id, 12345):
         with pytest.raises(Refused):
             undo(store, action_id)
 
-    assert store.reading.get(job_id).priority == 5
+    assert store.job_queries.get(job_id).priority == 5
 
 
 def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
@@ -396,19 +396,19 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(store: Store, enqueue:
     claim_one(store)
     held = [enqueue(run_at=clock.after(60)), enqueue(after=(first,)), enqueue(concurrency_key="k")]
     gates = [codes(store, each) for each in held]
-    before = [store.reading.get(each) for each in held]
-    changed = store.steering.cancel(ids(*held), actor="ann")
+    before = [store.job_queries.get(each) for each in held]
+    changed = store.job_control.cancel(ids(*held), actor="ann")
 
     undo(store, changed.action_id)
 
-    assert [store.reading.get(each) for each in held] == before
+    assert [store.job_queries.get(each) for each in held] == before
     assert [codes(store, each) for each in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
 
 
 def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     after = enqueue(after=(first,))
-    changed = store.steering.cancel(ids(first), actor="ann")
+    changed = store.job_control.cancel(ids(first), actor="ann")
     assert claimed_ids(store) == []
     assert status_of(store, after) is FAILED
 
@@ -427,26 +427,26 @@ def test_a_pause_starts_no_more_jobs_of_its_scope_until_it_is_taken_back(
 ) -> None:
     held, other = enqueue("ocr_pages", owner="ann"), enqueue("assemble", owner="bob")
 
-    store.steering.pause(scope, name, reason="the scanner is dirty")
+    store.job_control.pause(scope, name, reason="the scanner is dirty")
 
     (gate,) = store.gates.explain(held)
     assert gate.code == "PAUSED"
     assert "the scanner is dirty" in gate.detail
     assert claimed_ids(store) == ([] if scope == "all" else [other])
-    assert [(each.scope, each.name, each.until, each.reason) for each in store.reading.pauses()] == [
+    assert [(each.scope, each.name, each.until, each.reason) for each in store.job_queries.pauses()] == [
         (scope, name, None, "the scanner is dirty")
     ]
-    assert store.steering.unpause(scope, name)
-    assert not store.steering.unpause(scope, name)
+    assert store.job_control.unpause(scope, name)
+    assert not store.job_control.unpause(scope, name)
     assert held in claimed_ids(store)
-    assert list(store.reading.pauses()) == []
+    assert list(store.job_queries.pauses()) == []
 
 
 def test_what_runs_goes_on_through_a_pause(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
 
-    store.steering.pause("all")
+    store.job_control.pause("all")
 
     assert list(store.leases.beat("w1", [lease]).lost) == []
     store.leases.complete(lease)
@@ -455,24 +455,24 @@ def test_what_runs_goes_on_through_a_pause(store: Store, enqueue: Enqueue) -> No
 
 def test_a_pause_with_an_end_ends_by_itself(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
-    store.steering.pause("all", until=clock.after(60))
+    store.job_control.pause("all", until=clock.after(60))
     assert codes(store, job_id) == ["PAUSED"]
     assert store.leases.next_deadline() == clock.after(60)
 
     clock.advance(60)
 
     assert codes(store, job_id) == []
-    assert list(store.reading.pauses()) == []
+    assert list(store.job_queries.pauses()) == []
     assert store.leases.next_deadline() is None
     assert claimed_ids(store) == [job_id]
 
 
 def test_a_second_pause_replaces_the_first(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
-    store.steering.pause("type", "ocr_pages", until=clock.after(60), reason="first")
+    store.job_control.pause("type", "ocr_pages", until=clock.after(60), reason="first")
 
-    store.steering.pause("type", "ocr_pages", reason="second")
+    store.job_control.pause("type", "ocr_pages", reason="second")
 
-    (pause,) = store.reading.pauses()
+    (pause,) = store.job_queries.pauses()
     assert (pause.until, pause.reason) == (None, "second")
 
 
@@ -481,7 +481,7 @@ def test_a_pause_of_nothing_is_refused(store: Store, by_hand: ByHand, scope: str
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.steering.pause(scope, name)
+        store.job_control.pause(scope, name)
 
     assert by_hand.dump() == before
 
@@ -532,7 +532,7 @@ def test_p4_prune_removes_ended_jobs_and_all_that_was_kept_about_them(
 
 def test_prune_goes_in_steps_until_nothing_is_left(store: Store) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(25)])
-    store.steering.cancel(Selector(), actor="ann")
+    store.job_control.cancel(Selector(), actor="ann")
 
     assert [store.pruning.prune(Selector(), most=10) for _ in range(4)] == [10, 10, 5, 0]
 
