@@ -75,7 +75,7 @@ class Context(Protocol[P_co]):
 
     @property
     def idempotency_key(self) -> str:
-        """The same for all attempts of the job."""
+        """Equal for all attempts of the job."""
 
     @property
     def slots(self) -> int:
@@ -259,7 +259,7 @@ class Handler(Struct, Generic[P], frozen=True):
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """Once the handler has started, the job runs again only if the handler raises `Retryable` or `Snooze`."""
+    """After the handler has started, the job runs again only if the handler raises `Retryable` or `Snooze`."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | Problem | None] | None = None

@@ -59,7 +59,7 @@ class Order(Struct, frozen=True):
 
 
 class HandlerDeclaration(Struct, frozen=True):
-    """For display only: a child process reads these from the handler itself."""
+    """What a handler declares, for display. A child process reads it from the handler itself."""
 
     limits: Limits = Limits()
     sandbox: str = "default"
@@ -141,7 +141,7 @@ class Asked(AttemptReport, tag=True, frozen=True):
 
 
 class How(StrEnum):
-    """How an attempt ended."""
+    """The ways in which an attempt can end."""
 
     DONE = "done"
     RETRYABLE = "retryable"

@@ -215,7 +215,7 @@ class Program(Struct, frozen=True):
     read: _FullPaths = ()
     write: _FullPaths = ()
     network: YesNo = False
-    """Only for programs in a sandbox; others always have network access."""
+    """Applies to programs in a sandbox; others always have network access."""
     job_class: Annotated[Literal["io", "cpu"], Meta(description="io or cpu")] = field(default="io", name="class")
     max_running: Jobs | None = None
     at_most_once: YesNo = False

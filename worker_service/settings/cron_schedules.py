@@ -117,11 +117,11 @@ class Schedule(Struct, frozen=True):
     zone: Annotated[str, ZONE] = ""
     owner: Text = ""
     priority: Annotated[int, Meta(ge=1, le=10, description="1 (highest) to 10 (lowest)")] = 7
-    """By default lower than the priority of users' jobs."""
+    """The default is lower than the priority of users' jobs."""
     missed: Annotated[str, one_of("skip", "once", "all")] = "once"
     """`once` creates a job only for the newest missed slot."""
     missed_most: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 10
-    """For `all`: jobs are created only for this many of the newest missed slots."""
+    """With `all`, jobs are created only for this many of the newest missed slots."""
     job: Annotated[NewJob | None, _JOB] = None
     crawl: Annotated[object, _ANYTHING] = None
     batch: Annotated[object, _ANYTHING] = None
