@@ -19,7 +19,7 @@ from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.page_digests import PageSource
 from job_handlers.reading.page_ranges import read_ranges
-from job_handlers.reading.page_recognition import DrawnPage, ReadPage
+from job_handlers.reading.page_recognition import DrawnPage, PageReading
 from worker_service.handlers import Context, Done, Handler
 
 NEAR, FAR = "range_near", "range_far"
@@ -64,14 +64,14 @@ class _Sleeper:
     def has_pending(self) -> bool:
         return bool(self._told)
 
-    def receive(self) -> tuple[int, DrawnPage | ReadPage]:
+    def receive(self) -> tuple[int, DrawnPage | PageReading]:
         number, told_at = self._told.popleft()
         part = _DRAWING if number > 0 else 1 - _DRAWING
         self._free_at = max(self._free_at, told_at) + self._seconds * part
         time.sleep(max(0.0, self._free_at - time.monotonic()))
         if number > 0:
             return number, DrawnPage(f"{self._content}-{number}")
-        return number, ReadPage(f"Page {-number}. {_TEXT}", "ocr", 90.0)
+        return number, PageReading(f"Page {-number}. {_TEXT}", "ocr", 90.0)
 
 
 ranges = [Handler(NEAR, empty_range, dict), Handler(FAR, empty_range, dict, runs_on_cluster=True)]

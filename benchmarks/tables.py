@@ -25,7 +25,7 @@ from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ingest import examine_page
 from job_handlers.reading.ocr import OcrSettings
-from job_handlers.reading.page_recognition import PagePicture, ReadPage, read_page
+from job_handlers.reading.page_recognition import PagePicture, PageReading, recognise_page
 from job_handlers.reading.preprocess import Gray
 
 pymupdf: Any = partly_typed
@@ -261,7 +261,7 @@ def _scanned(sizes: Sizes) -> Iterator[Row]:
         yield Row(f"{key}_scanned", told, "", "%", [order], [], at_most(2, "%"))
 
 
-def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[ReadPage]:
+def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[PageReading]:
     reader = ocr.reader_for(OcrSettings(("eng",), quality))
     found = []
     for page in pages:
@@ -269,5 +269,5 @@ def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[ReadP
             tables_corpus.draw(document.new_page(width=595, height=842), page)
             drawn = document[0].get_pixmap(dpi=_DPI, colorspace=pymupdf.csGRAY)
         gray = Gray(drawn.width, drawn.height, bytes(drawn.samples))
-        found.append(read_page(reader, PagePicture(1, (595, 842), gray, float(_DPI))))
+        found.append(recognise_page(reader, PagePicture(1, (595, 842), gray, float(_DPI))))
     return found

@@ -20,7 +20,7 @@ from benchmarks.corpus import (
 )
 from benchmarks.corpus import HELD_BACK as HELD_BACK_BODIES
 from job_handlers.reading import ocr, pdf
-from job_handlers.reading.page_recognition import draw_page, read_page
+from job_handlers.reading.page_recognition import draw_page, recognise_page
 from tests.full_length import only_in_full
 
 SCANS, HELD_BACK = (
@@ -64,7 +64,7 @@ def test_what_one_threshold_or_a_blur_would_lose_is_read(bound: Book, name: str,
     reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
     with pdf.PagedFile(bound.path) as opened:
-        read = read_page(reader, draw_page(opened, at + 1))
+        read = recognise_page(reader, draw_page(opened, at + 1))
 
     assert character_errors([read.text], [bound.truth[at]]) < most
 
@@ -88,7 +88,7 @@ def test_pages_in_other_letters_are_read_as_well_as_they_were(tmp_path: Path, lo
     reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
     with pdf.PagedFile(book.path) as opened:
-        read = read_page(reader, draw_page(opened, 1))
+        read = recognise_page(reader, draw_page(opened, 1))
 
     assert character_errors([read.text], book.truth) < most
 
@@ -99,6 +99,6 @@ def test_small_print_on_coarse_paper_loses_no_line(tmp_path: Path) -> None:
     reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
     with pdf.PagedFile(book.path) as opened:
-        read = read_page(reader, draw_page(opened, 1))
+        read = recognise_page(reader, draw_page(opened, 1))
 
     assert character_errors([read.text], book.truth) < 1.7

@@ -19,14 +19,14 @@ from job_handlers.channels import credential_lines
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import Context, Message, MissingDependency, Permanent, Retryable
 
-_PASSWORD = "mail-password"
+_PASSWORD_CREDENTIAL = "mail-password"
 ENVIRONMENT = [
     HandlersSettings.mail_server.variable,
     HandlersSettings.mail_security.variable,
     HandlersSettings.mail_user.variable,
     HandlersSettings.mail_from.variable,
 ]
-CREDENTIALS = [_PASSWORD]
+CREDENTIALS = [_PASSWORD_CREDENTIAL]
 _TIMEOUT_SECONDS = 30.0
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
@@ -52,6 +52,7 @@ def send(message: Message, context: Context[Any]) -> object:
 
 
 def missing() -> MissingDependency | None:
+    """Return the reason why this channel cannot send. Notifications ask each channel that has this function."""
     if value_of(HandlersSettings.mail_server):
         return None
     return MissingDependency("no mail server is set", 'set mail_server = "smtp.example.com" and restart the service')
@@ -59,7 +60,7 @@ def missing() -> MissingDependency | None:
 
 @contextmanager
 def _connected_server() -> Iterator[smtplib.SMTP]:
-    # Checked here and not by the job type, because most machines send no e-mail.
+    # The job type `notify` sends through other channels too, so a missing mail server must not stop it as a whole.
     if (lacking := missing()) is not None:
         raise lacking
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
@@ -70,19 +71,21 @@ def _connected_server() -> Iterator[smtplib.SMTP]:
             if security == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if user:
-                server.login(user, credential_lines(_PASSWORD)[0])
+                server.login(user, credential_lines(_PASSWORD_CREDENTIAL)[0])
             yield server
+    # Do not try again: repeated logins with a wrong password may lock the account.
     except smtplib.SMTPAuthenticationError as error:
         raise Permanent(
             "MAIL_REFUSED",
             f"{host} refuses the password of {user}",
-            f"check mail_user and the credential {_PASSWORD}",
+            f"check mail_user and the credential {_PASSWORD_CREDENTIAL}",
         ) from error
     except smtplib.SMTPRecipientsRefused as error:
         code, text = next(iter(error.recipients.values()))
         raise _refusal(host, code, text) from error
     except smtplib.SMTPResponseException as error:
         raise _refusal(host, error.smtp_code, error.smtp_error) from error
+    # A retry does no harm, and sends the message once the administrator has corrected the setting.
     except smtplib.SMTPNotSupportedError as error:
         raise Retryable(
             f"{host} does not support mail_security ({security}) or mail_user: {error}", code="MAIL_REFUSED"

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.reading.layout import Word, bounds_of
-from worker_service.handlers import BOLD, ITALIC, MARKER, MONOSPACED, SAID, Block, Role
+from worker_service.handlers import BOLD, ITALIC, MARKER, MONOSPACED, STATED_BY_FILE, Block, Role
 
 _POINTS_LEAST = 2.0
 _CAPTION = re.compile(
@@ -68,7 +68,7 @@ class PageFacts(NamedTuple):
     """Usual distance of two baselines of the body."""
 
 
-def facts_of(lines: Sequence[TextLine], height: float) -> PageFacts:
+def measure_page_facts(lines: Sequence[TextLine], height: float) -> PageFacts:
     characters: dict[float, int] = {}
     for one in lines:
         characters[one.size] = characters.get(one.size, 0) + len(one.text)
@@ -177,7 +177,7 @@ def blocks_of_words(
         _, _, run_lines = runs[-1]
         run_lines.append(_recognised_line(line, text[begin:end], usual_height, begins_part=begins_part))
         begin = end
-    facts = facts_of([line for table, _, run_lines in runs if table is None for line in run_lines], height)
+    facts = measure_page_facts([line for table, _, run_lines in runs if table is None for line in run_lines], height)
     blocks: list[Block] = []
     for table, begin, run_lines in runs:
         if table is None:
@@ -240,7 +240,7 @@ def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
         # Tags rarely state that a paragraph is code.
         role = Role.CODE
     box = round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
-    return Block(*box, begin, end, role, lines[0].level, size, style | (SAID if stated_role else 0))
+    return Block(*box, begin, end, role, lines[0].level, size, style | (STATED_BY_FILE if stated_role else 0))
 
 
 def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:

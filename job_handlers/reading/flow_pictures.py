@@ -14,7 +14,7 @@ from job_handlers.reading.ocr.recognition import RecognisedPage, distinct
 from job_handlers.reading.page_digests import PARTIAL, UNREADABLE
 from job_handlers.reading.page_recognition import (
     DrawnPage,
-    ReadPage,
+    PageReading,
     is_recognition_in_parts,
     page_of_request,
     rules_in,
@@ -31,16 +31,16 @@ _DAMAGED = "damaged"
 DrawnPiece = tuple[formats.Piece, Gray | str | None]
 
 
-def flow_reader(original: Path, kind: FileKind, settings: OcrSettings) -> Callable[[int], DrawnPage | ReadPage]:
+def flow_reader(original: Path, kind: FileKind, settings: OcrSettings) -> Callable[[int], DrawnPage | PageReading]:
     document, reader = formats.open_document(original, kind), ocr.reader_for(settings)
     pages: list[formats.FlowPage] = []
 
-    def answer(request: int) -> DrawnPage | ReadPage:
+    def answer(request: int) -> DrawnPage | PageReading:
         nonlocal pages
         try:
             pages = pages or formats.paginate(document.pieces())
         except formats.UnreadableDocument as error:
-            return ReadPage("", UNREADABLE, why=str(error))
+            return PageReading("", UNREADABLE, why=str(error))
         # Decode one picture at a time: ten large ones would take half a gigabyte.
         pieces = ((piece, _draw_piece(document, piece)) for piece in pages[page_of_request(request) - 1])
         if request > 0:
@@ -71,7 +71,7 @@ def _flow_digest(pieces: Iterable[DrawnPiece]) -> str:
     return hashlib.sha256(repr(identities).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_flow_page(recognise: Callable[[Gray, float], RecognisedPage], pieces: Iterable[DrawnPiece]) -> ReadPage:
+def _read_flow_page(recognise: Callable[[Gray, float], RecognisedPage], pieces: Iterable[DrawnPiece]) -> PageReading:
     lines: list[str | formats.ShownPicture] = []
     recognised: list[RecognisedPage] = []
     is_partial = False
@@ -99,4 +99,4 @@ def _read_flow_page(recognise: Callable[[Gray, float], RecognisedPage], pieces: 
     flow = layout.encode_flow(formats.layout_of(lines, engines, languages))
     confidence = min((page.confidence or 0 for page in recognised), default=None)
     method = PARTIAL if is_partial else "ocr" if recognised else "layer"
-    return ReadPage("\n".join(line for line in lines if isinstance(line, str)), method, confidence, flow)
+    return PageReading("\n".join(line for line in lines if isinstance(line, str)), method, confidence, flow)

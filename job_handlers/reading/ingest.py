@@ -69,9 +69,10 @@ _PAGE_CPU_SECONDS = 10
 """Usually a millisecond; a map with a million lines takes seconds."""
 _TABLE_CPU_SECONDS = 600
 _FLOW_CPU_SECONDS = 300
-_PAGES_ELSEWHERE_LEAST = 4
+_PAGES_PER_RANGE_LEAST = 4
+"""With fewer pages per range, a copy of the file to another node takes longer than it saves."""
 _FAILED_PAGES_MAX = 20
-"""Each has used up its whole limit: such a file is not a report."""
+"""With more failed pages the job gives up, because each has usually used up its whole CPU limit."""
 _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Page results per message: they are read faster than saved one by one."""
@@ -102,12 +103,12 @@ class Thumbnail(msgspec.Struct, tag=True, frozen=True):
 
 Answer = PageCount | ExaminedPage | Refusal | Thumbnail | attachments.Answer
 RowRanges = list[spreadsheets.RowRange] | Refusal
-# Build the decoders before child processes are forked, each of which would build them again.
+# msgspec keeps the type information that this decoder computes, and forked child processes inherit it.
 msgspec.msgpack.Decoder(Answer)
 
 
 def run(context: Context[HowToRead]) -> Done:
-    document_of(context)
+    document_of(context)  # raises `Permanent` for a job without a document
     how = how_to_read(context)
     original = original_of(context)
     kind = kind_of(original)
@@ -156,6 +157,7 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
         if to_recognise:
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
+            # Pages that were not added while they were read are in the store.
             assembly.add_rest(page_count.pages)
             done = assembly.finish(facts, None if is_flow else lambda: _thumbnail(process))
     if unpacked is None:
@@ -192,13 +194,13 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> 
 
 
 def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -> dict[int, str]:
-    """Return the digests of the pages without a stored result."""
+    """Save the pages that have a stored result. Return the digests of the others."""
     unknown: dict[int, str] = {}
     waiting = iter(digests.items())
     while asked := dict(islice(waiting, _DIGESTS_AT_ONCE)):
         known = set(context.ask(KnownPages(list(asked.values()))).digests)
-        results = [PageResult(number, name) for number, name in asked.items() if name in known]
-        unknown.update((number, name) for number, name in asked.items() if name not in known)
+        results = [PageResult(number, page_digest) for number, page_digest in asked.items() if page_digest in known]
+        unknown.update((number, page_digest) for number, page_digest in asked.items() if page_digest not in known)
         for at in range(0, len(results), _SAVE_EVERY):
             context.save_pages(results[at : at + _SAVE_EVERY])
     return unknown
@@ -211,15 +213,15 @@ def _save_layer_pages(
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
-    failed = 0
+    unread_pages = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
         if isinstance(answer, ExaminedPage) and answer.scan is not None:
             scans[number] = answer.scan
         else:
             page = _page_result(context, to_read[number], number, answer)
-            failed += not isinstance(answer, ExaminedPage)
-            if failed > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
-                # Each of them cost a page process.
+            # Pages that the reader refuses count too, but only one that cost a page process ends the job.
+            unread_pages += not isinstance(answer, ExaminedPage)
+            if unread_pages > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
                 raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
             pages.append(page)
             if number == assembly.pages + 1:
@@ -248,8 +250,10 @@ def _page_result(
     if isinstance(answer, Refusal):
         method, why = answer.code, in_a_sentence(answer.message, answer.remedy)
     else:
-        method, why = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, str(answer)
+        method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
+        why = str(answer)
     context.log(f"page {number} is left out: {why}")
+    # The digest includes the job, so that this job does not read the page again but a later one does.
     return PageResult(number, job_digest(page_digest, context.idempotency_key), "", method)
 
 
@@ -296,7 +300,7 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
             return PageCount(len(pages), "; ".join(document.notes))
         page = pages[number - 1]
         if any(isinstance(piece, formats.PictureReference) for piece in page):
-            return ExaminedPage(Verdict.OCR, scan=Scan("", 0))
+            return ExaminedPage(Verdict.OCR, scan=Scan(packing="", packed_bytes=0))
         lines = [piece for piece in page if isinstance(piece, str)]
         return ExaminedPage(Verdict.LAYER, "\n".join(lines), layout.encode_flow(formats.layout_of(lines)))
 
@@ -322,6 +326,7 @@ def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, c
         lambda: spreadsheets.sheet_reader(original, kind), RowRanges, cpu_seconds=_TABLE_CPU_SECONDS
     ) as process:
         try:
+            # The page process of a spreadsheet answers this number with its ranges of rows.
             row_ranges = process.read(_PAGE_COUNT)
         except (TooLarge, Lost) as error:
             raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
@@ -353,19 +358,21 @@ def _ocr_range_jobs(
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), engine_settings(how)
     ranges = divide_pages(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
-    reading = [content, engine.languages, engine.quality, how.password_file]
-    return [_range_job(context, "ocr_pages", pages, reading) for pages in ranges]
+    key_parts = [content, engine.languages, engine.quality, how.password_file]
+    return [_range_job(context, "ocr_pages", pages, key_parts) for pages in ranges]
 
 
 def _parallel_ranges(context: Context[HowToRead], pages: int) -> int:
     # A small document is not worth copying to many nodes.
-    return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
+    return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_PER_RANGE_LEAST))
 
 
-def _range_job(context: Context[HowToRead], job_type: str, numbers: Sequence[int], reading: Sequence[object]) -> NewJob:
+def _range_job(
+    context: Context[HowToRead], job_type: str, numbers: Sequence[int], key_parts: Sequence[object]
+) -> NewJob:
     pages = format_ranges(numbers)
     # If two documents need the same range of the same file, the second job waits and finds the pages read.
-    concurrency_key = digest([job_type, pages, *reading])
+    concurrency_key = digest([job_type, pages, *key_parts])
     return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=concurrency_key)
 
 

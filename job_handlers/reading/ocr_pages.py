@@ -42,10 +42,10 @@ from job_handlers.reading.page_recognition import (
     IN_PARTS,
     PAGES_DRAWN_MOST,
     DrawnPage,
-    ReadPage,
+    PageReading,
     is_recognition_in_parts,
     page_of_request,
-    page_reader,
+    page_request_handler,
 )
 from job_handlers.reading.reading_settings import HowToRead
 from worker_service.handlers import (
@@ -85,13 +85,13 @@ def run(context: Context[OcrPagesPayload]) -> Done:
     # A slice contains only these pages, in this order.
     places = {number: at for at, number in enumerate(numbers, 1)} if slice_file else {}
 
-    def make_reader() -> Callable[[int], DrawnPage | ReadPage]:
+    def make_reader() -> Callable[[int], DrawnPage | PageReading]:
         if kind.is_flowing:
             return flow_reader(file, kind, engine)
-        return page_reader(file, password, engine, places, is_forced=bool(how.force_ocr))
+        return page_request_handler(file, password, engine, places, is_forced=bool(how.force_ocr))
 
-    answer_type = DrawnPage | ReadPage
-    with PageProcess[DrawnPage | ReadPage](make_reader, answer_type, cpu_seconds=_PAGE_CPU_SECONDS) as process:
+    answer_type = DrawnPage | PageReading
+    with PageProcess[DrawnPage | PageReading](make_reader, answer_type, cpu_seconds=_PAGE_CPU_SECONDS) as process:
         # The engine starts while the pages are looked up.
         process.begin()
         pages = PageRange(context, numbers, PageSource(content, library_of(kind)), engine, identity)
@@ -143,7 +143,7 @@ class PageServer(Protocol):
     """Benchmarks replace `PageProcess`."""
 
     def request(self, *numbers: int) -> None: ...
-    def receive(self) -> tuple[int, DrawnPage | ReadPage | TooLarge | Lost]: ...
+    def receive(self) -> tuple[int, DrawnPage | PageReading | TooLarge | Lost]: ...
     @property
     def has_pending(self) -> bool: ...
 
@@ -208,8 +208,8 @@ class PageRange:
     def _file_digest(self, number: int) -> str:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
-    def _save(self, number: int, answer: ReadPage | TooLarge | Lost) -> None:
-        if isinstance(answer, ReadPage) and answer.method == LOCKED:
+    def _save(self, number: int, answer: PageReading | TooLarge | Lost) -> None:
+        if isinstance(answer, PageReading) and answer.method == LOCKED:
             raise locked_error(self.context, "")
         self.context.save_page(self._page_result(number, answer))
         done = self.numbers.index(number) + 1
@@ -221,9 +221,9 @@ class PageRange:
             # The next page has hardly begun.
             _stop_if_asked(self.context)
 
-    def _page_result(self, number: int, answer: ReadPage | TooLarge | Lost) -> PageResult:
+    def _page_result(self, number: int, answer: PageReading | TooLarge | Lost) -> PageResult:
         if isinstance(answer, TooLarge | Lost):
-            read = ReadPage("", TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, why=str(answer))
+            read = PageReading("", TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, why=str(answer))
         else:
             read = answer
         file_digest = self._file_digest(number)

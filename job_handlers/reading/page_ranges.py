@@ -12,7 +12,8 @@ from worker_service.handlers import Permanent
 
 RANGE_PAGES_MAX = 12
 _COST_LEAST, _COST_MOST = 0.1, 2.0
-_WORTH_BALANCING = 0.99
+_BALANCED_COST_MOST = 0.99
+"""Cost of the longest range after balancing, as a share of that before; above it, balancing is not worth it."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -42,7 +43,7 @@ def read_ranges(text: str, most: int) -> list[int]:
 
 
 class Scan(Struct, frozen=True):
-    """A page with more text is larger, and takes longer to recognise."""
+    """The image of a page that needs OCR, by which its cost is estimated: more text makes a larger image."""
 
     packing: str
     """Compression. Sizes are only comparable within it."""
@@ -66,11 +67,12 @@ def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float])
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)
+    # Round up to whole rounds, in each of which every slot reads one range.
     count = min(-(-count // slots) * slots, len(numbers))
     size, longer_ranges = divmod(len(numbers), count)
     ends = [at * size + min(at, longer_ranges) for at in range(count + 1)]
-    # Ranges that run at the same time cost the same, so that no slot is idle at the end.
     ranges = [list(numbers[begin:end]) for begin, end in pairwise(ends)]
+    # Balance the ranges of each round, so that no slot is idle at its end.
     return [pages for at in range(0, count, slots) for pages in _balance(ranges[at : at + slots], costs)]
 
 
@@ -86,6 +88,6 @@ def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[i
         at = min((at for at, pages in enumerate(balanced) if len(pages) < RANGE_PAGES_MAX), key=sums.__getitem__)
         balanced[at].append(number)
         sums[at] += cost_of(number)
-    # If that gains less than 1 %, the ranges stay as they are, because users see pages by their ranges.
+    # If that gains less than 1 %, keep the consecutive pages: `1-12` is easier to read in a list of jobs than `1,4,9`.
     longest = max(sum(map(cost_of, pages)) for pages in ranges)
-    return sorted(map(sorted, balanced)) if max(sums) < longest * _WORTH_BALANCING else ranges
+    return sorted(map(sorted, balanced)) if max(sums) < longest * _BALANCED_COST_MOST else ranges

@@ -23,14 +23,14 @@ from worker_service.handlers import Block, digest
 IN_PARTS = 1 << 24
 """Greater than any page number."""
 PAGES_DRAWN_MOST = 2
-"""Pages drawn in a row, and looked up with one question."""
+"""Pages that are drawn one after another, before one query looks all of them up in the store."""
 
 
 class DrawnPage(msgspec.Struct, tag=True, frozen=True):
     picture_digest: str
 
 
-class ReadPage(msgspec.Struct, tag=True, frozen=True):
+class PageReading(msgspec.Struct, tag=True, frozen=True):
     text: str
     method: str
     confidence: float | None = None
@@ -46,17 +46,20 @@ def is_recognition_in_parts(request: int) -> bool:
     return request < -IN_PARTS
 
 
-def page_reader(
+def page_request_handler(
     original: Path, password: str, settings: OcrSettings, places: Mapping[int, int], *, is_forced: bool
-) -> Callable[[int], DrawnPage | ReadPage]:
-    """`places` maps page numbers to positions in a slice."""
+) -> Callable[[int], DrawnPage | PageReading]:
+    """Return the function that answers the requests of a page process.
+
+    `places` maps page numbers to positions in a slice, which is a file with only the pages of one job.
+    """
     try:
-        book, reader = pdf.PagedFile(original, password), ocr.reader_for(settings)
+        book, engine = pdf.PagedFile(original, password), ocr.reader_for(settings)
     except pdf.PdfLocked:
-        return lambda request: ReadPage("", LOCKED)
+        return lambda request: PageReading("", LOCKED)
     drawn: dict[int, PagePicture] = {}
 
-    def answer(request: int) -> DrawnPage | ReadPage:
+    def answer(request: int) -> DrawnPage | PageReading:
         is_recognition = request < 0
         number = page_of_request(request)
         # A picture drawn by a process that has since crashed is drawn again.
@@ -64,11 +67,12 @@ def page_reader(
         try:
             picture = picture or draw_page(book, number, places.get(number), is_forced=is_forced)
         except pdf.PageTooLarge as error:
-            return ReadPage("", TOO_LARGE, why=str(error))
+            return PageReading("", TOO_LARGE, why=str(error))
         except pdf.Broken as error:
-            return ReadPage("", UNREADABLE, why=str(error))
+            return PageReading("", UNREADABLE, why=str(error))
         if is_recognition:
-            return read_page(reader, picture._replace(is_in_parts=is_recognition_in_parts(request)))
+            return recognise_page(engine, picture._replace(is_in_parts=is_recognition_in_parts(request)))
+        # Keep one more than `PAGES_DRAWN_MOST`: the last page of a row is recognised only after the next row is drawn.
         if len(drawn) > PAGES_DRAWN_MOST:
             # The oldest page had a stored result, or it would have been recognised by now.
             del drawn[next(iter(drawn))]
@@ -85,6 +89,7 @@ class PagePicture(NamedTuple):
     dpi: float
     is_damaged: bool = False
     is_in_parts: bool = False
+    """Recognise the page in bands, so that a band on which the engine fails does not cost the whole page."""
     own_text: pdf.PageText | None = None
     """Text layer that may contain more than the engine reads."""
 
@@ -112,32 +117,36 @@ def _picture_digest(picture: PagePicture) -> str:
     return pixels if picture.own_text is None else digest([pixels, picture.own_text.text])
 
 
-def read_page(reader: PageReader, picture: PagePicture) -> ReadPage:
-    read, own = _recognise(reader, picture), picture.own_text
-    if own is None or read.method == UNREADABLE or not is_fuller(own.text, read.text):
-        return read
-    return ReadPage(own.text, "layer", layout=layout.encode(own.layout))
+def recognise_page(engine: PageReader, picture: PagePicture) -> PageReading:
+    recognition, own = _recognise(engine, picture), picture.own_text
+    if own is None or recognition.method == UNREADABLE or not is_fuller(own.text, recognition.text):
+        return recognition
+    return PageReading(own.text, "layer", layout=layout.encode(own.layout))
 
 
-def _recognise(reader: PageReader, picture: PagePicture) -> ReadPage:
+def _recognise(engine: PageReader, picture: PagePicture) -> PageReading:
     size, dpi = picture.size, picture.dpi
-    recognise = reader.read_in_parts if picture.is_in_parts else reader.read
+    recognise = engine.read_in_parts if picture.is_in_parts else engine.read
     try:
         page = recognise(picture.gray, dpi)
     except RuntimeError as error:
-        return ReadPage("", UNREADABLE, why=f"the OCR engine failed: {error}")
+        return PageReading("", UNREADABLE, why=f"the OCR engine failed: {error}")
     if page.is_blank:
         method = PARTIAL if picture.is_damaged else "blank"
-        return ReadPage("", method, layout=layout.encode(layout.Layout(size)))
+        return PageReading("", method, layout=layout.encode(layout.Layout(size)))
     is_partial = picture.is_damaged or page.is_partial
+    # `page.straight` is the image after it was turned and deskewed.
     arranged = ocr_layout.arrange_page(page.lines, lambda: rules_in(page.straight, dpi))
 
     def to_page(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
         return layout.to_page_points(lines, size, dpi, page.turn, page.skew)
 
     tables = [layout.build_table(begin, end, [to_page(row) for row in rows]) for begin, end, rows in arranged.tables]
-    reread = set(page.reread_lines)
-    second = [at for at, came_from in enumerate(arranged.came_from) if not reread.isdisjoint(came_from)]
+    # The second engine reads weak lines again; an arranged line may consist of several lines of the engine.
+    reread_lines = set(page.reread_lines)
+    lines_of_second_engine = [
+        at for at, engine_lines in enumerate(arranged.came_from) if not reread_lines.isdisjoint(engine_lines)
+    ]
     width, height = size
     straight_height = (height if page.turn in (0, 180) else width) * dpi / 72
     unread = ocr.unread_script(page.script, page.languages)
@@ -150,13 +159,13 @@ def _recognise(reader: PageReader, picture: PagePicture) -> ReadPage:
         skew=page.skew,
         dpi=round(dpi),
         readers=page.engines,
-        second=second,
+        second=lines_of_second_engine,
         written_in=page.languages,
         unread=unread,
     )
     # The letters are of another script: the engine was sure of words that cannot be right.
     confidence = page.confidence if unread is None else 0.0
-    return ReadPage(arranged.text, PARTIAL if is_partial else "ocr", confidence, layout.encode(page_layout))
+    return PageReading(arranged.text, PARTIAL if is_partial else "ocr", confidence, layout.encode(page_layout))
 
 
 def _blocks(

@@ -16,7 +16,7 @@ from job_handlers.reading import layout, page_recognition
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import PageReader
 from job_handlers.reading.page_ranges import read_ranges
-from job_handlers.reading.page_recognition import PagePicture, ReadPage
+from job_handlers.reading.page_recognition import PagePicture, PageReading
 from tests import fake_distributions as installed
 from worker_service.handlers import Context, Done, Permanent, digest
 from worker_service.runner import child
@@ -26,7 +26,7 @@ _MARKER = "has-failed"
 _GO_ON = "may-go-on"
 _NOISE_SECONDS = 0.02
 
-_read_page = page_recognition.read_page
+_read_page = page_recognition.recognise_page
 _place = Path()
 _is_held = _is_noise = False
 
@@ -38,7 +38,7 @@ def run(context: Context[shipped.OcrPagesPayload]) -> Done:
     _place = context.keep / digest([context.document.content, context.document.settings])
     _place.mkdir(exist_ok=True)
     # The page is read in a process of its own, which is forked from this one.
-    page_recognition.read_page = _noted_page
+    page_recognition.recognise_page = _noted_page
     name = context.inputs["original"].name
     _is_held = name.startswith("slow")
     _is_noise = name.startswith("noise")
@@ -51,15 +51,15 @@ def run(context: Context[shipped.OcrPagesPayload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(reader: PageReader, picture: PagePicture) -> ReadPage:
+def _noted_page(engine: PageReader, picture: PagePicture) -> PageReading:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():
         time.sleep(0.005)
     if _is_noise:
         time.sleep(_NOISE_SECONDS)
-        return ReadPage(noise(picture.number), "ocr", 90.0, layout.encode(layout.Layout(picture.size)))
-    return _read_page(reader, picture)
+        return PageReading(noise(picture.number), "ocr", 90.0, layout.encode(layout.Layout(picture.size)))
+    return _read_page(engine, picture)
 
 
 def noise(number: int) -> str:

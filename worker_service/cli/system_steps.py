@@ -30,19 +30,24 @@ class WriteFile(Struct, frozen=True):
     """Keep an existing file, which the administrator may have edited."""
 
     @property
+    def is_kept(self) -> bool:
+        return self.keeps_existing and self.path.exists()
+
+    @property
     def name(self) -> str:
-        return "keep" if self.keeps_existing and self.path.exists() else "write"
+        return "keep" if self.is_kept else "write"
 
     def __str__(self) -> str:
         return f"{self.name:6} {self.path}"
 
     def do(self) -> None:
-        if self.name == "keep":
+        if self.is_kept:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # systemd may read the file at any time, so replace it in one step, with its mode set.
         with atomic_write(self.path, mode=0o600) as file:
             file.write(self.text.encode())
+            # Unlike the mode at creation, this is not reduced by the umask, so that all users can read the file.
             os.fchmod(file.fileno(), 0o644)
 
 
@@ -85,7 +90,8 @@ class RunCommand(Struct, frozen=True):
                 self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
             )
         except FileNotFoundError as error:
-            remedy = "this needs a machine with systemd"  # and with what belongs to it, such as setpriv
+            # The steps run systemd's own programs, and some that each machine with systemd has, such as setpriv.
+            remedy = "this needs a machine with systemd"
             raise ProgramAbsent(f"{self.argv[0]} is not installed", remedy) from error
         if done.returncode:
             message = (done.stderr or done.stdout).strip()

@@ -18,7 +18,7 @@ from worker_service.base.clock import as_text, boot_clock, from_text, parse_dura
 from worker_service.base.humanize import counted, length
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
-from worker_service.jobs.batches import ENDS_TO_REPORT
+from worker_service.jobs.batches import BATCH_ENDS_READER
 from worker_service.jobs.counts import Counts
 from worker_service.jobs.embeddings import EMBED
 from worker_service.jobs.history import Notice
@@ -196,7 +196,7 @@ class BeginScheduled:
 
 
 def send_notifications(context: DaemonContext) -> float:
-    if not context.settings.notify and not context.store.notices.is_read_by(ENDS_TO_REPORT):
+    if not context.settings.notify and not context.store.notices.is_read_by(BATCH_ENDS_READER):
         return _NOTIFY_SECONDS
     from worker_service.services import notifications  # imported only if there is a recipient
     from worker_service.services.database import Session

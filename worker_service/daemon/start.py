@@ -39,7 +39,7 @@ from worker_service.settings.config import RELOADABLE, Settings, load_settings
 from worker_service.store.database import WriteOptions, WritePauses
 from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
-from worker_service.store.opening import open_as_set
+from worker_service.store.opening import open_with_settings
 from worker_service.store.store import Store
 from worker_service.workspace import take_workspace
 
@@ -134,7 +134,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
 
 def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
     # Open the database before creating any folder: without a database, startup must leave nothing behind.
-    store = open_as_set(settings, WriteOptions(on_long_wait=partial(_log_locked, log), pauses=WritePauses()))
+    store = open_with_settings(settings, WriteOptions(on_long_wait=partial(_log_locked, log), pauses=WritePauses()))
     stack.callback(store.close)
     refuse_service_database(settings)
     if (fault := read_only_error(settings.database)) is not None:
@@ -212,7 +212,9 @@ def _start_pool(
 def _build_heartbeat(context: DaemonContext, notifier: Notifier) -> Heartbeat:
     settings = context.settings
     return Heartbeat(
-        partial(open_as_set, settings, WriteOptions(is_durable=False, on_long_wait=partial(_log_locked, context.log))),
+        partial(
+            open_with_settings, settings, WriteOptions(is_durable=False, on_long_wait=partial(_log_locked, context.log))
+        ),
         context.identity.worker_id,
         context.log,
         beat_seconds(settings.heartbeat_interval_seconds, notifier.watchdog_seconds),

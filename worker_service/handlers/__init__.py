@@ -34,7 +34,7 @@ from worker_service.jobs.blocks import ITALIC as ITALIC
 from worker_service.jobs.blocks import LINK_ADDRESS as LINK_ADDRESS
 from worker_service.jobs.blocks import MARKER as MARKER
 from worker_service.jobs.blocks import MONOSPACED as MONOSPACED
-from worker_service.jobs.blocks import SAID as SAID
+from worker_service.jobs.blocks import STATED_BY_FILE as STATED_BY_FILE
 from worker_service.jobs.blocks import Block as Block
 from worker_service.jobs.blocks import NoteMark as NoteMark
 from worker_service.jobs.blocks import Role as Role

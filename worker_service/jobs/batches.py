@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 
-ENDS_TO_REPORT = "notify-batches"
-"""Name of the reader of notices that reports the ends of batches to addresses."""
+BATCH_ENDS_READER = "notify-batches"
+"""Name under which the store keeps how far the notices have been read to report ended batches to their addresses."""
 
 
 class BatchState(StrEnum):
@@ -29,7 +29,7 @@ class BatchState(StrEnum):
 
     @property
     def word(self) -> str:
-        """Return the state in a word for users: a batch with 42 of 47 files read has not failed."""
+        """Return the state in a word for users. FAILED also means partly failed, so they see "finished"."""
         return "finished" if self is BatchState.FAILED else self.value
 
 
@@ -37,7 +37,9 @@ class OwnerPolicy(StrEnum):
     REPLACE = "replace"
     """The owner's other batches wait until this one has ended or is stopped."""
     QUEUE = "queue"
+    """The batch waits until the owner's other batches have ended."""
     OFF = "off"
+    """All batches of the owner run at the same time."""
 
 
 class NewBatch(Struct, frozen=True):
@@ -45,6 +47,7 @@ class NewBatch(Struct, frozen=True):
     name: str = ""
     priority: int = 5
     asked: str = "{}"
+    """JSON of the user's request, such as its sources and settings, kept for display."""
     actions: str = "[]"
     """JSON of the actions to run when the batch ends."""
     notify: str = ""
@@ -79,7 +82,7 @@ class Batch(Struct, frozen=True):
 
 
 def unique_key_in_batch(key: str, batch_id: int) -> str:
-    # Another batch may have a held job with the same key, which must not stand for this one.
+    # A waiting or stopped batch may have a job with the same key, which would count as this batch's job but not run.
     return f"{key}:batch:{batch_id}"
 
 
@@ -92,7 +95,12 @@ class InBatch(NamedTuple):
 
     @classmethod
     def from_enqueued(cls, enqueued: Enqueued) -> InBatch:
-        return cls(enqueued.job_id or None, *enqueued[1:])
+        return cls(
+            enqueued.job_id or None,
+            existing=enqueued.existing,
+            document_id=enqueued.document_id,
+            decision=enqueued.decision,
+        )
 
 
 class BatchAdded(Struct, frozen=True):
@@ -109,16 +117,23 @@ class LiveWork(NamedTuple):
 
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
+    """Indexes into the submitted jobs, as are the keys of `live`. Work that is done already is in neither."""
     live: Mapping[int, LiveWork]
-    """Live jobs of the owner that do the same work, by position."""
+    """Live jobs of the owner that do the same work."""
 
 
 class BatchMoved(Struct, frozen=True):
+    """The result of resuming, retrying or cancelling a batch."""
+
     batch: Batch
     job_ids: Sequence[int] = ()
+    """Jobs that were retried or cancelled."""
     asked: Sequence[int] = ()
+    """Running jobs that were asked to stop."""
     refused: Mapping[int, str] = field(default_factory=dict)
+    """Jobs that could not be retried → reason."""
     replaced: Sequence[int] = ()
+    """Batches that wait because of this one."""
 
 
 class BatchFacts(Struct, frozen=True):
@@ -136,8 +151,11 @@ class BatchFacts(Struct, frozen=True):
     pages_read: int
     pages_left: int
     uncounted: int
+    """Unread documents whose number of pages is not known yet."""
     size: int
+    """Bytes of the documents' original files."""
     pages_lately: int
+    """Pages read in the last `lately_seconds`."""
     lately_seconds: float
     current: tuple[str, int, int | None] | None = None
     """Name, pages read and pages of the document that progressed last."""

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-BOLD, ITALIC, MONOSPACED, SAID = 1, 2, 4, 8
-"""Flags of `Block.style`. SAID: the file itself says what the block is."""
+BOLD, ITALIC, MONOSPACED, STATED_BY_FILE = 1, 2, 4, 8
+"""Flags of `Block.style`. STATED_BY_FILE: the file itself says what the block is."""
 
 HEADING_LEVELS = 6
 MARKER = re.compile(
@@ -221,7 +221,9 @@ def _facts_of(pages: Sequence[BlocksOfPage]) -> _DocumentFacts:
             characters += length
             bold_characters += length if block.style & BOLD else 0
     body_size = sizes.most_common(1)[0][0] if sizes else 0.0
-    states_headings = any(block.role is Role.HEADING and block.style & SAID for page in pages for block in page.blocks)
+    states_headings = any(
+        block.role is Role.HEADING and block.style & STATED_BY_FILE for page in pages for block in page.blocks
+    )
     return _DocumentFacts(body_size, bold_characters > characters / 2, states_headings)
 
 
@@ -272,7 +274,7 @@ def _heading_points(page: BlocksOfPage, index: int, document: _DocumentFacts) ->
         (0.5 if is_followed_by_body else -1.0, True),
         (-2.0, any(other is not None and _is_beside(other, block) for other in (before, after))),
         # What the file says.
-        (-4.0, block.style & SAID and document.states_headings),
+        (-4.0, block.style & STATED_BY_FILE and document.states_headings),
     )
     return sum(points for points, is_true in evidence if is_true)
 

@@ -23,7 +23,7 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """A job inserted at the end of a document, job or batch. `FACTS` lists its payload's placeholders."""
+    """A job inserted at the end of a document, job or batch. `SAMPLE_FACTS` lists its payload's placeholders."""
 
     job_type: str
     payload: str = ""

@@ -11,7 +11,7 @@ from worker_service.base.errors import BadInput, BadPayload
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import DeferredAction, OnEnd
 
-FACTS: Mapping[str, object] = {
+SAMPLE_FACTS: Mapping[str, object] = {
     "document_id": 1, "batch_id": 1, "job_id": 1, "generation": 1,
     "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
 }  # fmt: skip

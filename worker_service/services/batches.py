@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from worker_service.base.errors import BadInput, Refused, WaitTimedOut
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import (
-    ENDS_TO_REPORT,
+    BATCH_ENDS_READER,
     Batch,
     BatchAdded,
     BatchFacts,
@@ -226,7 +226,7 @@ def add_batch(
     )
     if notify:
         # Start to follow the notices of ended batches before this batch can end.
-        session.store.notices.begin(ENDS_TO_REPORT)
+        session.store.notices.begin(BATCH_ENDS_READER)
     return session.store.batches.add(new, with_lost_files_forced(session, jobs, owner=owner), policy=_policy(session))
 
 

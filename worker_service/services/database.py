@@ -43,7 +43,10 @@ T = TypeVar("T")
 
 
 class Session(Struct, frozen=True):
-    """Surfaces query these parts of the store directly; every change goes through a service."""
+    """An open database, with the settings and the user who acts.
+
+    The CLI, the web pages and the API query these parts of the store directly; every change goes through a service.
+    """
 
     store: Store
     settings: Settings
@@ -64,6 +67,7 @@ class Session(Struct, frozen=True):
 
     @property
     def gates(self) -> Gates:
+        """Return the queries that explain why a pending job has not started."""
         return self.store.gates
 
     def change_counter(self) -> int:
@@ -83,7 +87,9 @@ class Session(Struct, frozen=True):
 
 def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Session:
     return Session(
-        opening.open_as_set(settings, WriteOptions(on_long_wait=on_long_wait)), settings, actor or _current_user()
+        opening.open_with_settings(settings, WriteOptions(on_long_wait=on_long_wait)),
+        settings,
+        actor or _current_user(),
     )
 
 
@@ -112,7 +118,7 @@ def deadline_after(timeout: str | None) -> float:
 
 
 def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
-    """Yield the result at once, and again after commits of other connections."""
+    """Yield the result at every poll. Query again only after another connection has committed."""
     last_counter: int | None = None
     query_seconds = 0.0
     while True:

@@ -13,7 +13,7 @@ from worker_service.base.clock import PERIODS, period_of
 from worker_service.base.errors import BadInput, BadPayload
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.documents import DeferredAction
-from worker_service.jobs.follow_ups import FACTS, fill_placeholders
+from worker_service.jobs.follow_ups import SAMPLE_FACTS, fill_placeholders
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session, chunks
 from worker_service.services.jobs import require_jobs
@@ -29,18 +29,22 @@ _TYPES_MOST = 10_000
 
 def enqueue(
     session: Session,
-    words: Mapping[str, Any],
-    stdin: Callable[[int], bytes],
+    request: Mapping[str, Any],
+    read_stdin: Callable[[int], bytes],
     *,
     is_checked: bool = True,
 ) -> Enqueued:
-    """Enqueue a job. With `once_per`, a period has one job, even after that job has ended."""
-    period, now = words.get("once_per"), session.clock()
-    job = read_job(words, session.settings, now=now, stdin=stdin)
+    """Enqueue the job that `request` describes, by column name.
+
+    With `once_per`, there is at most one job for each unique key and period; jobs that have ended count.
+    `read_stdin` takes the maximum number of bytes.
+    """
+    period, now = request.get("once_per"), session.clock()
+    job = read_job(request, session.settings, now=now, stdin=read_stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
         raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY")
     if is_checked:
-        check_payload(session, job, otherwise="; --no-check enqueues it anyway")
+        check_payload(session, job, hint="; --no-check enqueues it anyway")
         for action in job.on_failure:
             check_action_payload(session, action)
     require_jobs(session, job.after)
@@ -50,6 +54,7 @@ def enqueue(
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
+    """Enqueue a job prepared by a command. It may add a file, which may be lost; the jobs of `enqueue` add none."""
     return session.store.intake.enqueue(*with_lost_files_forced(session, [job]))
 
 
@@ -63,16 +68,17 @@ def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: s
     """Force the download of known files whose copies were deleted by hand."""
     keys_by_place: dict[tuple[str, str], set[str]] = defaultdict(set)
     for job in jobs:
-        if job.brings is not None:
-            keys_by_place[_owner_and_platform(job, owner)].add(job.brings.source_key)
+        if (document := job.brings) is not None:
+            keys_by_place[_owner_and_platform(job, owner)].add(document.source_key)
     deleted_keys = {
         place: find_deleted_sources(session.store, session.settings.workspace, *place, keys)
         for place, keys in keys_by_place.items()
     }
     checked: list[NewJob] = []
     for job in jobs:
-        is_lost = job.brings is not None and job.brings.source_key in deleted_keys[_owner_and_platform(job, owner)]
-        # Without `brings`, the job is inserted although its file is known.
+        document = job.brings
+        is_lost = document is not None and document.source_key in deleted_keys[_owner_and_platform(job, owner)]
+        # `brings` is the document that the job adds. Without it, the job is inserted although its file is known.
         checked.append(replace(job, brings=None) if is_lost else job)
     return checked
 
@@ -82,20 +88,21 @@ def _owner_and_platform(job: NewJob, owner: str | None) -> tuple[str, str]:
 
 
 def check_action_payload(session: Session, action: DeferredAction) -> None:
-    payload = fill_placeholders(action.payload, FACTS) if action.payload else None
+    payload = fill_placeholders(action.payload, SAMPLE_FACTS) if action.payload else None
     check_payload(session, NewJob(action.job_type, payload=payload))
 
 
-def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None:
+def check_payload(session: Session, job: NewJob, *, hint: str = "") -> None:
     schemas = session.store.overview.payload_schemas(job.job_type)
     if not schemas or None in schemas:
+        # A handler without a schema accepts every payload.
         return
     from worker_service.jobs.payloads import PayloadCheck  # imported only when needed: it loads a JSON Schema validator
 
     faults = [PayloadCheck(schema).fault(job.payload) for schema in schemas]
     if None not in faults:
-        hint = f"`pagemill handlers show {job.job_type}` shows what fits{otherwise}"
-        raise BadPayload(f"the payload does not fit {job.job_type}: {faults[0]}; {hint}")
+        remedy = f"`pagemill handlers show {job.job_type}` shows what fits{hint}"
+        raise BadPayload(f"the payload does not fit {job.job_type}: {faults[0]}; {remedy}")
 
 
 # ── Job types ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,7 +115,7 @@ def installed_types(settings: Settings) -> list[str]:
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
-    known = session.job_queries.names("handler", "", most=_TYPES_MOST)
+    known = session.job_queries.names(column="handler", prefix="", most=_TYPES_MOST)
     if job_type in known or job_type in (installed := installed_types(session.settings)):
         return ""
     hint = did_you_mean(job_type, {*known, *installed}, "`pagemill handlers ls` lists the installed ones")
@@ -127,14 +134,14 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
     """Return warnings for words that are known but not installed. Raise `BadInput` for unknown words."""
-    of_handlers = _choices(session)
+    choices_of_handlers = _choices(session)
     warnings: list[str] = []
     for key, wanted in asked.items():
-        choices = [choices_by_key[key] for choices_by_key in of_handlers if key in choices_by_key]
+        choices = [choices_by_key[key] for choices_by_key in choices_of_handlers if key in choices_by_key]
         words = wanted if isinstance(wanted, list) else [wanted]
         for word in words if choices else ():
-            if isinstance(word, str) and not any(word in one.there for one in choices):
-                warnings.append(_missing_capability_warning(word, key, choices))
+            if isinstance(word, str) and not any(word in choice.there for choice in choices):
+                warnings.append(_warn_or_refuse(word, key, choices))
     return warnings
 
 
@@ -152,19 +159,21 @@ def _choices(session: Session) -> list[dict[str, Choices]]:
 
     from worker_service.handlers.contract import Choices
 
-    of_handlers: list[dict[str, Choices]] = []
+    choices_of_handlers: list[dict[str, Choices]] = []
     for text in session.overview.handler_choices():
-        with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
-            of_handlers.append(msgspec.json.decode(text, type=dict[str, Choices]))
-    return of_handlers
+        # Daemons write values that can be decoded; a row that was edited by hand may not be one.
+        with suppress(msgspec.MsgspecError):
+            choices_of_handlers.append(msgspec.json.decode(text, type=dict[str, Choices]))
+    return choices_of_handlers
 
 
-def _missing_capability_warning(word: str, key: str, choices: Sequence[Choices]) -> str:
-    installed = ", ".join(dict.fromkeys(one for some in choices for one in some.there)) or "none"
-    for one in choices:
-        if word in one.to_get:
-            return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {one.to_get[word]}"
-    closest = next((closest for one in choices if (closest := one.closest(word))), None)
+def _warn_or_refuse(word: str, key: str, choices: Sequence[Choices]) -> str:
+    """Return a warning for a known word that is not installed. Raise `BadInput` for an unknown one."""
+    installed = ", ".join(dict.fromkeys(value for choice in choices for value in choice.there)) or "none"
+    for choice in choices:
+        if (how_to_install := choice.to_get.get(word)) is not None:
+            return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {how_to_install}"
+    closest = next((closest for choice in choices if (closest := choice.closest(word))), None)
     hint = f"did you mean {closest}? " if closest else ""
     remedy = f"{hint}installed: {installed} (restart the worker after you have installed more)"
     raise BadInput(f"{word!r} is not one of the known {key}", remedy)

@@ -19,7 +19,7 @@ from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.handlers.contract import NOTIFY, Message
 from worker_service.handlers.registry import find
-from worker_service.jobs.batches import ENDS_TO_REPORT
+from worker_service.jobs.batches import BATCH_ENDS_READER
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.history import Episode, Notice
 from worker_service.jobs.job import Enqueued, Job, NewJob
@@ -125,16 +125,16 @@ def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
 
 def _send_ends_of_batches(session: Session) -> int:
     notices = session.store.notices
-    if not notices.is_read_by(ENDS_TO_REPORT):
+    if not notices.is_read_by(BATCH_ENDS_READER):
         return 0
-    position = notices.begin(ENDS_TO_REPORT)
+    position = notices.begin(BATCH_ENDS_READER)
     unread = notices.after(position, most=_NOTICES_AT_ONCE)
     if not unread:
         return 0
     batch_ids = [one.batch_id for one in unread if one.kind in _BATCH_ENDED and one.batch_id is not None]
     addresses = session.store.batches.addresses(batch_ids) if batch_ids else {}
     jobs = [_notify_job(_batch_report(session, batch_id, to)) for batch_id, to in addresses.items()]
-    return len(notices.advance(ENDS_TO_REPORT, position, unread[-1].id, jobs) or ())
+    return len(notices.advance(BATCH_ENDS_READER, position, unread[-1].id, jobs) or ())
 
 
 def _batch_report(session: Session, batch_id: int, to: str) -> Message:

@@ -35,7 +35,7 @@ PAYLOAD_BYTES_MAX = 1_048_576
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
 
 
-def open_as_set(settings: Settings, writing: WriteOptions | None = None) -> Store:
+def open_with_settings(settings: Settings, writing: WriteOptions | None = None) -> Store:
     from worker_service.jobs.documents import TakeoverTimeouts
 
     return open_store(

@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import FlowLayout, TextTable
-from worker_service.handlers import LINK_ADDRESS, SAID, Block, NoteMark, Role, TextLink, counted, in_a_sentence
+from worker_service.handlers import (
+    LINK_ADDRESS,
+    STATED_BY_FILE,
+    Block,
+    NoteMark,
+    Role,
+    TextLink,
+    counted,
+    in_a_sentence,
+)
 
 LIBRARY = "writings 11"
 """Increase the number whenever the same file may now give another text."""
@@ -274,7 +283,7 @@ def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) 
     # Whether the last line was plain, so that the next plain line belongs to its paragraph.
     for line in lines:
         if isinstance(line, ShownPicture):
-            blocks.append(Block(0, 0, 0, 0, begin, begin, Role.PICTURE, style=SAID, alt=line.alt))
+            blocks.append(Block(0, 0, 0, 0, begin, begin, Role.PICTURE, style=STATED_BY_FILE, alt=line.alt))
             may_continue = False
             continue
         end = begin + len(line) + 1
@@ -284,11 +293,11 @@ def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) 
             blocks.append(Block(0, 0, 0, 0, begin, table_end, Role.TABLE))
         elif begin >= table_end and line.strip():
             if isinstance(line, StyledText):
-                blocks.append(Block(0, 0, 0, 0, begin, end, line.role, line.level, style=SAID))
+                blocks.append(Block(0, 0, 0, 0, begin, end, line.role, line.level, style=STATED_BY_FILE))
             elif may_continue and is_plain:
                 blocks[-1] = replace(blocks[-1], end=end)
             else:
-                blocks.append(Block(0, 0, 0, 0, begin, end, style=SAID))
+                blocks.append(Block(0, 0, 0, 0, begin, end, style=STATED_BY_FILE))
         may_continue = is_plain
         begin = end
     return blocks

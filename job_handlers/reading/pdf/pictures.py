@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from job_handlers.reading.pdf.library import matrix_from_pdf_space, mupdf, pymupdf, round_box
-from worker_service.handlers import SAID, Block, Role
+from worker_service.handlers import STATED_BY_FILE, Block, Role
 
 _SIDE_LEAST = 50.0  # Points. Anything lower or narrower is a sign or an ornament.
 _COVERS_MOST = 0.85  # Share of the page. A larger picture is its background, or a scan.
 _TEXT_MOST = 200  # Characters inside. A picture with more is the background of a text.
-_MARGIN = 0.11  # Share of the page's height at its top and bottom, where pictures are logos of running lines.
+_MARGIN = 0.11  # Share of the page's height at its top and bottom, where pictures are logos of headers and footers.
 _TOUCH = 3.0  # Points between the strips into which some programs cut a picture.
 _IMAGES_MAX = 500
 _TREE_DEPTH_MAX = 20
@@ -39,14 +39,17 @@ def with_pictures(
     ]
     boxes = [box for box in _join_touching(shown) if _is_picture(box, page_box, blocks)]
     figures = _stated_figures(pdf_page, tree) if tree is not None else []
+    # Prefer the boxes that the file states. Figures without boxes get those of the images if there are as many, so that
+    # each keeps its alternative text. Otherwise only the images are known, without text.
     if any(figure.box for figure in figures):
         pictures = [(figure.box, figure.alt) for figure in figures if figure.box and _is_large(figure.box)]
     elif len(figures) == len(boxes):
         pictures = [(box, figure.alt) for box, figure in zip(boxes, figures, strict=True)]
     else:
         pictures = [(box, "") for box in boxes]
-    style = SAID if figures else 0
+    style = STATED_BY_FILE if figures else 0
     ordered = list(blocks)
+    # By box: from left to right, then from top to bottom.
     for box, alt in sorted(pictures):
         at = _index_in_reading_order(ordered, box)
         begin = ordered[at].begin if at < len(ordered) else len(text)
@@ -101,9 +104,9 @@ def _is_inside(block: Block, box: Box) -> bool:
 def _index_in_reading_order(blocks: Sequence[Block], box: Box) -> int:
     """Return the index of the first block below the picture in its column, or the one after the last above it."""
     middle = (box[1] + box[3]) / 2
-    beside = [(at, one) for at, one in enumerate(blocks) if min(one.x1, box[2]) > max(one.x0, box[0])]
-    below = [at for at, one in beside if one.y0 >= middle]
-    above = [at + 1 for at, one in beside if one.y0 < middle]
+    in_column = [(at, block) for at, block in enumerate(blocks) if min(block.x1, box[2]) > max(block.x0, box[0])]
+    below = [at for at, block in in_column if block.y0 >= middle]
+    above = [at + 1 for at, block in in_column if block.y0 < middle]
     return min(below, default=max(above, default=len(blocks)))
 
 
@@ -145,9 +148,9 @@ def _find_in_number_tree(node: Any, number: int, *, depth: int) -> Any:
 
 
 def _figure_around(element: Any, seen: set[int]) -> Any:
-    """Return the element, its parent or grandparent that is a figure; None without a figure not in `seen`.
+    """Return the first figure among the element, its parent and its grandparent.
 
-    Add the elements looked at to `seen`.
+    Add each element looked at to `seen`, and return None on reaching one that an earlier call looked at.
     """
     for _ in range(3):
         if (number := element.pdf_to_num()) in seen:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.reading.pdf.library import Corners, mupdf, pymupdf, stext_as_json
-from worker_service.handlers import LINK_ADDRESS, SAID, Block, Role, TextLink
+from worker_service.handlers import LINK_ADDRESS, STATED_BY_FILE, Block, Role, TextLink
 
 _TITLES_MAX = 20_000
 _TITLE_CHARACTERS_MAX = 300
@@ -94,11 +94,11 @@ class StatedStructure:
             may_be_title = block.role in (Role.PARAGRAPH, Role.ITEM) and block.end - block.begin < _TITLE_CHARACTERS_MAX
             level = titles.get(_letters_and_digits(text[block.begin : block.end])) if may_be_title else None
             if level:
-                block = replace(block, role=Role.HEADING, level=min(level, 6), style=block.style | SAID)
+                block = replace(block, role=Role.HEADING, level=min(level, 6), style=block.style | STATED_BY_FILE)
             found.append(block)
         return found
 
-    def parts(self, page: Any, flags: int, height: float) -> StatedParts:
+    def parts_of_page(self, page: Any, flags: int, height: float) -> StatedParts:
         if self.tree is None:
             return StatedParts({}, None)
         flags |= mupdf.FZ_STEXT_COLLECT_STRUCTURE | mupdf.FZ_STEXT_PRESERVE_IMAGES

@@ -84,14 +84,20 @@ class _Line(msgspec.Struct, gc=False):
     bbox: Corners
     font: _Font
     x: int
+    """Start of the baseline, in hundredths of a point, as is `y`."""
     y: int
     text: str
 
 
 class _PageBlock(msgspec.Struct, gc=False):
     bbox: Corners | None = None
+    """MuPDF's JSON has none for a drawing."""
     lines: list[_Line] = []
     stroked: int = 0
+
+    @property
+    def is_drawing(self) -> bool:
+        return self.bbox is None
 
 
 class _PageBlocks(msgspec.Struct, gc=False):
@@ -102,53 +108,58 @@ _blocks_decoder = msgspec.json.Decoder(_PageBlocks)
 
 
 def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
+    """`stated` is what the file's structure tree and outline state."""
     page = mupdf.fz_load_page(document.this, number - 1)
     pdf_page = mupdf.pdf_page_from_fz_page(page)
     page_box = mupdf.fz_bound_page(page)
     if is_missing(pdf_page) or mupdf.fz_is_infinite_rect(page_box):
         return _text_by_pymupdf(document, number, stated)
     vectors = _VECTORS if _content_bytes(pdf_page) <= _DRAWING_BYTES_MAX else 0
-    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | vectors, _IDENTITY))
-    found = _blocks_in(read)
+    text_page = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | vectors, _IDENTITY))
+    page_blocks = _blocks_in(text_page)
     is_turned = inherited(pdf_page, _ROTATE).pdf_to_int() != 0
-    # Invisible text beyond the edges has to be clipped. On a turned page, text that runs sideways on the shown page is
-    # reported as upright.
-    if not _are_within([one.bbox for one in found if one.bbox is not None], page_box) or (
-        is_turned and not _is_horizontal(found)
+    # Reading without clipping is faster. Only if text lies outside the page does PyMuPDF read it again, clipped.
+    # PyMuPDF also reads turned pages whose text runs sideways as shown, which MuPDF reports as upright.
+    if not _are_within([block.bbox for block in page_blocks if block.bbox is not None], page_box) or (
+        is_turned and not _is_horizontal(page_blocks)
     ):
         return _text_by_pymupdf(document, number, stated, vectors)
-    has_pictures = _has_pictures(pdf_page)
-    may_be_scan = has_pictures and _may_be_scan(document, number)
+    may_have_pictures = _may_have_pictures(pdf_page)
+    may_be_scan = may_have_pictures and _may_be_scan(document, number)
     size = size_of(page_box)
     _, height = size
-    parts = stated.parts(page, _FLAGS_UNCLIPPED, height)
-    made = _page_text(size, read, found, None, parts.of_lines, may_be_scan=may_be_scan)
-    blocks = stated.with_outline(number, made.blocks, made.text)
-    links = links_of(page, read, blocks, made.text)
-    if has_pictures:
-        blocks = with_pictures(page, pdf_page, blocks, made.text, stated.tree, parts.images)
-    return replace(made, blocks=blocks, links=links)
+    stated_parts = stated.parts_of_page(page, _FLAGS_UNCLIPPED, height)
+    page_text = _page_text(size, text_page, page_blocks, None, stated_parts.of_lines, may_be_scan=may_be_scan)
+    blocks = stated.with_outline(number, page_text.blocks, page_text.text)
+    links = links_of(page, text_page, blocks, page_text.text)
+    if may_have_pictures:
+        blocks = with_pictures(page, pdf_page, blocks, page_text.text, stated.tree, stated_parts.images)
+    return replace(page_text, blocks=blocks, links=links)
 
 
 def _content_bytes(pdf_page: Any) -> int:
-    """Return the compressed length of the page's content, or 0 if it is in several streams."""
+    """Return the compressed length of the page's content, or 0 if it is in several streams.
+
+    The length only decides early whether to collect ruling lines; `_BLOCKS_MOST` limits them on every page.
+    """
     contents = pdf_page.obj().pdf_dict_get(_CONTENTS)
     length: int = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
     return length
 
 
 def _text_by_pymupdf(document: Any, number: int, stated: StatedStructure, vectors: int = 0) -> PageText:
+    """Read a page without the statements of the structure tree, links and pictures, which only `read_text` adds."""
     page = document[number - 1]
-    read = page.get_textpage(flags=FLAGS | vectors).this
+    text_page = page.get_textpage(flags=FLAGS | vectors).this
     may_be_scan = not document.is_pdf or _may_be_scan(document, number)
     # The text of a turned page is reported as if the page were not turned.
     turn = page.rotation_matrix if page.rotation else None
-    made = _page_text(size_of(page.rect), read, _blocks_in(read), turn, {}, may_be_scan=may_be_scan)
-    return replace(made, blocks=stated.with_outline(number, made.blocks, made.text))
+    page_text = _page_text(size_of(page.rect), text_page, _blocks_in(text_page), turn, {}, may_be_scan=may_be_scan)
+    return replace(page_text, blocks=stated.with_outline(number, page_text.blocks, page_text.text))
 
 
-def _blocks_in(read: Any) -> list[_PageBlock]:
-    written = stext_as_json(read)
+def _blocks_in(text_page: Any) -> list[_PageBlock]:
+    written = stext_as_json(text_page)
     try:
         return _blocks_decoder.decode(written).blocks
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -156,13 +167,13 @@ def _blocks_in(read: Any) -> list[_PageBlock]:
         return _blocks_decoder.decode(_SURROGATE.sub(b"\xef\xbf\xbd", written).decode("utf-8", "replace")).blocks
 
 
-def _is_horizontal(found: list[_PageBlock]) -> bool:
-    boxes = [line.bbox for one in found for line in one.lines]
+def _is_horizontal(page_blocks: list[_PageBlock]) -> bool:
+    boxes = [line.bbox for block in page_blocks for line in block.lines]
     return sum(box.w >= box.h for box in boxes) > 0.5 * len(boxes)
 
 
 def _are_within(boxes: Sequence[Corners], page_box: Any) -> bool:
-    """Return whether the boxes are not empty, and none reaches beyond the page."""
+    """Return whether each box has an area and lies on the page. True if there are no boxes."""
     return not boxes or bool(
         100 * page_box.x0 <= min([one.x for one in boxes])
         and 100 * page_box.y0 <= min([one.y for one in boxes])
@@ -174,23 +185,27 @@ def _are_within(boxes: Sequence[Corners], page_box: Any) -> bool:
 
 def _page_text(
     size: tuple[float, float],
-    read: Any,
-    found: list[_PageBlock],
+    text_page: Any,
+    page_blocks: list[_PageBlock],
     turn: Any,
     statements: Mapping[Place, Statement],
     *,
     may_be_scan: bool,
 ) -> PageText:
-    """`turn` maps coordinates in `read` to the page as it is shown; None if they are the same."""
-    lines = [line for one in found for line in one.lines]
+    """`turn` maps coordinates in `text_page` to the page as it is shown; None if they are the same."""
+    lines = [line for block in page_blocks for line in block.lines]
     boxes = [_box_of(line.bbox) for line in lines]
-    rules = cache(lambda: _rules_in(read, found))
-    grids = _tables_in(read, found, lines, rules) if tables.may_have_tables([one.y for one in lines]) else []
+    rules = cache(lambda: _rules_in(text_page, page_blocks))
+    may_have_tables = tables.may_have_tables([line.y for line in lines])
+    grids = _tables_in(text_page, page_blocks, lines, rules) if may_have_tables else []
+    table_of_line: dict[int, int] = {}
+    for number, grid in enumerate(grids):
+        table_of_line.update((piece.at, number) for piece in _pieces_of(grid))
     parts = reading_order.arrange_blocks(
-        _lines_of_blocks(found),
+        _lines_of_blocks(page_blocks),
         boxes,
         [(grid.x0, grid.y0, grid.x1, grid.y1) for grid in grids],
-        {piece.at: number for number, grid in enumerate(grids) for row in grid.rows for cell in row for piece in cell},
+        table_of_line,
         rules=rules,
     )
     written: list[str] = []
@@ -199,15 +214,16 @@ def _page_text(
     begin = 0
     lines_of_parts = [_text_lines(part, lines, boxes, statements) for part in parts]
     _, height = size
-    facts = text_blocks.facts_of([line for part_lines in lines_of_parts for line in part_lines], height)
-    for table, run in groupby(zip(parts, lines_of_parts, strict=True), lambda one: one[0].table):
+    page_facts = text_blocks.measure_page_facts([line for part_lines in lines_of_parts for line in part_lines], height)
+    for table, run in groupby(zip(parts, lines_of_parts, strict=True), lambda part_and_lines: part_and_lines[0].table):
         if table is None:
             # A paragraph may continue in the next part.
             run_lines = [line for _, part_lines in run for line in part_lines]
             written += [line.text for line in run_lines]
-            blocks += text_blocks.divide_lines(run_lines, begin, facts)
+            blocks += text_blocks.divide_lines(run_lines, begin, page_facts)
             begin = blocks[-1].end if run_lines else begin
             continue
+        # `arrange_blocks` returns one part for each table, so this loop runs once.
         for part, _ in run:
             text = grids[table].as_text()
             page_tables.append(_stored_table(grids[table], begin, begin + len(text), boxes, turn))
@@ -218,7 +234,7 @@ def _page_text(
     if turn is not None:
         blocks = [_turn_block(block, turn) for block in blocks]
     text = "".join(written)[:TEXT_CHARACTERS_MAX]
-    notes = notes_of(read, blocks, text) if any(one.role is Role.FOOTNOTE for one in blocks) else []
+    notes = notes_of(text_page, blocks, text) if any(one.role is Role.FOOTNOTE for one in blocks) else []
     return PageText(size, text, blocks, page_tables, [], notes, may_be_scan)
 
 
@@ -227,11 +243,11 @@ def _box_of(corners: Corners) -> Box:
     return x / 100, y / 100, (x + corners.w) / 100, (y + corners.h) / 100
 
 
-def _lines_of_blocks(found: Sequence[_PageBlock]) -> list[range]:
+def _lines_of_blocks(page_blocks: Sequence[_PageBlock]) -> list[range]:
     ranges: list[range] = []
     begin = 0
-    for block in found:
-        if block.bbox is not None:
+    for block in page_blocks:
+        if not block.is_drawing:
             ranges.append(range(begin, begin + len(block.lines)))
             begin += len(block.lines)
     return ranges
@@ -248,21 +264,21 @@ def _text_lines(
     boxes: Sequence[Box],
     statements: Mapping[Place, Statement],
 ) -> list[text_blocks.TextLine]:
-    found: list[text_blocks.TextLine] = []
+    text_lines: list[text_blocks.TextLine] = []
     for at in part.lines:
         line = lines[at]
         font = line.font
         style = text_blocks.font_style(font.name, font.weight)
-        begins_part = not found
+        begins_part = not text_lines
         role, level, group = statements.get((line.x, line.y), _NO_STATEMENT) if statements else _NO_STATEMENT
-        found.append(text_blocks.TextLine(
+        text_lines.append(text_blocks.TextLine(
             *boxes[at], line.y / 100, font.size / 100, style, f"{line.text}\n", begins_part, role, level, group
         ))  # fmt: skip
-    return found
+    return text_lines
 
 
 def _tables_in(
-    read: Any, found: list[_PageBlock], lines: list[_Line], rules: Callable[[], Sequence[tables.RulingLine]]
+    text_page: Any, page_blocks: list[_PageBlock], lines: list[_Line], rules: Callable[[], Sequence[tables.RulingLine]]
 ) -> list[tables.FoundTable]:
     pieces: list[tables.TextPiece] = []
     for at, line in enumerate(lines):
@@ -270,11 +286,12 @@ def _tables_in(
         if box.h < _UPRIGHT_HEIGHT * size or box.w > box.h:
             top, bottom = (line.y - _ASCENT * size) / 100, (line.y + _DESCENT * size) / 100
             pieces.append(tables.TextPiece(box.x / 100, top, (box.x + box.w) / 100, bottom, line.text, at))
-    first_lines = [0, *accumulate([len(one.lines) for one in found if one.bbox is not None])]
-    words = cache(lambda: pymupdf.TextPage(read).extractWORDS())
+    # PyMuPDF numbers words by block and line, and does not number drawings.
+    first_lines = [0, *accumulate([len(block.lines) for block in page_blocks if not block.is_drawing])]
+    words = cache(lambda: pymupdf.TextPage(text_page).extractWORDS())
 
-    def split(piece: tables.TextPiece) -> list[tables.TextPiece]:
-        """Return the words of a piece, as PyMuPDF numbers them: by block and line."""
+    def words_of_piece(piece: tables.TextPiece) -> list[tables.TextPiece]:
+        """Return the words of the line that lie within the piece, which may be a section of the line."""
         block = bisect_right(first_lines, piece.at) - 1
         place = (block, piece.at - first_lines[block])
         begin = bisect_left(words(), place, key=_block_and_line)
@@ -285,25 +302,25 @@ def _tables_in(
             if x0 >= piece.x0 - 0.1 and x1 <= piece.x1 + 0.1
         ]
 
-    return tables.find(pieces, rules(), split)
+    return tables.find(pieces, rules(), words_of_piece)
 
 
 _block_and_line = itemgetter(5, 6)
 
 
-def _rules_in(read: Any, found: list[_PageBlock]) -> list[tables.RulingLine]:
-    if len(found) > _BLOCKS_MOST or all(one.bbox is not None for one in found):
+def _rules_in(text_page: Any, page_blocks: list[_PageBlock]) -> list[tables.RulingLine]:
+    if len(page_blocks) > _BLOCKS_MOST or not any(block.is_drawing for block in page_blocks):
         return []
     rules: list[tables.RulingLine] = []
-    decoded_blocks = iter(found)
-    block = read.m_internal.first_block
+    decoded_blocks = iter(page_blocks)
+    block = text_page.m_internal.first_block
     while block:
         # The JSON has no images, and says of a drawing whether it is stroked, but not where it is.
         if block.type != _IMAGE:
             decoded = next(decoded_blocks, None)
             if decoded is None:
                 break
-            if decoded.bbox is None:
+            if decoded.is_drawing:
                 rules += _rules_of_drawing(block.bbox, is_stroked=decoded.stroked != 0)
         block = block.next
     return rules
@@ -321,6 +338,10 @@ def _rules_of_drawing(box: Any, *, is_stroked: bool) -> Sequence[tables.RulingLi
         tables.RulingLine(x0, y0, x0, y1),
         tables.RulingLine(x1, y0, x1, y1),
     ]
+
+
+def _pieces_of(grid: tables.FoundTable) -> list[tables.TextPiece]:
+    return [piece for row in grid.rows for cell in row for piece in cell]
 
 
 def _stored_table(grid: tables.FoundTable, begin: int, end: int, boxes: Sequence[Box], turn: Any) -> PageTable:
@@ -344,14 +365,15 @@ def _stored_table(grid: tables.FoundTable, begin: int, end: int, boxes: Sequence
 def _text_beside_table(grid: tables.FoundTable, lines: Sequence[_Line]) -> str:
     """Return the words of the table's lines that are in no cell."""
     in_cells: dict[int, Counter[str]] = {}
-    for piece in [piece for row in grid.rows for cell in row for piece in cell]:
+    for piece in _pieces_of(grid):
+        # A piece with the text of its whole line leaves no words over.
         if len(piece.text) < len(lines[piece.at].text):
             in_cells.setdefault(piece.at, Counter()).update(piece.text.split())
     text = ""
     for at, used in in_cells.items():
         words, left = lines[at].text.split(), []
         if len(words) <= used.total():
-            # Words that were split otherwise are in cells too.
+            # The cells hold all words of the line, though they may be divided at other places than here.
             continue
         for word in words:
             if used[word]:
@@ -366,8 +388,8 @@ def _to_page_space(box: Box, turn: Any) -> Box:
     return round_box(box if turn is None else pymupdf.Rect(box) * turn)
 
 
-def _has_pictures(pdf_page: Any) -> bool:
-    # Listing the images takes longer.
+def _may_have_pictures(pdf_page: Any) -> bool:
+    # Without external objects a page has no images to list, and listing them takes longer than this look.
     return not is_missing(inherited(pdf_page, RESOURCES).pdf_dict_get(_XOBJECT))
 
 

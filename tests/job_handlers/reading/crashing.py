@@ -11,9 +11,9 @@ from typing import Any
 
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading import page_recognition
-from job_handlers.reading.page_recognition import PagePicture, ReadPage
+from job_handlers.reading.page_recognition import PagePicture, PageReading
 
-_read_page = page_recognition.read_page
+_read_page = page_recognition.recognise_page
 
 
 class _FailingReader:
@@ -23,13 +23,13 @@ class _FailingReader:
     read_in_parts = read
 
 
-def _crash(reader: Any, picture: PagePicture) -> ReadPage:
+def _crash(engine: Any, picture: PagePicture) -> PageReading:
     if picture.number == 3 or (picture.number == 2 and not picture.is_in_parts):
         faulthandler.disable()
         os.kill(os.getpid(), signal.SIGSEGV)
     failing: Any = _FailingReader()
-    return _read_page(failing if picture.number == 4 else reader, picture)
+    return _read_page(failing if picture.number == 4 else engine, picture)
 
 
-page_recognition.read_page = _crash
+page_recognition.recognise_page = _crash
 ocr_pages = shipped.ocr_pages

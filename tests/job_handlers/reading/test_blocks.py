@@ -16,7 +16,7 @@ from benchmarks.markdown_accuracy import score
 from benchmarks.markdown_truth import reports
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import flow_pictures, ingest, page_recognition, pdf
-from job_handlers.reading.blocks import TextLine, divide_lines, facts_of
+from job_handlers.reading.blocks import TextLine, divide_lines, measure_page_facts
 from job_handlers.reading.ocr import OcrSettings, reader_for
 from tests.job_handlers.reading.documents import prose, scan
 from tests.job_handlers.reading.test_formats import RELATIONS, WIDE, W, packed, paragraph, word, word_cell
@@ -40,14 +40,16 @@ def read(path: Path) -> Sequence[StructuredPage]:
         for number in range(1, count.pages + 1):
             found = look(number)
             page = recognise(-number) if isinstance(found, ingest.ExaminedPage) and found.scan else found
-            assert isinstance(page, ingest.ExaminedPage | page_recognition.ReadPage)
+            assert isinstance(page, ingest.ExaminedPage | page_recognition.PageReading)
             results.append(PageResult(number, "", page.text, page.method, None, page.layout))
     else:
         with pdf.PagedFile(path) as book:
             for number in range(1, book.pages + 1):
                 page = ingest.examine_page(book, number)
                 if page.scan:
-                    page = page_recognition.read_page(reader_for(ENGLISH), page_recognition.draw_page(book, number))
+                    page = page_recognition.recognise_page(
+                        reader_for(ENGLISH), page_recognition.draw_page(book, number)
+                    )
                 results.append(PageResult(number, "", page.text, page.method, None, page.layout))
     return structure_of(results)
 
@@ -459,7 +461,7 @@ def test_the_tags_of_a_pdf_name_its_parts(tmp_path: Path) -> None:
 def test_a_line_without_width_costs_no_page() -> None:
     line = TextLine(10, 10, 10, 20, 18, 10, 0, "x\n", begins_part=True)
 
-    [block] = divide_lines([line, line], 0, facts_of([line, line], 800))
+    [block] = divide_lines([line, line], 0, measure_page_facts([line, line], 800))
 
     assert (block.begin, block.end) == (0, 4)
 

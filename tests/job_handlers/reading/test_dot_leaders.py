@@ -10,7 +10,7 @@ from benchmarks.accuracy import character_errors
 from benchmarks.corpus import CLEAN, HELD_BACK, NOISY_150, SKEWED, SPECKED, Look, contents
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
-from job_handlers.reading.page_recognition import draw_page, read_page
+from job_handlers.reading.page_recognition import draw_page, recognise_page
 
 
 def test_a_title_its_dots_and_its_page_are_a_line_of_text_and_words_with_their_places(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_title_its_dots_and_its_page_are_a_line_of_text_and_words_with_their_p
     book = contents(tmp_path / "contents", [CLEAN], 1, seed="tuned", lines=9, bodies=HELD_BACK)
 
     with pdf.PagedFile(book.path) as opened:
-        read = read_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), draw_page(opened, 1))
+        read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), draw_page(opened, 1))
 
     assert character_errors([read.text], book.truth) < 1
     told = layout.decode(read.layout or "")
@@ -41,7 +41,7 @@ def test_rows_of_dots_cost_no_title_and_no_page(tmp_path: Path, look: Look, seed
     book = contents(tmp_path / "contents", [look], 1, seed=seed, lines=14, bodies=HELD_BACK)
 
     with pdf.PagedFile(book.path) as opened:
-        read = read_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), draw_page(opened, 1))
+        read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), draw_page(opened, 1))
 
     assert character_errors([read.text], book.truth) < most
 

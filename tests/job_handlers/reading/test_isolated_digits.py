@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from job_handlers.reading import layout, ocr
-from job_handlers.reading.page_recognition import PagePicture, read_page
+from job_handlers.reading.page_recognition import PagePicture, recognise_page
 from job_handlers.reading.preprocess import Gray
 
 pymupdf: Any = partly_typed
@@ -44,7 +44,7 @@ def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
 @needs_engine
 @pytest.mark.parametrize("dpi", [200, 300])
 def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
-    read = read_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
+    read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
 
     assert read.text.strip().split("\n") == ["\t".join(row) for row in ROWS]
     [table] = layout.decode(read.layout or "").tables
@@ -53,7 +53,7 @@ def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
 
 @needs_engine
 def test_specks_become_no_figures() -> None:
-    read = read_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
+    read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
 
     figures = [cell for line in read.text.split("\n") for cell in line.split("\t") if any(map(str.isdigit, cell))]
     assert len(figures) <= sum(any(map(str.isdigit, cell)) for row in ROWS for cell in row)

@@ -18,7 +18,7 @@ from benchmarks.corpus import REAL
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ocr import neural
 from job_handlers.reading.ocr.second_pass import SecondReader
-from job_handlers.reading.page_recognition import PagePicture, read_page
+from job_handlers.reading.page_recognition import PagePicture, recognise_page
 from job_handlers.reading.preprocess import Gray
 from tests.full_length import only_in_full
 from tests.job_handlers.reading import documents
@@ -49,7 +49,7 @@ def real(name: str) -> tuple[Gray, float, str]:
 def read(name: str, quality: str) -> str:
     gray, dpi, _ = real(name)
     size = 72 * gray.width / dpi, 72 * gray.height / dpi
-    return read_page(ocr.reader_for(ocr.OcrSettings(("eng",), quality)), PagePicture(1, size, gray, dpi)).text
+    return recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), quality)), PagePicture(1, size, gray, dpi)).text
 
 
 @needs_it

@@ -14,7 +14,7 @@ from PIL import Image
 
 from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.ocr_pages import ocr_pages
-from job_handlers.reading.page_recognition import page_reader
+from job_handlers.reading.page_recognition import page_request_handler
 from tests.job_handlers.reading.documents import (
     character_errors,
     digital,
@@ -264,7 +264,9 @@ def test_a_page_is_known_by_what_it_shows_in_whichever_file_it_stands(library: L
 def test_pages_that_are_known_once_they_are_drawn_are_not_kept(tmp_path: Path) -> None:
     shown = [picture(f"{TEXT} {page}", dpi=150) for page in range(8)]
     size = shown[0].width * shown[0].height
-    read = page_reader(scan(tmp_path / "a.pdf", shown, dpi=150), "", OcrSettings(("eng",), "fast"), {}, is_forced=False)
+    read = page_request_handler(
+        scan(tmp_path / "a.pdf", shown, dpi=150), "", OcrSettings(("eng",), "fast"), {}, is_forced=False
+    )
     tracemalloc.start()
     try:
         for number in range(1, 9):

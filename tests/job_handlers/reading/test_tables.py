@@ -14,7 +14,7 @@ from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import OcrSettings
-from job_handlers.reading.page_recognition import PagePicture, ReadPage, read_page
+from job_handlers.reading.page_recognition import PagePicture, PageReading, recognise_page
 from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.reading_order import block_order
 from job_handlers.reading.tables import RulingLine, TextPiece, find
@@ -277,7 +277,7 @@ def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
 
 
 @pytest.fixture(scope="module")
-def scanned() -> list[tuple[tables_corpus.Page, ReadPage]]:
+def scanned() -> list[tuple[tables_corpus.Page, PageReading]]:
     """A table, and columns above and below a rule, recognised; each once for all tests."""
     reader = ocr.reader_for(OcrSettings(("eng",), "fast"))
     found = []
@@ -286,11 +286,11 @@ def scanned() -> list[tuple[tables_corpus.Page, ReadPage]]:
             tables_corpus.draw(document.new_page(width=595, height=842), page)
             drawn = document[0].get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
         gray = Gray(drawn.width, drawn.height, bytes(drawn.samples))
-        found.append((page, read_page(reader, PagePicture(1, (595, 842), gray, 200.0))))
+        found.append((page, recognise_page(reader, PagePicture(1, (595, 842), gray, 200.0))))
     return found
 
 
-def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, ReadPage]]) -> None:
+def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, PageReading]]) -> None:
     page, read = scanned[0]
 
     found = layout.decode(read.layout or "")
@@ -303,7 +303,7 @@ def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page
     assert [word.text for line in found.lines for word in line] == read.text.split()
 
 
-def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables_corpus.Page, ReadPage]]) -> None:
+def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables_corpus.Page, PageReading]]) -> None:
     page, read = scanned[1]
 
     good, of = blocks_in_order(read.text, page.blocks)
