@@ -165,3 +165,26 @@ def test_a_schema_that_says_nothing_that_is_understood_refuses_nothing(schema: s
 )
 def test_what_cannot_be_looked_at_is_left_to_the_child(payload: str) -> None:
     assert ZOO.fault(payload) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        '{"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}]}',
+        '{"not": {"type": "string", "pattern": "^b"}}',
+        '{"if": {"type": "string", "format": "uuid"}, "then": {"maxLength": 1}}',
+        '{"type": "string", "anyOf": [{"minLength": 1}], "oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}',
+    ],
+)
+def test_a_keyword_that_is_not_checked_never_makes_a_schema_stricter(schema: str) -> None:
+    assert PayloadCheck(schema).fault('"ab"') is None
+
+
+def test_a_list_with_few_matches_is_accepted_although_their_pattern_is_not_checked() -> None:
+    schema = '{"contains": {"type": "string", "pattern": "^a"}, "maxContains": 1}'
+
+    assert PayloadCheck(schema).fault('["ab", "b"]') is None
+
+
+def test_a_value_that_fits_no_alternative_is_refused() -> None:
+    assert PayloadCheck('{"oneOf": [{"type": "string"}, {"type": "null"}]}').fault("1") is not None

@@ -20,7 +20,15 @@ from worker_service.base.clock import wall_clock
 from worker_service.services.database import Session, open_session
 from worker_service.services.document_removal import remove_documents
 from worker_service.services.documents import selected_documents
-from worker_service.services.page_images import NoPageImage, PageRenderer, image_directory, page_image, sweep
+from worker_service.services.page_images import (
+    NoPageImage,
+    PageRenderer,
+    RendererBusy,
+    check_password,
+    image_directory,
+    page_image,
+    sweep,
+)
 from worker_service.services.parse import read_document_selector
 from worker_service.settings.config import load_settings
 
@@ -43,6 +51,11 @@ def drawer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageRenderer]:
 
 def drawer_of(home: Path) -> PageRenderer:
     return PageRenderer(load_settings(environ={"HOME": str(home)}, directory=home))
+
+
+class BusyRenderer(PageRenderer):
+    def render(self, *_: object) -> None:
+        raise RendererBusy("too many pages are being rendered", "try again in a moment")
 
 
 def published(session: Session, make: Callable[[Path], object], pages: int = 1, settings: str = "") -> int:
@@ -132,6 +145,14 @@ def test_what_cannot_be_drawn_is_refused_in_words_and_the_next_page_is_drawn(
     another = Shelf(session.store, workspace).read("b.pdf", "text", roles=("original",))
     digital(workspace / session.store.library.files(another)[0].path, ["fine"])
     assert page_image(session, drawer, another, 1).path.is_file()
+
+
+def test_a_password_is_not_taken_for_right_while_the_renderer_is_busy(session: Session, tmp_path: Path) -> None:
+    document_id = published(session, lambda path: digital(path, [prose(1)]))
+    renderer = BusyRenderer(load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path))
+
+    with pytest.raises(RendererBusy):
+        check_password(session, renderer, session.library.document(document_id))
 
 
 def test_a_page_that_the_file_does_not_have_is_refused(session: Session, drawer: PageRenderer) -> None:

@@ -14,11 +14,19 @@ _DROPPED_KEYWORDS = frozenset(
         "format",
         "multipleOf",  # floats are rounded differently
         "uniqueItems",  # a decoder that builds a set accepts duplicates
+        # These become stricter when a schema inside them is loosened:
+        "not",
+        "if",
+        "then",
+        "else",
+        "maxContains",
+        "unevaluatedProperties",
+        "unevaluatedItems",
     }
 )
 _MAPS_OF_SCHEMAS = ("properties", "$defs", "patternProperties", "dependentSchemas")
-_LISTS_OF_SCHEMAS = ("anyOf", "allOf", "oneOf", "prefixItems")
-_SCHEMAS = ("items", "additionalProperties", "propertyNames", "not", "contains")
+_LISTS_OF_SCHEMAS = ("anyOf", "allOf", "prefixItems")
+_SCHEMAS = ("items", "additionalProperties", "propertyNames", "contains")
 
 
 class PayloadCheck:
@@ -26,7 +34,7 @@ class PayloadCheck:
         self._validator = None if schema is None else _validator(schema)
 
     def fault(self, payload: str | None) -> str | None:
-        """Describe the first mismatch without quoting values."""
+        """Describe the first mismatch without quoting values. The decoder, not this check, reports invalid JSON."""
         if self._validator is None:
             return None
         try:
@@ -54,12 +62,17 @@ def _loosen(schema: Any) -> Any:
         return {}  # the decoder also accepts a number
     loosened = {key: value for key, value in schema.items() if key not in _DROPPED_KEYWORDS}
     if "title" in loosened:
-        loosened.pop("enum", None)  # the class may accept other values through its _missing_
+        # Only an enum class has a title beside its values, and it may accept others through its `_missing_`.
+        loosened.pop("enum", None)
     if "contentEncoding" in loosened:
+        # The decoder counts decoded bytes, but these keywords count characters of the encoded text.
         loosened.pop("minLength", None)
         loosened.pop("maxLength", None)
     if not str(loosened.get("$ref", "#")).startswith("#"):
         del loosened["$ref"]  # external schemas are not fetched
+    if isinstance(alternatives := loosened.pop("oneOf", None), list):
+        # Loosened alternatives may overlap, so a value may fit several of them.
+        loosened["allOf"] = [*loosened.get("allOf", []), {"anyOf": alternatives}]
     for key in _MAPS_OF_SCHEMAS:
         if isinstance(loosened.get(key), dict):
             loosened[key] = {name: _loosen(inner) for name, inner in loosened[key].items()}

@@ -115,11 +115,14 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 
 
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
-    """Raise `PageLocked` if the password does not open the file. Ignore other reasons why it has no images."""
+    """Raise `PageLocked` if the stored password does not open the file, `RendererBusy` if it cannot be checked now.
+
+    The check renders page 1, so it deletes the cached images first. Ignore other reasons why there is no image.
+    """
     delete_images(session.settings.workspace, [document.id])
     try:
         page_image(session, renderer, document.id, 1)
-    except PageLocked:
+    except (PageLocked, RendererBusy):
         raise
     except NoPageImage:
         return

@@ -63,6 +63,23 @@ def test_a_batch_of_several_files_is_one_entry_with_its_files_counted(site: http
     assert home.links["reports"] == "/batches/1"
 
 
+def test_a_batch_that_has_found_no_file_yet_is_shown(site: httpx.Client, session: Session) -> None:
+    session.store.batches.add(NewBatch(name="reports"), [NewJob("crawl", platform="local")])
+
+    home = open_page(site, "/")
+
+    assert home.links["reports"] == "/batches/1"
+    assert "No documents yet" not in home.text
+
+
+def test_batches_of_one_file_do_not_displace_an_older_batch(site: httpx.Client, session: Session) -> None:
+    for name, files in [("reports", "ab"), *((f"single-{number}", str(number)) for number in range(7))]:
+        jobs = [NewJob("download", platform="local", source_key=f"{name}/{file}") for file in files]
+        session.store.batches.add(NewBatch(name=name), jobs)
+
+    assert open_page(site, "/").links["reports"] == "/batches/1"
+
+
 # ── Needs attention ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

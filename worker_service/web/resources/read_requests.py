@@ -18,7 +18,7 @@ from worker_service.services import batches, exports, notifications, passwords
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
 from worker_service.services.failures import dismiss_replaced
-from worker_service.services.page_images import PageLocked, PageRenderer, check_password
+from worker_service.services.page_images import NoPageImage, PageLocked, PageRenderer, check_password
 from worker_service.services.passwords import DocumentPassword
 from worker_service.web.access import Visitor
 from worker_service.web.error_responses import NotAllowed
@@ -116,11 +116,13 @@ def give_password(
     passwords.save(workspace, DocumentPassword(*key, passwords.check(password), is_kept))
     try:
         check_password(session, renderer, document)
-    except PageLocked as error:
+    except NoPageImage as error:
         if previous is None:
             passwords.forget(workspace, document)
         else:
             passwords.save(workspace, previous)
+        if not isinstance(error, PageLocked):
+            raise
         remedy = "type it again; capital letters and the language of the keyboard matter"
         raise WrongPassword("this password does not open the PDF", remedy) from error
     return submit_reindex(session, document.id, {})

@@ -24,6 +24,8 @@ from worker_service.web.views import page, render
 from worker_service.web.views.alerts import list_alerts
 
 _READING_MAX = 6
+_LIVE_BATCHES_MAX = 100
+"""Number of live batches among which those of several files are sought."""
 _RECENT_MAX = 6
 _FAILURES_MAX = 5
 _FILES_PICTURED_MAX = 500
@@ -60,9 +62,11 @@ def home(request: Request, session: Session) -> Response:
 
 
 def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
-    """Return the live batches, then other documents being read. A batch of one file is its file."""
-    query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_READING_MAX)
-    batches = [one for one in list_batches(session, visitor, query).items if one.progress.files > 1]
+    """Return the live batches, then other documents being read. For a batch of one file, return only its document."""
+    query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_LIVE_BATCHES_MAX)
+    live = list_batches(session, visitor, query).items
+    # A batch without a file is looking for its files.
+    batches = [one for one in live if one.progress.files != 1][:_READING_MAX]
     shown = [_batch_now(session, one) for one in batches]
     reading = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     ids = tuple(one.batch.id for one in batches)
