@@ -68,13 +68,13 @@ def site_of(settings: Settings) -> Iterator[httpx.Client]:
 
 def bearer(settings: Settings, name: str = "admin", owner: str | None = None) -> dict[str, str]:
     with closing(open_session(settings, actor="test")) as session:
-        word = tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).word
+        word = tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).text
     return {"Authorization": f"Bearer {word}"}
 
 
 def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None:
     with closing(open_session(settings, actor="test")) as session:
-        word = tokens.create_link(session, name).word
+        word = tokens.create_link(session, name).text
     assert site.post("/session", data={"token": word}).status_code == 303
 
 

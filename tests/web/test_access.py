@@ -116,26 +116,26 @@ def test_behind_a_proxy_the_unix_socket_needs_a_token(settings: Settings, tmp_pa
 
 def test_a_token_is_valid_until_it_is_removed(site: httpx.Client, session: Session) -> None:
     made = tokens.create_token(session, "grafana")
-    assert site.get("/api/jobs", headers=bearing(made.word)).status_code == 200
+    assert site.get("/api/jobs", headers=bearing(made.text)).status_code == 200
 
     tokens.remove_tokens(session, ["grafana"])
-    answer = site.get("/api/jobs", headers=bearing(made.word))
+    answer = site.get("/api/jobs", headers=bearing(made.text))
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert made.word not in answer.text
+    assert made.text not in answer.text
 
 
 def test_a_token_is_valid_until_it_expires(settings: Settings, session: Session) -> None:
     made = tokens.create_token(session, "grafana", until="1d")
     with served(settings) as address:
-        assert httpx.get(f"{address}/api/jobs", headers=bearing(made.word)).status_code == 200
+        assert httpx.get(f"{address}/api/jobs", headers=bearing(made.text)).status_code == 200
         session.store.tokens.remove([made.id], actor=None)
         over = tokens.create_token(session, "grafana", until="1s")
         until = over.until
         assert until is not None
         while until > as_text(session.clock()):
             pass
-        assert httpx.get(f"{address}/api/jobs", headers=bearing(over.word)).status_code == 401
+        assert httpx.get(f"{address}/api/jobs", headers=bearing(over.text)).status_code == 401
 
 
 CRAFTED: dict[str, Callable[[int, str], str]] = {
@@ -156,7 +156,7 @@ CRAFTED: dict[str, Callable[[int, str], str]] = {
 
 @pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
 def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted: Callable[[int, str], str]) -> None:
-    read = parse_token_text(tokens.create_token(session, "grafana").word)
+    read = parse_token_text(tokens.create_token(session, "grafana").text)
     assert read is not None
 
     assert site.get("/api/jobs", headers=bearing(crafted(*read))).status_code == 401
@@ -167,21 +167,21 @@ def test_a_token_in_the_address_is_no_token(site: httpx.Client, session: Session
     del site.headers["Authorization"]
     made = tokens.create_token(session, "grafana")
 
-    assert site.get(f"/api/jobs?token={made.word}").status_code == 401
-    assert site.get(f"/api/jobs?access_token={made.word}").status_code == 401
+    assert site.get(f"/api/jobs?token={made.text}").status_code == 401
+    assert site.get(f"/api/jobs?access_token={made.text}").status_code == 401
 
 
 def test_a_link_and_a_session_are_no_tokens(site: httpx.Client, session: Session) -> None:
     link = tokens.create_link(session)
-    inside = tokens.begin_session(session, tokens.create_token(session, "ann").word)
+    inside = tokens.begin_browser_session(session, tokens.create_token(session, "ann").text)
     assert inside is not None
 
-    assert site.get("/api/jobs", headers=bearing(link.word)).status_code == 401
-    assert site.get("/api/jobs", headers=bearing(inside.word)).status_code == 401
+    assert site.get("/api/jobs", headers=bearing(link.text)).status_code == 401
+    assert site.get("/api/jobs", headers=bearing(inside.text)).status_code == 401
 
 
 def test_the_database_has_no_secret(settings: Settings, session: Session) -> None:
-    words = [tokens.create_token(session, "grafana").word, tokens.create_link(session).word]
+    words = [tokens.create_token(session, "grafana").text, tokens.create_link(session).text]
     session.close()
 
     kept = b"".join(path.read_bytes() for path in settings.database.parent.glob("pagemill.db*"))
@@ -214,7 +214,7 @@ def test_a_selector_is_limited_to_the_visitors_owner() -> None:
 
 
 def test_guessing_tokens_is_slowed_down_and_valid_tokens_still_work(site: httpx.Client, session: Session) -> None:
-    good = tokens.create_token(session, "grafana").word
+    good = tokens.create_token(session, "grafana").text
     guesses = [site.get("/api/jobs", headers=bearing(f"pm_1_{'A' * 43}")) for _ in range(access.FAILURES_MAX + 2)]
 
     assert [answer.status_code for answer in guesses] == [401] * access.FAILURES_MAX + [429] * 2
@@ -233,6 +233,6 @@ def test_failures_are_counted_per_address() -> None:
 def test_when_a_token_was_used_is_written_in_the_end(settings: Settings, session: Session) -> None:
     made = tokens.create_token(session, "grafana")
     with served(settings) as address:
-        httpx.get(f"{address}/api/jobs", headers=bearing(made.word))
+        httpx.get(f"{address}/api/jobs", headers=bearing(made.text))
 
     assert tokens.list_tokens(session)[0].used_at is not None

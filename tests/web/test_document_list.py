@@ -152,7 +152,7 @@ def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
 def test_a_visitor_who_may_only_read_can_download_but_change_nothing(
     site: httpx.Client, three: Shelf, session: Session
 ) -> None:
-    word = tokens.create_token(session, "reader", [Power.READ]).word
+    word = tokens.create_token(session, "reader", [Power.READ]).text
     site.headers["Authorization"] = f"Bearer {word}"
 
     assert 'value="tag"' not in site.get("/documents", headers=PAGE).text

@@ -379,7 +379,7 @@ def test_an_upload_by_a_plain_form_leads_to_its_progress(site: httpx.Client, she
 
 def test_uploads_of_another_owner_are_not_shown(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     sent = site.post("/upload", files={"file": ("bobs.pdf", b"%PDF-1.7")}, data={"owner": "bob"})
-    alice = tokens.create_token(session, "alice", owner="alice").word
+    alice = tokens.create_token(session, "alice", owner="alice").text
 
     answer = site.get(sent.headers["location"], headers=PAGE | {"Authorization": f"Bearer {alice}"})
 

@@ -25,7 +25,7 @@ def browser(settings: Settings, session: Session) -> Iterator[httpx.Client]:
 
 
 def link_of(session: Session, name: str | None = None, owner: str | None = None) -> str:
-    return f"/session?link={tokens.create_link(session, name, owner=owner).word}"
+    return f"/session?link={tokens.create_link(session, name, owner=owner).text}"
 
 
 def follow(browser: httpx.Client, link: str, **asked: Any) -> httpx.Response:
@@ -53,7 +53,7 @@ def test_a_signed_out_browser_gets_the_sign_in_page_and_then_its_target(
 
     asked = browser.get(turned_away.headers["location"])
     assert 'value="/jobs?status=failed"' in asked.text
-    token = tokens.create_token(session, "ann", [Power.OPERATE]).word
+    token = tokens.create_token(session, "ann", [Power.OPERATE]).text
     let_in = browser.post("/session", data={"token": token, "next": "/jobs?status=failed"})
 
     assert (let_in.status_code, let_in.headers["location"]) == (303, "/jobs?status=failed")
@@ -110,7 +110,7 @@ def test_behind_https_a_cookie_never_travels_without(settings: Settings, session
     ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "/session/end", "/a\nb"],
 )
 def test_sign_in_never_redirects_to_another_site(browser: httpx.Client, session: Session, wanted: str) -> None:
-    token = tokens.create_token(session, "ann").word
+    token = tokens.create_token(session, "ann").text
 
     assert browser.post("/session", data={"token": token, "next": wanted}).headers["location"] == "/"
 
@@ -201,7 +201,7 @@ def test_signing_out_invalidates_every_copy_of_the_cookie(browser: httpx.Client,
 
 
 def test_removing_a_token_ends_its_browser_sessions(browser: httpx.Client, session: Session) -> None:
-    browser.post("/session", data={"token": tokens.create_token(session, "ann").word})
+    browser.post("/session", data={"token": tokens.create_token(session, "ann").text})
     assert browser.get("/api/jobs").status_code == 200
 
     tokens.remove_tokens(session, ["ann"])

@@ -192,7 +192,7 @@ def read_line(terminal: int) -> str:
 
 
 def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
-    token, link = tokens.create_token(session, "grafana").word, tokens.create_link(session).word
+    token, link = tokens.create_token(session, "grafana").text, tokens.create_link(session).text
     with serving(settings, "--listen", f"127.0.0.1:{free_port()}") as (running, address):
         httpx.get(f"{address}/api/jobs", headers={"Authorization": f"Bearer {token}"})
         httpx.get(f"{address}/api/jobs?token={token}", headers={"Authorization": f"Bearer {token}x"})

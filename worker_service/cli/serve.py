@@ -47,6 +47,6 @@ def _print_address_and_close(call: Invocation, settings: Settings) -> None:
 
     address = settings.web_address
     if output.is_terminal(sys.stdout):
-        address += f"/session?link={tokens.create_link(call.session).word}"
+        address += f"/session?link={tokens.create_link(call.session).text}"
     call.close()
     output.show(address)

@@ -42,9 +42,9 @@ def make(call: Invocation, name: str, scope: str, owner: str | None, until: str 
     other users' actions.
     """
     made = operations.create_token(call.session, name, [Power(scope)], owner=owner, until=until)
-    if call.print_if_json({"id": made.id, "name": made.name, "token": made.word, "until": made.until}):
+    if call.print_if_json({"id": made.id, "name": made.name, "token": made.text, "until": made.until}):
         return
-    output.show(made.word)
+    output.show(made.text)
     output.note("this token is not shown again; store it where only its user can read it")
 
 
@@ -63,7 +63,7 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     running_at = server_address.address(call.settings)
     # Behind a proxy, the link has the address of the proxy.
     base = call.settings.web_address if running_at is None or call.settings.web_urls else running_at
-    url = f"{base}/session?link={made.word}"
+    url = f"{base}/session?link={made.text}"
     if call.print_if_json({"id": made.id, "name": made.name, "link": url, "until": made.until}):
         return
     output.show(url)

@@ -1,10 +1,9 @@
-"""The Ray driver: runs attempts as tasks, and uses the fork server's protocol. When it ends, Ray ends its tasks."""
+"""The Ray driver: runs attempts as Ray tasks. It speaks to the daemon in the protocol of a fork server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import re
 import socket
@@ -62,18 +61,18 @@ from worker_service.runner.protocol import (
 from worker_service.settings.cluster import SLOTS_MAX
 
 # Ray reads its environment when it is imported.
-TOKEN = ray_settings.prepare(os.environ)
+TOKEN_FILE = ray_settings.prepare(os.environ)
 import ray  # noqa: E402
 from ray import exceptions as ray_errors  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 CONNECT_SECONDS = 5.0
 WATCH_INTERVAL_SECONDS = 0.5
-# Every task yields after `ray_task.ALIVE_SECONDS`, so a stream that is silent for so long is broken.
+# A working task yields every `ray_task.ALIVE_SECONDS` (5 s), so a stream that is silent for longer than this is broken.
 SILENCE_SECONDS = 30.0
-REFUSED_SECONDS = 300.0
-PROBE_SECONDS = 120.0
-WAITING_SECONDS = 2.0
+REPROBE_AFTER_SECONDS = 300.0
+PROBE_TIMEOUT_SECONDS = 120.0
+REPORT_WAITING_AFTER_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
 _STORED_BYTES_MAX = 256 << 20
 _READ_BYTES = 1 << 20
@@ -84,8 +83,8 @@ _READABLE, _WRITABLE = ("/proc", "/sys", "/etc", "/dev"), ("/dev/shm", "/dev/nul
 @dataclass(slots=True)
 class _Attempt:
     order: Order
-    submitted_at: float
-    relay: asyncio.Task[None] | None = None
+    report_waiting_at: float | None
+    task: asyncio.Task[None] | None = None
     stream: Any = None
     node_id: str = ""
     heard_at: float = 0.0
@@ -118,12 +117,13 @@ class RayDriver:
         begin, rest = receive_begin(self._control, self._inbox)
         cluster = begin.cluster
         assert cluster is not None
-        self._control.sendall(encode_frame(Hello(())))
+        self._control.sendall(encode_frame(Hello(handlers=())))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Each node starts its fork server with these terms, which are the daemon's own.
         self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
         self._inputs = _TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
         # Ray unpickles data from nodes, so apply the sandbox before Ray connects.
-        reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN is None else [TOKEN])]
+        reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN_FILE is None else [TOKEN_FILE])]
         writes = [*map(Path, _WRITABLE), begin.staging_root]
         sandbox.apply(sandbox.SandboxRules(reads, writes, network=True, starts_programs=False), begin.sandbox)
         if fault := _connect(cluster):
@@ -131,51 +131,39 @@ class RayDriver:
             self._control.sendall(encode_frame(NodesSeen((down,))))
             sys.exit(fault)
         self._task = ray.remote(
-            num_cpus=1,
-            max_retries=0,
-            num_returns="streaming",
-            _generator_backpressure_num_objects=ray_task.ITEMS_AHEAD,
+            num_cpus=1, max_retries=0, num_returns="streaming", _generator_backpressure_num_objects=ray_task.ITEMS_AHEAD
         )(ray_task.run_attempt)
         self._probe_task = ray.remote(num_cpus=0, max_retries=0)(ray_task.probe)
         asyncio.run(self._serve(rest))
 
     async def _serve(self, bodies: list[bytes]) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
-        watching = asyncio.create_task(self._watch_nodes())
+        self._watching = asyncio.create_task(self._watch_nodes())
         with contextlib.suppress(ConnectionError):
-            while True:
-                for body in bodies:
+            for body in bodies:
+                self._handle_message(body)
+            while received := await reader.read(_READ_BYTES):
+                for body in self._inbox.feed(received):
                     self._handle_message(body)
-                received = await reader.read(_READ_BYTES)
-                if not received:
-                    break
-                bodies = self._inbox.feed(received)
-        watching.cancel()
-        # Ray ends all tasks of a driver that has ended.
+        # Ray ends the tasks of a driver that has ended. Do not wait for Ray's own shutdown, which may take long.
         os._exit(0)
-
-    # --- the daemon ---
 
     def _handle_message(self, body: bytes) -> None:
         message = decode_daemon_message(body)
         if isinstance(message, Launch):
-            attempt = _Attempt(message.order, time.monotonic())
+            attempt = _Attempt(message.order, time.monotonic() + REPORT_WAITING_AFTER_SECONDS)
             self._attempts[attempt.order.key] = attempt
-            attempt.relay = asyncio.create_task(self._run_attempt(attempt, message))
+            attempt.task = asyncio.create_task(self._run_attempt(attempt, message))
         elif isinstance(message, Ping):
             self._send(Pong())
         elif isinstance(message, Drain):
             self._draining = message.nodes
-        elif isinstance(message, Stop):
-            stopped = self._attempts.get((message.job_id, message.fence))
-            if stopped is not None:
-                stopped.is_stopped = True
-                _cancel(stopped, force=message.now)
+        elif isinstance(message, Stop) and (stopped := self._attempts.get((message.job_id, message.fence))) is not None:
+            stopped.is_stopped = True
+            _cancel(stopped, force=message.now)
 
     def _send(self, message: msgspec.Struct | bytes) -> None:
         self._writer.write(message if isinstance(message, bytes) else encode_frame(message))
-
-    # --- one attempt ---
 
     async def _run_attempt(self, attempt: _Attempt, launch: Launch) -> None:
         try:
@@ -185,11 +173,11 @@ class RayDriver:
             )
             if attempt.is_stopped:
                 _cancel(attempt, force=False)
+            # A stream without an error ends before the end message only if Ray has cancelled the task.
             if not await self._relay(attempt):
                 self._send_end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         except asyncio.CancelledError:
-            # `_abandon` has sent the end of the attempt.
-            pass
+            pass  # `_abandon` has sent the end of the attempt
         except Exception as error:
             # The outermost frame: each attempt gets an end.
             self._end_after_error(attempt, error)
@@ -197,19 +185,22 @@ class RayDriver:
             self._attempts.pop(attempt.order.key, None)
 
     async def _relay(self, attempt: _Attempt) -> bool:
+        """Pass on the messages of the node. Return whether the end of the attempt was among them."""
         has_ended = False
         async for reference in attempt.stream:
             messages = await reference
             attempt.heard_at = time.monotonic()
             if not attempt.node_id:
+                # The first item of a stream is the id of its node.
                 attempt.node_id = messages[0].decode()
                 self._send(Assigned(*attempt.order.key, self._name_of(attempt.node_id)))
                 continue
-            for message in messages:
+            for kind_and_body in messages:
+                body = kind_and_body[1:]
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
-                decoded = decode_node_message(message[1:], attempt.order)
-                # Only log lines and names were changed (sanitised): pass other messages on as the same bytes.
-                self._send(decoded if isinstance(decoded, Logged | Started) else wrap_frame(message[1:]))
+                decoded = decode_node_message(body, attempt.order)
+                # Decoding sanitises `Logged` and `Started`, so encode those again. Pass other messages on unchanged.
+                self._send(decoded if isinstance(decoded, Logged | Started) else wrap_frame(body))
                 has_ended |= isinstance(decoded, AttemptOver)
         return has_ended
 
@@ -235,40 +226,43 @@ class RayDriver:
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         self._send_end(attempt, how, code, message)
         _cancel(attempt, force=True)
-        if attempt.relay is not None:
-            attempt.relay.cancel()
+        if attempt.task is not None:
+            attempt.task.cancel()
 
     def _send_end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         ended = Ended(*attempt.order.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX))
         self._send(AttemptOver(msgspec.Raw(encode_message(ended)), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
-        # Avoid dead nodes, too: Ray puts tasks with equal options into one queue, which a frozen node may hold up.
+        # Name dead nodes, too: Ray queues tasks with equal options together, and a queue that waits for a frozen node
+        # stays blocked. A longer list of avoided nodes makes other options, and so a new queue.
         avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
         avoided += self._dead_nodes
         return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}} if avoided else {}
-
-    # --- nodes ---
 
     async def _watch_nodes(self) -> None:
         while True:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
                 found = await asyncio.to_thread(ray.nodes)
                 alive = {str(node["NodeID"]): node for node in found if node["Alive"] and node["Resources"].get("CPU")}
-                self._drop_dead_nodes(alive)
+                self._abandon_lost_attempts(alive, self._drop_dead_nodes(alive))
                 self._add_new_nodes(alive)
                 self._abandon_silent_streams()
+                self._report_waiting_attempts()
                 self._report_nodes()
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
-    def _drop_dead_nodes(self, alive: Collection[str]) -> None:
-        # Ray itself would wait for ever for a stream from a frozen machine.
+    def _drop_dead_nodes(self, alive: Collection[str]) -> Sequence[_Node]:
         dead = [node for node in self._nodes.values() if node.node_id not in alive]
         for node in dead:
             del self._nodes[node.node_id]
             self._dead_nodes.append(node.node_id)
             if node.probe is not None:
                 node.probe.cancel()
+        return dead
+
+    def _abandon_lost_attempts(self, alive: Collection[str], dead: Sequence[_Node]) -> None:
+        # Ray itself would wait for ever for a stream from a frozen machine.
         for attempt in list(self._attempts.values()):
             if attempt.node_id and attempt.node_id not in alive:
                 where = next((node.name for node in dead if node.node_id == attempt.node_id), attempt.node_id[:8])
@@ -287,7 +281,7 @@ class RayDriver:
                 names.add(name)
                 self._nodes[node_id] = _Node(node_id, name, min(int(facts["Resources"]["CPU"]), SLOTS_MAX))
             node = self._nodes[node_id]
-            is_due = node.refused_at is None or now > node.refused_at + REFUSED_SECONDS
+            is_due = node.refused_at is None or now > node.refused_at + REPROBE_AFTER_SECONDS
             if not node.is_fit and node.probe is None and is_due:
                 node.probe = asyncio.create_task(self._probe(node))
 
@@ -295,7 +289,7 @@ class RayDriver:
         affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         reference = self._probe_task.options(scheduling_strategy=affinity).remote(self._terms)
         try:
-            await asyncio.wait_for(asyncio.wrap_future(reference.future()), PROBE_SECONDS)
+            await asyncio.wait_for(asyncio.wrap_future(reference.future()), PROBE_TIMEOUT_SECONDS)
         except ray_errors.RayTaskError as error:
             self._refuse(node.node_id, str(error.cause) or type(error.cause).__name__)
         except (ray_errors.RayError, TimeoutError) as error:
@@ -307,8 +301,7 @@ class RayDriver:
         self._report_nodes()
 
     def _refuse(self, node_id: str, reason: str) -> None:
-        node = self._nodes.get(node_id)
-        if node is not None:
+        if (node := self._nodes.get(node_id)) is not None:
             node.is_fit, node.reason, node.refused_at = False, reason, time.monotonic()
 
     def _abandon_silent_streams(self) -> None:
@@ -318,8 +311,12 @@ class RayDriver:
                 where = self._name_of(attempt.node_id)
                 message = f"{where} was lost: nothing was heard from it for {SILENCE_SECONDS:g} s"
                 self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
-            elif not attempt.node_id and now > attempt.submitted_at + WAITING_SECONDS:
-                attempt.submitted_at = math.inf
+
+    def _report_waiting_attempts(self) -> None:
+        for attempt in self._attempts.values():
+            due_at = attempt.report_waiting_at
+            if not attempt.node_id and due_at is not None and time.monotonic() > due_at:
+                attempt.report_waiting_at = None
                 self._send(Progressed(*attempt.order.key, 0.0, "waits for a machine of the Ray cluster"))
 
     def _report_nodes(self) -> None:
@@ -334,8 +331,8 @@ class RayDriver:
             return NodeState(node.name, "starting" if node.refused_at is None else "refused", reason=reason)
         if node.name in self._draining:
             running = Counter(attempt.node_id for attempt in self._attempts.values())[node.node_id]
-            return NodeState(node.name, "draining", running, VERSION)
-        return NodeState(node.name, "up", node.slots, VERSION)
+            return NodeState(node.name, "draining", slots=running, version=VERSION)
+        return NodeState(node.name, "up", slots=node.slots, version=VERSION)
 
     def _name_of(self, node_id: str) -> str:
         node = self._nodes.get(node_id)
@@ -344,18 +341,17 @@ class RayDriver:
 
 class _TaskInputs:
     def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
-        # The slicer forks, so it must start before the sandbox is applied, and before Ray starts threads.
+        # The slicer cuts out the pages an attempt needs. It forks, so start it before Ray's threads and the sandbox.
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
-        if self._slicer is not None and self._slicer.can_slice(order):
-            path = self._slicer.slice(order)
-            if path is not None:
-                content = path.read_bytes()
-                path.unlink()
-                return msgspec.structs.replace(order, inputs={SLICE: path}), [ray.put(content)]
+        if self._slicer is not None and self._slicer.can_slice(order) and (path := self._slicer.slice(order)):
+            content = path.read_bytes()
+            path.unlink()
+            # The node uses only the suffix of the path: Ray sends the content.
+            return msgspec.structs.replace(order, inputs={SLICE: path}), [ray.put(content)]
         with self._lock:
             references = [self._stored_reference(path, order.contents.get(role)) for role, path in order.inputs.items()]
             while sum(size for _, size in self._stored.values()) > _STORED_BYTES_MAX:
@@ -387,6 +383,7 @@ def _connect(cluster: ClusterBegin) -> str:
 
 def _cancel(attempt: _Attempt, *, force: bool) -> None:
     if attempt.stream is not None:
+        # Best effort: Ray raises ValueError or TypeError for a task that it cannot cancel.
         with contextlib.suppress(ray_errors.RayError, ValueError, TypeError):
             ray.cancel(attempt.stream, force=force)
 

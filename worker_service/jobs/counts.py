@@ -16,6 +16,8 @@ class Counts(Struct, frozen=True):
 
 
 class LiveCounts(Struct, frozen=True):
+    """Jobs of a type that have not ended."""
+
     job_type: str
     pending: int
     held: int
@@ -23,12 +25,16 @@ class LiveCounts(Struct, frozen=True):
 
 
 class TypeCounts(LiveCounts, frozen=True):
+    """All jobs of a type."""
+
     completed: int
     failed: int
     cancelled: int
 
 
 class PlatformCount(Struct, frozen=True):
+    """Pending jobs of a platform."""
+
     platform: str
     count: int
 
@@ -41,6 +47,7 @@ class ErrorCount(Struct, frozen=True):
     newest_message: str | None
     newest_remedy: str | None
     newest_name: str | None
+    """Name of the newest job, such as that of its file."""
     newest_at: str
 
 
@@ -48,12 +55,14 @@ class HourOfWork(Struct, frozen=True):
     """Jobs of a type that completed or failed for good in an hour."""
 
     at: str
+    """Start of the hour."""
     job_type: str
     completed: int
     failed: int
     pages: int
     """Pages read by the completed jobs."""
     seconds: float
+    """Sum of the run times."""
     longest_seconds: float
     waited_seconds: float
     """Sum of the times from a job's earliest possible start to its attempt."""
@@ -65,6 +74,8 @@ class HourOfWork(Struct, frozen=True):
 
 
 class BrokenPromise(NamedTuple):
+    """A rule about the history of jobs that a row in the database breaks."""
+
     promise: str
     detail: str
 

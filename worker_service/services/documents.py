@@ -18,13 +18,13 @@ from worker_service.jobs.library import (
     Provenance,
 )
 from worker_service.services.database import Session, cut_page
-from worker_service.services.parse import read_pages
+from worker_service.services.parse import parse_page_range
 
 _DOCUMENTS_AT_ONCE = 500
 _FAILED_JOBS_MAX = 1_000_000
 
 
-class DocumentPage(Struct, frozen=True):
+class DocumentList(Struct, frozen=True):
     items: Sequence[Document]
     next: int | None
     not_brought_in: Sequence[Job]
@@ -45,13 +45,14 @@ def list_documents(
     limit: int = 50,
     before_id: int | None = None,
     order: DocumentOrder = NEWEST_FIRST,
-) -> DocumentPage:
+) -> DocumentList:
     require_batches(session, selector.batch_ids)
     if before_id is not None and order.sort is not DocumentSort.DATE:
-        session.library.document(before_id)  # the place where the page begins: an error if it has been removed
+        # The order continues after this document's values, which are unknown once it is removed.
+        require_document(session, before_id)
     found = session.library.documents(selector, most=limit + 1, before_id=before_id, order=order)
     failed = session.library.not_brought_in(selector, most=limit + 1) if before_id is None else []
-    return DocumentPage(*cut_page(found, limit), failed[:limit], len(failed) > limit)
+    return DocumentList(*cut_page(found, limit), failed[:limit], len(failed) > limit)
 
 
 def each_document(session: Session, selector: DocumentSelector) -> Iterator[Document]:
@@ -77,6 +78,7 @@ def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[t
 def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     for group in _document_groups(session, selector):
         origins = session.library.provenance(group)
+        # A document that was removed since the query has no origin.
         yield from ((document, origins[document.id]) for document in group if document.id in origins)
     yield from session.library.not_brought_in(selector, most=_FAILED_JOBS_MAX)
 
@@ -86,9 +88,13 @@ def require_batches(session: Session, batch_ids: Sequence[int]) -> None:
         session.store.batches.get(batch_id)
 
 
+def require_document(session: Session, document_id: int) -> None:
+    session.library.document(document_id)
+
+
 def selected_documents(session: Session, selector: DocumentSelector) -> list[Document]:
     for document_id in selector.ids:
-        session.library.document(document_id)
+        require_document(session, document_id)
     return list(each_document(session, selector))
 
 
@@ -106,13 +112,13 @@ def get_document_details(session: Session, document_id: int) -> DocumentDetails:
 def document_text(
     session: Session, document_id: int, *, pages: str | None = None
 ) -> tuple[Document, Sequence[PageResult]]:
-    first, last = read_pages(pages)
+    first, last = parse_page_range(pages)
     library = session.library
     return library.document(document_id), library.page_texts(document_id, first, last)
 
 
 def get_page(session: Session, document_id: int, number: int) -> PageResult | None:
-    session.library.document(document_id)
+    require_document(session, document_id)
     return next(iter(session.library.page_texts(document_id, number, number, with_layout=True)), None)
 
 

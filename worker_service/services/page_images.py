@@ -1,6 +1,7 @@
 """Images of pages, drawn on demand and cached in the workspace.
 
-Only a sandboxed child process opens untrusted files. Its fork server exits after a minute without requests.
+Only a sandboxed child process opens untrusted files. A fork server, which this process starts on demand, forks these
+children, and exits after a minute without requests.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class NoPageImage(PagemillError, code="not_drawn", exit_code=66): ...
 
 
 class PageLocked(NoPageImage, code="locked"):
-    """The file needs a password, or another one."""
+    """The file needs a password, and there is none, or the stored one is wrong."""
 
 
 class RendererBusy(NoPageImage, code="too_many_drawn", exit_code=75): ...
@@ -71,7 +72,7 @@ class PageImage(Struct, frozen=True):
 class _RenderRequest(Struct, frozen=True):
     source: Path
     password: Path | None
-    settings: str
+    settings_json: str
     page: int
     width: int
     target: Path
@@ -88,15 +89,15 @@ def page_image(
     wait_seconds: float = _RENDER_SECONDS_MAX,
 ) -> PageImage:
     """`width` is rounded up to one of `WIDTHS`."""
-    document = session.store.library.document(document_id)
+    document = session.library.document(document_id)
     workspace = session.settings.workspace
-    file = _file_to_render(workspace, document, session.store.library.files(document_id))
+    file = _file_to_render(workspace, document, session.library.files(document_id))
     source = workspace / file.path
     if not source.is_file():
         raise NoPageImage(f"{source} is no longer in the workspace", f"pagemill reindex {document.id} restores it")
     rounded_width = min((known for known in WIDTHS if known >= width), default=WIDTHS[-1])
     target = image_directory(workspace, document_id) / f"{file.id}-{page}-{rounded_width}.webp"
-    if not _is_cached(target):
+    if not _touch_if_cached(target):
         password_file = passwords.path_for(workspace, document)
         password = password_file.absolute() if password_file.is_file() else None
         request = _RenderRequest(source, password, document.settings, page, rounded_width, target)
@@ -143,7 +144,7 @@ def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
     if not cache.is_dir():
         return
     if ids := [int(folder.name) for folder in cache.iterdir() if folder.name.isdigit()]:
-        documents = session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))
+        documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids))
         delete_images(session.settings.workspace, sorted({*ids} - {document.id for document in documents}))
     viewed: list[tuple[float, int, Path]] = []
     for path in cache.glob("*/*"):
@@ -165,7 +166,10 @@ def _cache_directory(workspace: Path) -> Path:
 
 
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """Prefer the original. While it is read again or has failed, it may be newer than the stored pages."""
+    """Return the file whose pages fit the stored text. Raise unless it has pages and this process has its password.
+
+    Prefer the original if its reading succeeded. If not, it may be newer than the text, so prefer the searchable PDF.
+    """
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
     if not document.has_pages_to_see:
@@ -180,7 +184,10 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _require_password(workspace: Path, document: Document) -> None:
-    """Raise if this process lacks the password. A credential is given to one service only."""
+    """Raise if this process lacks the password.
+
+    systemd gives a credential only to the services whose units load it. Children get it by `$CREDENTIALS_DIRECTORY`.
+    """
     if passwords.is_stored(workspace, document):
         return
     name = _password_credential(document.settings)
@@ -193,15 +200,15 @@ def _require_password(workspace: Path, document: Document) -> None:
         )
 
 
-def _password_credential(settings: str) -> str | None:
+def _password_credential(settings_json: str) -> str | None:
     try:
-        name = json.loads(settings or "{}").get("password_file")
+        name = json.loads(settings_json or "{}").get("password_file")
     except (ValueError, AttributeError):
         return None
     return name if isinstance(name, str) else None
 
 
-def _is_cached(target: Path) -> bool:
+def _touch_if_cached(target: Path) -> bool:
     try:
         # Record the view: a sweep deletes the least recently viewed images first.
         os.utime(_words_path(target))
@@ -286,12 +293,13 @@ class PageRenderer:
                 sandbox=self._settings.sandbox,
                 grace_seconds=1.0,
                 extra_handlers=[PAGE_RENDERER],
-                is_without_installed=True,
+                is_without_installed=True,  # load no handler but the renderer
             )
+            # Children read their settings from the environment.
             self._settings.hand_to_handlers()
             with open_pool(begin) as (pool, [handler]):
-                if handler.set_aside:
-                    raise ChildError(handler.set_aside)
+                if reason := handler.set_aside:
+                    raise ChildError(reason)
                 for number in itertools.count(1):
                     try:
                         request = self._requests.get(timeout=self._idle_seconds)
@@ -311,7 +319,7 @@ class PageRenderer:
 def _handle_request(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
     try:
         # Another request may have rendered it meanwhile.
-        if not _is_cached(request.target):
+        if not _touch_if_cached(request.target):
             _render(pool, request, number, job_type)
     except (PagemillError, OSError) as error:
         refusal = error if isinstance(error, NoPageImage) else NoPageImage(f"the page could not be rendered: {error}")
@@ -324,11 +332,22 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
     if not pool.is_alive:
         pool.restart()
     payload = json.dumps({"page": request.page, "width": request.width})
-    document = KnownDocument(settings=request.settings)
+    document = KnownDocument(settings=request.settings_json)
     inputs = {"original": request.source.absolute()}
     if request.password is not None:
         inputs[PASSWORD] = request.password
-    pool.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
+    order = Order(
+        job_id=number,
+        fence=1,
+        job_type=job_type,
+        platform="local",
+        account=None,
+        payload=payload,
+        timeout_seconds=None,
+        inputs=inputs,
+        document=document,
+    )
+    pool.launch(order)
     ended = next(one for one in attempt_events(pool, seconds=_RENDER_SECONDS_MAX) if isinstance(one, Ended))
     if ended.code == "FORK_SERVER_DIED" and not is_retry:
         # It may have died before this page, which is not to blame then.
@@ -341,6 +360,7 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
         raise NoPageImage(f"page {request.page} could not be rendered: {message[-1]}")
     request.target.parent.mkdir(parents=True, exist_ok=True)
     # Words first: an image that exists always has its words.
-    for path, target in zip(reversed(ended.files), (_words_path(request.target), request.target), strict=True):
-        move_file(path, target)
-    shutil.rmtree(ended.files[0].parent, ignore_errors=True)
+    image, words = ended.files
+    move_file(words, _words_path(request.target))
+    move_file(image, request.target)
+    shutil.rmtree(image.parent, ignore_errors=True)

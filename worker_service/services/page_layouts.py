@@ -14,11 +14,11 @@ from worker_service.jobs.page_structure import TableOnPage, tables_on_page
 from worker_service.services.csv_and_xlsx import Workbook, csv_lines
 from worker_service.services.database import Session
 from worker_service.services.page_blocks import last_page_number, stored_pages
-from worker_service.services.parse import read_pages
+from worker_service.services.parse import parse_page_range
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
-    first, last = read_pages(pages)
+    first, last = parse_page_range(pages)
     last_stored = last_page_number(session, document_id)
     for page in stored_pages(session, document_id, first, last_stored if last is None else min(last, last_stored)):
         yield from tables_on_page(page.number, page.layout)

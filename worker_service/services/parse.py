@@ -185,7 +185,7 @@ def _split(words: Sequence[str]) -> list[str]:
     return [part.strip() for word in words for part in check_text("a selector", word).split(",") if part.strip()]
 
 
-def read_pages(text: str | None) -> tuple[int, int | None]:
+def parse_page_range(text: str | None) -> tuple[int, int | None]:
     """Parse 3-5, 3-, -5 or 3. None as the last page means no limit."""
     if text is None:
         return 1, None

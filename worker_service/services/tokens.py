@@ -34,7 +34,8 @@ _NAME_MOST = 100
 class CreatedToken(Struct, frozen=True):
     id: int
     name: str
-    word: str
+    text: str
+    """The token with its secret, as the user gives it."""
     until: str | None
 
 
@@ -46,9 +47,14 @@ def create_token(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Make a token that is valid until a time or for a length such as 90d; None means until it is removed."""
-    last = None if until is None else read_end(until, now=session.clock())
-    made = _insert_token(session, TokenKind.TOKEN, _check_name(name), powers or [Power.READ], _check_owner(owner), last)
+    """Make a token that is valid until a time or for a length such as 90d; None means until it is removed.
+
+    Without `powers` it can only read: it lasts long and is given to programs, so it gets the least.
+    """
+    valid_until = None if until is None else parse_until(until, now=session.clock())
+    made = _insert_token(
+        session, TokenKind.TOKEN, _check_name(name), powers or [Power.READ], _check_owner(owner), valid_until
+    )
     if made is None:
         raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
     return made
@@ -62,18 +68,22 @@ def create_link(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
+    """Make a link that signs in a browser once.
+
+    Without `powers` it has all of them, because it works once, for minutes, and its maker has them too.
+    """
     session.store.tokens.forget_old()
     now = session.clock()
-    last = add_duration(now, LINK_FOR) if until is None else read_end(until, now=now)
-    who = _check_name(name or session.actor)
-    made = _insert_token(session, TokenKind.LINK, who, powers or [*Power], _check_owner(owner), last)
+    valid_until = add_duration(now, LINK_FOR) if until is None else parse_until(until, now=now)
+    checked_name = _check_name(name or session.actor)
+    made = _insert_token(session, TokenKind.LINK, checked_name, powers or [*Power], _check_owner(owner), valid_until)
     assert made is not None  # only tokens need a unique name
     return made
 
 
-def begin_session(session: Session, word: str) -> CreatedToken | None:
-    """Begin a session by a token, or by a link, which works once. A wrong word writes nothing."""
-    used = _find_valid(session, word, TokenKind.TOKEN, TokenKind.LINK)
+def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
+    """Begin a session by a token, or by a link, which works once. For another text, return None and write nothing."""
+    used = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
     if used is None:
         return None
     session.store.tokens.forget_old()
@@ -81,17 +91,26 @@ def begin_session(session: Session, word: str) -> CreatedToken | None:
     if used.kind is TokenKind.TOKEN and used.until is not None:
         until = min(until, used.until)
     secret = new_secret()
-    new = NewToken(TokenKind.SESSION, used.name, digest_of(secret), used.scopes, used.owner, used.made_by, until)
+    new = NewToken(
+        kind=TokenKind.SESSION,
+        name=used.name,
+        digest=digest_of(secret),
+        scopes=used.scopes,
+        owner=used.owner,
+        made_by=used.made_by,
+        until=until,
+    )
     session_id = session.store.tokens.begin_session(used.id, new)
+    # None: the link was used, or the token removed, since it was found.
     return None if session_id is None else CreatedToken(session_id, used.name, token_text(session_id, secret), until)
 
 
-def find_token(session: Session, word: str) -> Token | None:
-    return _find_valid(session, word, TokenKind.TOKEN)
+def find_token(session: Session, text: str) -> Token | None:
+    return _find_valid(session, text, TokenKind.TOKEN)
 
 
-def find_session(session: Session, word: str) -> Token | None:
-    return _find_valid(session, word, TokenKind.SESSION)
+def find_session(session: Session, text: str) -> Token | None:
+    return _find_valid(session, text, TokenKind.SESSION)
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
@@ -107,48 +126,57 @@ def list_tokens(session: Session) -> Sequence[Token]:
     return [token for token in session.store.tokens.list() if is_listed(token)]
 
 
-def remove_tokens(session: Session, words: Sequence[str]) -> int:
+def remove_tokens(session: Session, names_or_ids: Sequence[str]) -> int:
     """Remove tokens by name or id, with the sessions that were begun with them."""
     tokens = session.store.tokens.list()
-    by_name = {token.name: token.id for token in tokens if token.kind is TokenKind.TOKEN}
-    by_name |= {str(token.id): token.id for token in tokens}
-    for word in words:
-        if word not in by_name:
-            hint = did_you_mean(word, by_name, "`pagemill token ls` shows what there is")
-            raise TokenNotFound(f"there is no token {word!r}", hint)
-    return session.store.tokens.remove([by_name[word] for word in words], actor=session.actor)
+    ids = {token.name: token.id for token in tokens if token.kind is TokenKind.TOKEN}
+    ids |= {str(token.id): token.id for token in tokens}
+    for name_or_id in names_or_ids:
+        if name_or_id not in ids:
+            hint = did_you_mean(name_or_id, ids, "`pagemill token ls` shows what there is")
+            raise TokenNotFound(f"there is no token {name_or_id!r}", hint)
+    return session.store.tokens.remove([ids[name_or_id] for name_or_id in names_or_ids], actor=session.actor)
 
 
-def end_session(session: Session, word: str) -> None:
-    if (found := find_session(session, word)) is not None:
+def end_session(session: Session, text: str) -> None:
+    if (found := find_session(session, text)) is not None:
+        # Without an actor, nothing is recorded: users sign out all the time.
         session.store.tokens.remove([found.id], actor=None)
 
 
-def note_use(session: Session, used: Mapping[int, str]) -> None:
-    session.store.tokens.note_use(used)
+def note_use(session: Session, used_at_by_id: Mapping[int, str]) -> None:
+    session.store.tokens.note_use(used_at_by_id)
 
 
-def read_end(text: str, *, now: datetime) -> datetime:
+def parse_until(text: str, *, now: datetime) -> datetime:
     """Parse 90d (from now) or a time in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
-    last = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
-    if last <= now:
+    until = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
+    if until <= now:
         raise BadTime(f"{text!r} is in the past", "write the end as 90d, or '2027-01-31 10:00' (UTC)")
-    return last
+    return until
 
 
 def _insert_token(
     session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
 ) -> CreatedToken | None:
-    secret, last = new_secret(), None if until is None else as_text(until)
-    new = NewToken(kind, name, digest_of(secret), powers_up_to_highest(powers), owner, session.actor, last)
+    secret, until_text = new_secret(), None if until is None else as_text(until)
+    new = NewToken(
+        kind=kind,
+        name=name,
+        digest=digest_of(secret),
+        scopes=powers_up_to_highest(powers),
+        owner=owner,
+        made_by=session.actor,
+        until=until_text,
+    )
     token_id = session.store.tokens.make(new)
-    return None if token_id is None else CreatedToken(token_id, name, token_text(token_id, secret), last)
+    return None if token_id is None else CreatedToken(token_id, name, token_text(token_id, secret), until_text)
 
 
-def _find_valid(session: Session, word: str, *kinds: TokenKind) -> Token | None:
-    """Return the token of the word if it is valid and of one of the kinds."""
-    if (parsed := parse_token_text(word)) is None:
+def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
+    """Return the token with this text if it is valid and of one of the kinds."""
+    if (parsed := parse_token_text(text)) is None:
         return None
     token_id, secret = parsed
     if (found := session.store.tokens.find(token_id)) is None:

@@ -1,4 +1,7 @@
-"""Search in the text of pages (SQLite's FTS5), and counts of words."""
+"""Search in the text of pages (SQLite's FTS5), and counts of words.
+
+A divided word is one that a line end or a soft hyphen divides; the index also has it as a whole.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from worker_service.base.embedding import Vectors
 
 RANKED_MOST = 2000
-"""Maximum number of pages with all words that are ranked: the ones stored last."""
+"""Maximum number of pages with all words that are ranked. Of more, the pages that were stored last are ranked."""
 
 SOME_RANKED_MOST = 10_000
 """Maximum number of pages with some of the words that are ranked."""
@@ -60,7 +63,7 @@ _SAMPLE_PAGES = 12
 """Number of pages whose language is taken for that of the query."""
 
 _TAGS_MOST = 5000
-_NUMBER_MOST = (1 << 63) - 1
+_LAST_PAGE_NUMBER = (1 << 63) - 1
 _SIMILAR_MOST = 5
 _OPENING_CHARACTERS = 200
 """Length of the snippet of a page without any of the words."""
@@ -83,7 +86,7 @@ class Match(NamedTuple):
     result_id: int
     document_id: int
     number: int
-    content: str
+    content_digest: str
     """Digest of the document's file; may be empty."""
 
 
@@ -114,20 +117,21 @@ class Meaning(Struct, frozen=True):
 
 
 class PageSearch(StorePart):
-    def find(self, request: SearchRequest, meaning_of: Callable[[], Meaning | None] = lambda: None) -> SearchResult:
+    def find(self, request: SearchRequest, find_meaning: Callable[[], Meaning | None] = lambda: None) -> SearchResult:
         """Return documents with their best pages.
 
         Documents with all words in their name and tags or on one page come first, then documents with some of the words
-        or with a meaning similar to `meaning_of()`. A query with operators finds only pages that match all of it.
+        or with a similar meaning. A query with operators finds only pages that match all of it. `find_meaning` is slow,
+        so it is called only if pages with all words do not fill the list.
         """
         query, operands = _fts_query(request.text), plain_operands(request.text)
-        matches, is_partial = self._matches(query, request, RANKED_MOST, RANKED_MOST)
+        matches, is_partial = self._matches(query, request, ranked_most=RANKED_MOST, most=RANKED_MOST)
         matches += self._match_names_and_tags(query, operands, request)
         all_words = _group(matches, query, {match.result_id: () for match in matches})
         until = request.skip + request.documents
         some_words: dict[int, MatchGroup] = {}
-        if operands and not request.needs_all and not is_partial and _needs_more(all_words, until, request):
-            some_words, is_partial = self._find_some_words(operands, request, meaning_of)
+        if operands and not request.needs_all and not is_partial and _has_too_few(all_words, until, request):
+            some_words, is_partial = self._find_some_words(operands, request, find_meaning)
         groups = _merge(all_words, some_words)
         pages_with_all = sum(len(group.matches) for group in groups if group.has_all)
         documents_with_all = sum(group.has_all for group in groups)
@@ -143,12 +147,12 @@ class PageSearch(StorePart):
         )
 
     def _find_some_words(
-        self, operands: Sequence[str], request: SearchRequest, meaning_of: Callable[[], Meaning | None]
+        self, operands: Sequence[str], request: SearchRequest, find_meaning: Callable[[], Meaning | None]
     ) -> tuple[dict[int, MatchGroup], bool]:
         terms = self._choose_terms(operands)
-        matches, is_partial = self._matches(terms.query, request, SOME_RANKED_MOST, SOME_LISTED_MOST)
+        matches, is_partial = self._matches(terms.query, request, ranked_most=SOME_RANKED_MOST, most=SOME_LISTED_MOST)
         ranked, missing = self._rank(matches, terms)
-        groups = _group(self._with_similar(ranked, meaning_of(), request), terms.query, missing)
+        groups = _group(self._with_similar(ranked, find_meaning(), request), terms.query, missing)
         with_words = {match.document_id for match in ranked}
         for document_id, group in groups.items():
             group.is_similar = document_id not in with_words
@@ -158,13 +162,13 @@ class PageSearch(StorePart):
         found = self.find(SearchRequest(text, document_id=document_id, pages_each=0))
         return [number for document in found.items for number in document.page_numbers]
 
-    def _matches(self, query: str, request: SearchRequest, ranked: int, most: int) -> tuple[list[Match], bool]:
-        """Return pages, best first, and whether there were more than the `ranked` ones."""
+    def _matches(self, query: str, request: SearchRequest, *, ranked_most: int, most: int) -> tuple[list[Match], bool]:
+        """Return up to `most` pages, best first, and whether there may be more than the `ranked_most` pages ranked."""
         statement = "matching_pages" if request.document_id is None else "matching_pages_of"
         values = {**_filters(request), "document_id": request.document_id}
-        rows = self._db.read(statement, **values, query=query, ranked=ranked, most=most)
+        rows = self._db.read(statement, **values, query=query, ranked=ranked_most, most=most)
         # Each row ends with the number of ranked pages.
-        is_partial = any(total >= ranked for *_, total in rows)
+        is_partial = any(total >= ranked_most for *_, total in rows)
         return [Match(*row) for *row, _ in rows], is_partial
 
     def _match_names_and_tags(self, query: str, operands: Sequence[str], request: SearchRequest) -> list[Match]:
@@ -175,10 +179,12 @@ class PageSearch(StorePart):
         rows = self._db.read("named_documents", query=query, **values)
         words = {fold(operand.strip('"')): operand for operand in operands}
         for tag in self._store.tags.names(request.owner, most=_TAGS_MOST) if words else ():
-            if words.keys() >= (parts := {fold(part) for part in tag.split()}):
-                others = " AND ".join(operand for word, operand in words.items() if word not in parts)
+            tag_words = {fold(part) for part in tag.split()}
+            if tag_words <= words.keys():
+                # The query has all words of the tag, so the document's name must have the other words.
+                others = " AND ".join(operand for word, operand in words.items() if word not in tag_words)
                 rows += self._db.read("tagged_documents", found_tag=tag, query=others, **values)
-        return [Match(_NAME_AND_TAGS, document_id, _NAME_AND_TAGS, content) for document_id, content in rows]
+        return [Match(_NAME_AND_TAGS, document_id, _NAME_AND_TAGS, digest) for document_id, digest in rows]
 
     def _suggest(self, operands: Sequence[str], request: SearchRequest) -> str | None:
         """Return the text with similar words in place of words that are on no visible page."""
@@ -215,13 +221,16 @@ class PageSearch(StorePart):
         self, matches: Sequence[Match], terms: ChosenTerms
     ) -> tuple[Sequence[Match], Mapping[int, Sequence[str]]]:
         """Rank the first pages again by their text. Return all pages, and the words that each lacks."""
+        # Documents may share a page. The last one in a dict wins, so reverse: the best match gives the name and tags.
         first = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_MOST])}
         texts: dict[int, str] = dict(self._db.read("texts", pages=json.dumps([*first.items()])))
-        [(pages,)] = self._db.read("last_result")
-        ranked = rank_pages(texts, terms.pages_with, pages or 0, terms.stem)
+        # The last id stands for the number of stored pages: it is at least as high, and is faster to find.
+        [(last_id,)] = self._db.read("last_result")
+        ranked = rank_pages(texts, terms.pages_with, last_id or 0, terms.stem)
         missing = {page: (*words, *terms.lacking) for page, words in ranked.items()}
-        order = {page: position for position, page in enumerate(missing)}
-        return sorted(matches, key=lambda match: order.get(match.result_id, RERANKED_MOST)), missing
+        # `rank_pages` returns the best page first.
+        positions = {page: position for position, page in enumerate(ranked)}
+        return sorted(matches, key=lambda match: positions.get(match.result_id, RERANKED_MOST)), missing
 
     def _with_similar(
         self, matches: Sequence[Match], meaning: Meaning | None, request: SearchRequest
@@ -232,7 +241,7 @@ class PageSearch(StorePart):
         values = {**_filters(request), "document_id": request.document_id}
         best = [match.result_id for match in matches]
         rows = self._store.embeddings.similar(meaning.model, meaning.vector, best, values)
-        # A page may have several of the passages, and be a page of several documents.
+        # A page may have several similar passages, and may belong to several documents, which share its rank.
         ranks: dict[int, int] = {}
         similar = dict.fromkeys(Match(*row) for row in rows)
         ranked = [(match, ranks.setdefault(match.result_id, len(ranks) + 1)) for match in similar]
@@ -254,15 +263,15 @@ class PageSearch(StorePart):
             return {}
         pages = {"first": result_ids[0], "last": result_ids[-1], "result_ids": json.dumps(result_ids)}
         rows = self._db.read("snippets", query=query, open=marks[0], close=marks[1], **pages)
-        # A snippet without marks: only a divided word of the page matches.
+        snippets = {result_id: text for result_id, text, _ in rows}
+        # Pages without any of the words, such as those of similar meaning: show how they begin.
+        for result_id, text in self._texts_of({*result_ids} - snippets.keys()):
+            snippets[result_id] = text[:_OPENING_CHARACTERS]
+        # Snippets without marks: only a divided word of the page matches, so show the text around it.
         divided = {result_id: words for result_id, text, words in rows if words and marks[0] not in text}
-        texts: dict[int, str] = dict(self._texts_of(divided))
-        without_words = {*result_ids} - {result_id for result_id, *_ in rows}
-        rows += [(result_id, text[:_OPENING_CHARACTERS], None) for result_id, text in self._texts_of(without_words)]
-        return {result_id: text for result_id, text, _ in rows} | {
-            result_id: _snippet(texts[result_id], _divided_matches(texts[result_id], words, marks[0]), marks)
-            for result_id, words in divided.items()
-        }
+        for result_id, text in self._texts_of(divided):
+            snippets[result_id] = _snippet(text, _divided_matches(text, divided[result_id], marks[0]), marks)
+        return snippets
 
     def _texts_of(self, result_ids: Collection[int]) -> list[Row]:
         return self._db.read("page_text_of", result_ids=json.dumps([*result_ids])) if result_ids else []
@@ -272,7 +281,7 @@ class PageSearch(StorePart):
         return next((ranges for _, ranges in self._matches_in(document_id, query, number, number)), ())
 
     def match_counts(self, document_id: int, query: str) -> Mapping[int, int]:
-        return {number: len(ranges) for number, ranges in self._matches_in(document_id, query, 1, _NUMBER_MOST)}
+        return {number: len(ranges) for number, ranges in self._matches_in(document_id, query, 1, _LAST_PAGE_NUMBER)}
 
     def _matches_in(
         self, document_id: int, query: str, first: int, last: int
@@ -299,7 +308,9 @@ class PageSearch(StorePart):
         register_fts_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
-            query = with_spellings(fts_phrase(term)) or _raise_no_words(term)
+            query = with_spellings(fts_phrase(term))
+            if not query:
+                raise _no_words(term)
             if document_ids is None:
                 filters = _filters(SearchRequest(term, owner=owner, batch_id=batch_id))
                 rows = self._db.read("keyword_counts", query=query, **filters)
@@ -321,7 +332,8 @@ def _filters(request: SearchRequest) -> dict[str, object]:
     }
 
 
-def _needs_more(found: Mapping[int, MatchGroup], until: int, request: SearchRequest) -> bool:
+def _has_too_few(found: Mapping[int, MatchGroup], until: int, request: SearchRequest) -> bool:
+    """Return True if no further page of the list could follow. Within one document, any match is enough."""
     return len(found) <= until if request.document_id is None else not found
 
 
@@ -332,20 +344,26 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
     by_page: dict[tuple[str, int], MatchGroup] = {}
     for match in matches:
         group = by_document.get(match.document_id)
-        if group is None and match.content:
-            group = by_page.get((match.content, match.result_id))
+        if group is None and match.content_digest:
+            group = by_page.get((match.content_digest, match.result_id))
         if group is None:
-            has_all = missing.get(match.result_id) == ()
-            group = groups[match.document_id] = MatchGroup(match.document_id, query, missing, has_all)
+            group = MatchGroup(match.document_id, query, missing, has_all=_has_all_words(match, missing))
+            groups[match.document_id] = group
         by_document[match.document_id] = group
         group.is_named |= match.number == _NAME_AND_TAGS
         if match.document_id != group.document_id:
             group.copies.add(match.document_id)
-        elif missing.get(match.result_id) == () or not group.has_all:
+        elif _has_all_words(match, missing) or not group.has_all:
+            # A document with all words shows only its pages that have them all.
             if match.number != _NAME_AND_TAGS:
                 group.matches.append(match)
-            by_page[match.content, match.result_id] = group
+            by_page[match.content_digest, match.result_id] = group
     return groups
+
+
+def _has_all_words(match: Match, missing: Mapping[int, Sequence[str]]) -> bool:
+    # A page that was not ranked is not in `missing`: its missing words are not known.
+    return match.result_id in missing and not missing[match.result_id]
 
 
 def _merge(all_words: Mapping[int, MatchGroup], some_words: Mapping[int, MatchGroup]) -> list[MatchGroup]:
@@ -411,8 +429,11 @@ def _found_document(
 
 
 def _fts_query(text: str) -> str:
-    return with_spellings(fts_query(text)) or _raise_no_words(text)
+    query = with_spellings(fts_query(text))
+    if not query:
+        raise _no_words(text)
+    return query
 
 
-def _raise_no_words(text: str) -> str:
-    raise BadInput(f"{text!r} cannot be searched for: it has no letter and no digit")
+def _no_words(text: str) -> BadInput:
+    return BadInput(f"{text!r} cannot be searched for: it has no letter and no digit")

@@ -67,7 +67,7 @@ def sign_out(request: Request) -> Response:
 
 def _begin_session(request: Request, token_text: str) -> CreatedToken | None:
     with request.app.state.sessions.borrow("web") as session:
-        return tokens.begin_session(session, token_text)
+        return tokens.begin_browser_session(session, token_text)
 
 
 def _redirect_with_cookie(request: Request, token: CreatedToken, path: str) -> Response:
@@ -75,7 +75,7 @@ def _redirect_with_cookie(request: Request, token: CreatedToken, path: str) -> R
     until = wall_clock() if token.until is None else from_text(token.until)
     response.set_cookie(
         cookie_name(request),
-        signed_cookie(request, token.word),
+        signed_cookie(request, token.text),
         max_age=_seconds_until(until),
         secure=is_secure(request),
         httponly=True,

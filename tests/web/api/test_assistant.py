@@ -32,7 +32,7 @@ def address(settings: Settings) -> Iterator[str]:
 
 def token(settings: Settings, power: Power, owner: str | None = None) -> str:
     with closing(open_session(settings, actor="test")) as session:
-        return tokens.create_token(session, f"{power}-{owner}", [power], owner=owner).word
+        return tokens.create_token(session, f"{power}-{owner}", [power], owner=owner).text
 
 
 @asynccontextmanager

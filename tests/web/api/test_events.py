@@ -231,7 +231,7 @@ def test_one_visitor_cannot_take_all_the_streams(
 ) -> None:
     monkeypatch.setattr(feed_of, "_STREAMS_PER_VISITOR_MAX", 2)
     mine, theirs = (
-        {"Authorization": f"Bearer {tokens.create_token(session, name, owner=name).word}"} for name in ("alice", "bob")
+        {"Authorization": f"Bearer {tokens.create_token(session, name, owner=name).text}"} for name in ("alice", "bob")
     )
     with site_of(settings) as site, ExitStack() as open_streams:
         for _ in range(2):

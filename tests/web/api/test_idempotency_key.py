@@ -88,7 +88,7 @@ def test_a_refused_request_may_be_repeated_with_its_key(site: httpx.Client, sess
 
 def test_each_visitor_has_keys_of_their_own(site: httpx.Client, session: Session) -> None:
     alice, bob = (
-        {"Authorization": f"Bearer {tokens.create_token(session, name, [Power.OPERATE], owner=name).word}"}
+        {"Authorization": f"Bearer {tokens.create_token(session, name, [Power.OPERATE], owner=name).text}"}
         for name in ("alice", "bob")
     )
 

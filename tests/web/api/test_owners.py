@@ -93,8 +93,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     maintenance.initialise(settings)
     session = open_session(settings, actor=f"{MARK}-actor")
     numbers = _fill_house(session)
-    alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").word
-    everybody = tokens.create_token(session, "root", [Power.ADMIN]).word
+    alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").text
+    everybody = tokens.create_token(session, "root", [Power.ADMIN]).text
     with served(settings) as address:
         yield House(session, address, alice, everybody, numbers)
     session.close()
@@ -335,7 +335,7 @@ def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(hous
 
 
 def test_a_token_that_only_reads_changes_nothing(house: House) -> None:
-    reader = tokens.create_token(house.session, "reader", [Power.READ]).word
+    reader = tokens.create_token(house.session, "reader", [Power.READ]).text
 
     for method, path in EACH:
         if method != "GET":
@@ -351,7 +351,7 @@ def test_every_endpoint_needs_a_token(house: House) -> None:
 
 
 def test_undoing_another_users_action_needs_admin(house: House) -> None:
-    operator = tokens.create_token(house.session, "operator", [Power.OPERATE]).word
+    operator = tokens.create_token(house.session, "operator", [Power.OPERATE]).text
     job_id = house.session.store.intake.enqueue(NewJob("action")).job_id
     house.ask(house.everybody, "POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
     action = house.session.store.history.actions(most=1)[0].id

@@ -111,7 +111,7 @@ class Window:
         return self.page
 
     def _sign_in(self) -> None:
-        self.page.goto(f"/session?link={tokens.create_link(self._session, 'admin').word}")
+        self.page.goto(f"/session?link={tokens.create_link(self._session, 'admin').text}")
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url("**/")
 

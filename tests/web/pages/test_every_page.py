@@ -102,7 +102,7 @@ def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
 ) -> None:
     job = failed()
     made = tokens.create_token(session, "screen", powers=[Power.READ])
-    site.headers["Authorization"] = f"Bearer {made.word}"
+    site.headers["Authorization"] = f"Bearer {made.text}"
 
     for path in ("/", "/jobs", f"/jobs/{job.id}", "/queue", "/failures", "/workers"):
         assert all(form.method == "get" for form in open_page(site, path).forms), path
@@ -240,7 +240,7 @@ def test_created_and_removed_tokens_are_listed_as_actions(site: httpx.Client, se
     for _ in range(3):
         tokens.create_link(session, "bob")
 
-    shown = site.get("/activity", headers={"Authorization": f"Bearer {made.word}", "Accept": "text/html"}).text
+    shown = site.get("/activity", headers={"Authorization": f"Bearer {made.text}", "Accept": "text/html"}).text
 
     assert "Token alice (read, only of alice) removed" in shown
     assert "Token alice (read, only of alice) created" in shown

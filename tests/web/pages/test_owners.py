@@ -100,7 +100,7 @@ def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(house: House) 
 
 
 def test_a_token_that_only_reads_sends_no_form(house: House) -> None:
-    reader = tokens.create_token(house.session, "page reader", [Power.READ]).word
+    reader = tokens.create_token(house.session, "page reader", [Power.READ]).text
 
     for method, path in PAGES:
         if method != "GET":

@@ -16,7 +16,7 @@ from worker_service.jobs.page_structure import TableOnPage
 from worker_service.jobs.search import SearchResult
 from worker_service.services import document_removal, documents, exports, keyword_counts
 from worker_service.services.document_formats import FORMATS
-from worker_service.services.documents import DocumentDetails, DocumentPage
+from worker_service.services.documents import DocumentDetails, DocumentList
 from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_images import WIDTH
 from worker_service.services.page_layouts import tables_of
@@ -136,7 +136,7 @@ class KeywordTable(Struct, frozen=True):
 
 
 @endpoint("GET", "/api/documents", refusals=(404,))
-def list_documents(call: ApiRequest, query: DocumentsQuery) -> DocumentPage:
+def list_documents(call: ApiRequest, query: DocumentsQuery) -> DocumentList:
     """List documents, newest first; the first page also has the jobs that failed before there was a document."""
     return resource.list_documents(call.session, call.visitor, query)
 

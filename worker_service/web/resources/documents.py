@@ -17,7 +17,7 @@ from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.database import Session
-from worker_service.services.documents import DocumentPage
+from worker_service.services.documents import DocumentList
 from worker_service.services.keyword_counts import KeywordPart
 from worker_service.services.page_images import page_image
 from worker_service.services.parse import read_document_order, read_document_selector
@@ -65,7 +65,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
 
 def list_documents(
     session: Session, visitor: Visitor, query: DocumentsQuery, *, is_readable: bool = False
-) -> DocumentPage:
+) -> DocumentList:
     selector = replace(document_selector(session, visitor, query), is_readable=is_readable)
     order = read_document_order(query.sort)
     return documents.list_documents(session, selector, limit=query.limit, before_id=query.before, order=order)

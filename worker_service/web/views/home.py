@@ -29,6 +29,7 @@ _LIVE_BATCHES_MAX = 100
 _RECENT_MAX = 6
 _FAILURES_MAX = 5
 _FILES_PICTURED_MAX = 500
+"""Largest batch that is shown with the first page of one of its documents."""
 
 
 class ReadingNow(Struct, frozen=True):
@@ -42,7 +43,8 @@ def home(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
     recent = session.library.documents(visitor.limit_selector(DocumentSelector(is_readable=True)), most=_RECENT_MAX)
     reading = _reading_now(session, visitor)
-    overview = Overview(session) if visitor.owner is None else None
+    sees_all = visitor.owner is None
+    overview = Overview(session) if sees_all else None
     alerts = [one for one in list_alerts(session, overview, owner=visitor.owner) if one.level > Level.OK]
     failures = list_failures(session, visitor.owner, limit=_FAILURES_MAX)
     failed = sum(one.count for one in count_failures(session, visitor.owner)) if failures.items else 0
@@ -57,7 +59,7 @@ def home(request: Request, session: Session) -> Response:
         alerts=alerts,
         failures=failures.items,
         failed=failed,
-        is_new=not (recent or reading or failed),
+        has_nothing_yet=not (recent or reading or failed),
     )
 
 
@@ -71,6 +73,7 @@ def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
     reading = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     ids = tuple(one.batch.id for one in batches)
     in_batches = set(session.library.document_ids(replace(reading, batch_ids=ids))) if ids else set()
+    # Documents of these batches may be the newest ones, so ask for as many more.
     newest = session.library.documents(reading, most=_READING_MAX + len(in_batches))
     documents = [one for one in newest if one.id not in in_batches][: _READING_MAX - len(shown)]
     progress = reading_progress(session, documents)
@@ -79,12 +82,12 @@ def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
 
 def _batch_now(session: Session, details: BatchDetails) -> ReadingNow:
     batch = details.batch
-    read: Sequence[Document] = ()
+    pictured: Sequence[Document] = ()
     # Finding a document takes long in a large batch.
     if details.progress.files <= _FILES_PICTURED_MAX:
-        read = session.library.documents(DocumentSelector(batch_ids=(batch.id,), is_readable=True), most=1)
+        pictured = session.library.documents(DocumentSelector(batch_ids=(batch.id,), is_readable=True), most=1)
     name = batch.name or batch.title
-    return ReadingNow(name, f"/batches/{batch.id}", next(iter(read), None), batch_progress(details))
+    return ReadingNow(name, f"/batches/{batch.id}", next(iter(pictured), None), batch_progress(details))
 
 
 routes = [page("/", home)]

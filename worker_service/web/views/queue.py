@@ -65,13 +65,13 @@ class Step(Struct, frozen=True):
     job_id: int
     title: str
     state: str
-    words: str
+    state_text: str
     worker: str
     took: str
 
 
 class QueueRow(Struct, frozen=True):
-    id: str
+    element_id: str
     name: str
     path: str
     about: str
@@ -96,7 +96,7 @@ def queue(request: Request, session: Session) -> Response:
     sees_all = visitor.owner is None
     overview = Overview(session) if sees_all else None
     reading = _rows_being_read(session, visitor)
-    waiting = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
+    waiting_ids = session.overview.documents_in_line(visitor.owner, most=_WAITING_MAX)
     pauses = list_pauses(session, visitor)
     being_read_total = session.library.count(IndexStatus.INDEXING, owner=visitor.owner)
     waiting_total = session.library.count(IndexStatus.QUEUED, owner=visitor.owner)
@@ -106,13 +106,15 @@ def queue(request: Request, session: Session) -> Response:
         title="Queue",
         headline=_headline(being_read_total, waiting_total),
         reading=reading,
-        waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting)],
+        waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting_ids)],
         waiting_total=waiting_total,
         other=_other_work(session, visitor),
         pauses=pauses,
         own_pause=_pause_of(visitor, pauses),
-        rests=session.overview.source_rests() if sees_all else (),
+        source_pauses=session.overview.source_rests() if sees_all else (),
+        # The buttons for slots need to know which worker is meant.
         worker=None if overview is None else _only_worker(overview),
+        # A visitor limited to an owner may not see workers, so no missing worker is reported.
         has_worker=overview is None or bool(overview.live_workers),
         tiles=[_tile(one) for one in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
         spans=SPANS,
@@ -154,8 +156,8 @@ def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
     """Put documents with running jobs first, then others being read, then jobs without a document."""
     running = session.job_queries.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
-    running_ids = [job.document_id for job in oldest_first if job.document_id and job.generation]
-    other_jobs = [job for job in oldest_first if not (job.document_id and job.generation)]
+    running_ids = [job.document_id for job in oldest_first if job.document_id and _reads_document(job)]
+    other_jobs = [job for job in oldest_first if not _reads_document(job)]
     selector = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     newest_ids = [document.id for document in session.library.documents(selector, most=_READING_MAX)]
     ids = list(dict.fromkeys([*running_ids, *reversed(newest_ids)]))[:_READING_MAX]
@@ -163,6 +165,11 @@ def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
     progress = reading_progress(session, documents)
     rows = [_document_row(session, visitor, document, progress.get(document.id)) for document in documents]
     return rows + [_job_row(session, visitor, job) for job in other_jobs]
+
+
+def _reads_document(job: Job) -> bool:
+    # Only jobs that read a document know a generation of it.
+    return bool(job.document_id and job.generation)
 
 
 def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
@@ -178,13 +185,13 @@ def _document_row(session: Session, visitor: Visitor, document: Document, progre
     jobs = [job for job in jobs if job.generation == document.index_generation]
     started = min((job.started_at for job in jobs if job.started_at), default=None)
     return QueueRow(
-        f"document-{document.id}",
-        document.name,
-        f"/documents/{document.id}",
-        _owner_and_batch(session, visitor, document.owner, jobs[0].batch_id if jobs else None),
-        started,
-        document,
-        progress,
+        element_id=f"document-{document.id}",
+        name=document.name,
+        path=f"/documents/{document.id}",
+        about=_owner_and_batch(session, visitor, document.owner, jobs[0].batch_id if jobs else None),
+        since=started,
+        document=document,
+        progress=progress,
         steps=[_step(job) for job in sorted(jobs[:_STEPS_MAX], key=lambda job: job.id)],
         has_more_steps=len(jobs) > _STEPS_MAX,
     )
@@ -196,20 +203,33 @@ def _waiting_row(session: Session, visitor: Visitor, document: Document) -> Queu
     pages = counted(document.pages, "page") if document.pages else ""
     about = " · ".join(filter(None, [_owner_and_batch(session, visitor, document.owner, batch_id), pages]))
     reason = "Waiting" if newest_job is None else _WAITS.get(state_of(newest_job), "Waiting")
-    progress = ReadingProgress(0, None, reason)
     return QueueRow(
-        f"document-{document.id}", document.name, f"/documents/{document.id}", about, None, document, progress
+        element_id=f"document-{document.id}",
+        name=document.name,
+        path=f"/documents/{document.id}",
+        about=about,
+        since=None,
+        document=document,
+        progress=ReadingProgress(done=0, total=None, sentence=reason),
     )
 
 
 def _job_row(session: Session, visitor: Visitor, job: Job) -> QueueRow:
-    progress = ReadingProgress(job.progress_percent, 100, progress_in_words(job) or "Running")
+    sentence = progress_in_words(job) or "Running"
+    # Without the name of a file, the account says best what the job is about.
     name, title = job.name or job.account, _STEP_TITLES.get(job.job_type, job.job_type)
     about = _owner_and_batch(session, visitor, job.owner, job.batch_id)
     if name:
         about = " · ".join(filter(None, [title, about]))
     return QueueRow(
-        f"job-{job.id}", name or title, f"/jobs/{job.id}", about, job.started_at, None, progress, steps=[_step(job)]
+        element_id=f"job-{job.id}",
+        name=name or title,
+        path=f"/jobs/{job.id}",
+        about=about,
+        since=job.started_at,
+        document=None,
+        progress=ReadingProgress(done=job.progress_percent, total=100, sentence=sentence),
+        steps=[_step(job)],
     )
 
 
@@ -224,15 +244,22 @@ def _owner_and_batch(session: Session, visitor: Visitor, owner: str, batch_id: i
 
 def _step(job: Job) -> Step:
     state = state_of(job)
-    titles = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}
-    words = titles.get(state) or _WAITS.get(state, state)
+    state_texts = {"completed": "Done", "running": progress_in_words(job) or "Running", "pending": "Waiting"}
+    state_text = state_texts.get(state) or _WAITS.get(state, state)
     ended = from_text(job.completed_at) if job.completed_at else None
     took = length(ended - from_text(job.started_at)) if ended and job.started_at else ""
     title, pages = _STEP_TITLES.get(job.job_type, job.job_type), _pages_in_payload(job.payload)
     if pages:
         is_one_page = pages.isdigit()
         title = f"{title.removesuffix('s') if is_one_page else title} {pages}"
-    return Step(job.id, title, state, capitalised(words), job.worker_id or "", took)
+    return Step(
+        job_id=job.id,
+        title=title,
+        state=state,
+        state_text=capitalised(state_text),
+        worker=job.worker_id or "",
+        took=took,
+    )
 
 
 def _pages_in_payload(payload: str | None) -> str:

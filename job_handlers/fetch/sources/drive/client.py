@@ -30,6 +30,8 @@ from job_handlers.fetch.sources.tree import Entry, EntryKind, Listing, TreeChang
 from worker_service.handlers import Permanent
 
 SCOPE = "https://www.googleapis.com/auth/drive.readonly"
+PAGE_ENTRIES = 1000
+"""Number of entries in an answer; the most that Google allows."""
 _HOST = "Google Drive"
 _API = "https://www.googleapis.com"
 _TOKENS = "https://oauth2.googleapis.com/token"
@@ -119,7 +121,7 @@ class Drive:
         drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().list(
             pageToken=page,
-            pageSize=1000,
+            pageSize=PAGE_ENTRIES,
             includeRemoved=True,
             supportsAllDrives=True,
             includeItemsFromAllDrives=True,
@@ -149,7 +151,7 @@ class Drive:
         corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
         call = self._files().list(
             q=query,
-            pageSize=1000,
+            pageSize=PAGE_ENTRIES,
             pageToken=page or None,
             supportsAllDrives=True,
             includeItemsFromAllDrives=True,

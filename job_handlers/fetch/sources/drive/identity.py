@@ -14,7 +14,6 @@ from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent
 
 _WALL_SECONDS = 120
-_PAGE_ENTRIES = 1000
 
 
 class IdentityPayload(Struct, frozen=True):
@@ -41,7 +40,7 @@ def _names(payload: IdentityPayload) -> list[str]:
 
 def _check(credential: str) -> Mapping[str, str]:
     # Takes a second to import.
-    from job_handlers.fetch.sources.drive.client import Drive
+    from job_handlers.fetch.sources.drive.client import PAGE_ENTRIES, Drive
 
     name = f"credential {credential}"
     try:
@@ -54,7 +53,7 @@ def _check(credential: str) -> Mapping[str, str]:
     if not shared.entries:
         detail, fix = f"{summary}, but nothing is shared with it", f"share a folder with {account}"
         return {"level": "warning", "name": name, "detail": detail, "fix": fix}
-    number = f"{_PAGE_ENTRIES} or more" if shared.next_page else str(len(shared.entries))
+    number = f"{PAGE_ENTRIES} or more" if shared.next_page else str(len(shared.entries))
     return {"level": "ok", "name": name, "detail": f"{summary}; shared with it: {number}", "fix": ""}
 
 
@@ -65,7 +64,7 @@ _FIXES: Mapping[str, str] = {
 }
 
 
-def _reads(payload: IdentityPayload) -> list[Path]:
+def _credential_files(payload: IdentityPayload) -> list[Path]:
     return [path for name in _names(payload) for path in drive_credentials.files_of(name)]
 
 
@@ -77,5 +76,5 @@ who_am_i = Handler(
     limits=Limits(wall_seconds=_WALL_SECONDS, network=True),
     environment=drive_credentials.ENVIRONMENT,
     credentials=["drive*"],
-    reads_payload=_reads,
+    reads_payload=_credential_files,
 )
