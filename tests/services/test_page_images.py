@@ -17,6 +17,7 @@ from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out, work_as
 from worker_service.base.clock import wall_clock
+from worker_service.services import passwords
 from worker_service.services.database import Session, open_session
 from worker_service.services.document_removal import remove_documents
 from worker_service.services.documents import selected_documents
@@ -24,13 +25,13 @@ from worker_service.services.page_images import (
     NoPageImage,
     PageRenderer,
     RendererBusy,
-    check_password,
     image_directory,
     page_image,
     sweep,
 )
 from worker_service.services.parse import read_document_selector
 from worker_service.settings.config import load_settings
+from worker_service.web.resources.read_requests import give_password
 
 
 @pytest.fixture
@@ -151,8 +152,12 @@ def test_a_password_is_not_taken_for_right_while_the_renderer_is_busy(session: S
     document_id = published(session, lambda path: digital(path, [prose(1)]))
     renderer = BusyRenderer(load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path))
 
+    document = session.library.document(document_id)
+
     with pytest.raises(RendererBusy):
-        check_password(session, renderer, session.library.document(document_id))
+        give_password(session, renderer, document, "sesame", is_kept=True)
+
+    assert passwords.find(session.settings.workspace, document) is None
 
 
 def test_a_page_that_the_file_does_not_have_is_refused(session: Session, drawer: PageRenderer) -> None:
