@@ -18,7 +18,7 @@ from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest, IsStopping, Reference
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
 from job_handlers.settings import HandlersSettings, value_of
-from worker_service.handlers import FILE_URL, legible, path_of, written
+from worker_service.handlers import FILE_URL, Retryable, legible, path_of, written
 
 PLATFORM = "local"
 ADDRESSES = "a full path that begins with a slash (or its file: URL)"
@@ -29,6 +29,8 @@ ENVIRONMENT: Sequence[str] = (ROOTS.variable, "WORKER_WORKSPACE")
 CREDENTIALS: Sequence[str] = ()
 
 _STEP_BYTES = 1 << 20
+# A file that was replaced may be replaced again at once.
+_REPLACED_SECONDS = 5.0
 _PAGE_ENTRIES = 1000
 _HIDDEN_BY_SYSTEMD = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _PSEUDO_FILE_SYSTEMS = ("proc", "sys", "dev")
@@ -148,7 +150,10 @@ class LocalFile:
     def close(self) -> None:
         pass
 
-    def _fetch_error(self, error: OSError) -> FetchError:
+    def _fetch_error(self, error: OSError) -> FetchError | Retryable:
+        # The sandbox opens only the file that had this path when the attempt began; it does not rule access().
+        if error.errno == errno.EACCES and os.access(self._actual, os.R_OK, effective_ids=True):
+            return Retryable(f"{self._path} was replaced by another file", after=_REPLACED_SECONDS, code="CHANGED")
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
             return _unreadable(self._path, error)
         return FetchError("CONNECTION_LOST", host=self._path, reason=error.strerror)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -428,3 +430,35 @@ def test_a_path_that_is_no_file_for_jobs_is_refused(
 
     assert code_of(ended) in ("UNREADABLE", "NO_FILE", "PATH_REFUSED")
     assert "PRIVATE" not in str(ended)
+
+
+def test_a_file_that_is_replaced_after_the_attempt_began_is_read_by_the_next_attempt(tmp_path: Path) -> None:
+    file = tmp_path / "report.txt"
+    file.write_bytes(CONTENT)
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from job_handlers.fetch.errors import Timeouts\n"
+        "from job_handlers.fetch.sources.local import LocalFile\n"
+        "from worker_service.handlers import Retryable\n"
+        "from worker_service.runner import sandbox\n"
+        "sandbox.prepare()\n"
+        "sandbox.apply(sandbox.SandboxRules([Path(sys.argv[1])], [], network=False), 'best-effort')\n"
+        "print('sandboxed', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "file = LocalFile(sys.argv[1], Timeouts(stable_seconds=0))\n"
+        "try:\n"
+        "    next(file.download_into(None, file.facts(), 1))\n"
+        "except Retryable as error:\n"
+        "    print(error.code)\n"
+    )
+    command = [sys.executable, "-c", program, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "sandboxed\n"
+        (tmp_path / "new").write_bytes(CONTENT)
+        (tmp_path / "new").rename(file)
+        said, _ = reader.communicate("go\n", timeout=30)
+
+    assert said == "CHANGED\n"
