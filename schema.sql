@@ -181,7 +181,7 @@ CREATE INDEX job_live_in_batch ON worker_job_queue (batch_id)
 -- live work of a document's generation, and its failures
 CREATE INDEX job_by_document ON worker_job_queue (document_id, generation, status) WHERE document_id IS NOT NULL;
 CREATE INDEX job_by_parent ON worker_job_queue (parent_id) WHERE parent_id IS NOT NULL;
--- not_brought_in, live_work_for
+-- to_retry_in_batch, not_brought_in
 CREATE INDEX job_by_source_key ON worker_job_queue (source_key) WHERE source_key IS NOT NULL;
 -- enqueue: at most one live job per unique_key. With an expression in the index, SQLite's error quotes the index name.
 CREATE UNIQUE INDEX "a live job already has this unique_key: that one will do the work"
