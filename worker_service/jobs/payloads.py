@@ -15,7 +15,6 @@ _DROPPED_KEYWORDS = frozenset(
         "multipleOf",  # floats are rounded differently
         "uniqueItems",  # a decoder that builds a set accepts duplicates
         # These become stricter when a schema inside them is loosened:
-        "not",
         "if",
         "then",
         "else",
@@ -70,6 +69,8 @@ def _loosen(schema: Any) -> Any:
         loosened.pop("maxLength", None)
     if not str(loosened.get("$ref", "#")).startswith("#"):
         del loosened["$ref"]  # external schemas are not fetched
+    if loosened.get("not") != _loosen(loosened.get("not")):
+        del loosened["not"]  # loosening it would refuse more
     if isinstance(alternatives := loosened.pop("oneOf", None), list):
         # Loosened alternatives may overlap, so a value may fit several of them.
         loosened["allOf"] = [*loosened.get("allOf", []), {"anyOf": alternatives}]
