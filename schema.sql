@@ -766,7 +766,7 @@ CREATE TABLE file (
     size         INTEGER NOT NULL,
     sha256       TEXT NOT NULL DEFAULT '',
     md5          TEXT NOT NULL DEFAULT '',
-    note         TEXT NOT NULL DEFAULT '',   -- note for users, such as "nobody named a digest"
+    note         TEXT NOT NULL DEFAULT '',   -- note for users, such as "the source gives no digest"
     owner        TEXT NOT NULL DEFAULT '',
     created_at   TEXT NOT NULL,
     CONSTRAINT "path leads below the workspace"

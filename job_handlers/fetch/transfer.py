@@ -22,7 +22,7 @@ from job_handlers.fetch.sources import FileRequest, SourceFile
 from worker_service.base.files import move_file
 from worker_service.handlers import Context, Snooze, Stopped
 
-NO_DIGEST = "nobody named a digest"
+NO_DIGEST = "the source gives no digest"
 _FREE_DISK_BYTES_MIN = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
 _REPORT_SECONDS = 0.5

@@ -70,9 +70,9 @@ _PAGE_CPU_SECONDS = 10
 _TABLE_CPU_SECONDS = 600
 _FLOW_CPU_SECONDS = 300
 _PAGES_PER_RANGE_LEAST = 4
-"""With fewer pages per range, a copy of the file to another node takes longer than it saves."""
+"""Reading fewer pages elsewhere saves less time than a copy of the file to another node takes."""
 _FAILED_PAGES_MAX = 20
-"""With more failed pages the job gives up, because each has usually used up its whole CPU limit."""
+"""A document with more failed pages is given up, because each has usually used up its whole CPU limit."""
 _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Page results per message: they are read faster than saved one by one."""

@@ -110,7 +110,7 @@ def test_pages_are_summed_up_and_read(store: Store) -> None:
 
 
 def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_together(store: Store) -> None:
-    first = NewFile("a.pdf", "objects/1-1/a.pdf", "original", note="nobody named a digest")
+    first = NewFile("a.pdf", "objects/1-1/a.pdf", "original", note="the source gives no digest")
     other = NewFile("a.txt", "objects/1-1/a.txt", "text", note="of no original")
     job = start_reading(store)
     store.leases.complete_many([Completion(job.lease, files=[first, other], publishes=True)])
@@ -122,7 +122,7 @@ def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_toge
     named = NewFile("a.pdf", "objects/3-1/a.pdf", "original")
     store.leases.complete_many([Completion(job.lease, files=[named], publishes=True)])
 
-    assert (alone, both) == ("nobody named a digest", "repaired; nobody named a digest")
+    assert (alone, both) == ("the source gives no digest", "repaired; the source gives no digest")
     assert store.library.document(1).note is None
 
 

@@ -96,8 +96,11 @@ def test_a_document_whose_file_nobody_named_a_digest_of_says_so(system: System, 
     [marked] = [one for one in listed if one["name"] == "report.pdf"]
     shown = system.run("show", f"document:{marked['id']}").stdout
 
-    assert {one["name"]: one["note"] for one in listed} == {"report.pdf": "nobody named a digest", "known.pdf": None}
-    assert "nobody named a digest" in shown
+    assert {one["name"]: one["note"] for one in listed} == {
+        "report.pdf": "the source gives no digest",
+        "known.pdf": None,
+    }
+    assert "the source gives no digest" in shown
 
 
 def _is_at(keep: Path, length: int) -> bool:

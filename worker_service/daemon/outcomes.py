@@ -51,7 +51,7 @@ _SENTENCES = {
     How.TIMED_OUT: "it ran longer than it may",
     How.OUT_OF_MEMORY: "it needed more memory than it may have",
     How.CRASHED: "its process died",
-    How.GARBLED: "it spoke nonsense, or ended without a result",
+    How.GARBLED: "it sent invalid data, or ended without a result",
     How.STOPPED: "it was asked to stop",
 }
 _DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)

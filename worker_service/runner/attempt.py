@@ -274,7 +274,7 @@ class RunningAttempt:
                 for body in self.child.inbox.feed(received):
                     yield from self._handle_message(body, now)
             except Garbled as error:
-                reason = EndReason(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}")
+                reason = EndReason(How.GARBLED, "GARBLED", f"it sent invalid data: {error}")
                 self.stop(reason, grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,7 +94,8 @@ def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellat
     while order is not None:
         attempts_left -= 1
         with contextlib.ExitStack() as locks:
-            ended = _attempt(order, child_sandbox, reuse_check, pipe, cancel, locks)
+            run = partial(_run_order, order, child_sandbox, reuse_check, pipe, cancel, locks)
+            ended = _outcome_of(order, run)
             is_reusable = (
                 reuse_check is not None
                 and attempts_left > 0
@@ -254,16 +256,9 @@ def _call_handler(handler: Handler[Any], order: Order, context: ChildContext) ->
     return ended
 
 
-def _attempt(
-    order: Order,
-    child_sandbox: _ChildSandbox,
-    reuse_check: ReuseCheck | None,
-    pipe: Pipe,
-    cancel: Cancellation,
-    locks: contextlib.ExitStack,
-) -> Ended:
+def _outcome_of(order: Order, run: Callable[[], Ended]) -> Ended:
     try:
-        return _run_order(order, child_sandbox, reuse_check, pipe, cancel, locks)
+        return run()
     except Permanent as error:
         return _failed(order, How.PERMANENT, *error.problem)
     except Retryable as error:
@@ -279,7 +274,7 @@ def _attempt(
         return _failed(order, How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
     except Stopped:
         # The fork server ignores this outcome if it sent the signal itself.
-        return _failed(order, How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
+        return _failed(order, How.RETRYABLE, "INTERRUPTED", "another process sent it SIGTERM")
     except BaseException as error:  # any exception of a handler is an outcome, sys.exit() included
         return _failed(order, How.RETRYABLE, "HANDLER_ERROR", _describe_bug(error))
 
@@ -356,7 +351,7 @@ def _publication(file: File, staging: Path) -> Publication:
         raise ValueError(f"{file.path} is not a file in the staging directory: only such files can be published")
     for digest, length in ((file.sha256, 64), (file.md5, 32)):
         if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
-            raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
+            raise ValueError(f"{file.path}: {digest[:80]!r} is not a digest of {length} lowercase hex digits")
     sync_path(path)
     # Relative, because the fork server moves the directory.
     path = path.resolve().relative_to(staging.resolve())

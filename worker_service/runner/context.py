@@ -142,7 +142,7 @@ class Pipe:
             with self._deferred():
                 received = os.read(self._answers, _READ_BYTES)
                 if not received:
-                    raise Retryable("nobody is there to answer", code="ASK_FAILED")
+                    raise Retryable("the daemon is gone, so it cannot answer", code="ASK_FAILED")
                 self._received += map(decode_child_input, self._inbox.feed(received))
         message = self._received.popleft()
         if not isinstance(message, Reply):

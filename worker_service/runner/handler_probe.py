@@ -262,7 +262,7 @@ def _decode_result(line: bytes) -> ProbeResult:
     try:
         return decode_as(ProbeResult, line)
     except Garbled:
-        return ProbeResult(reason="wrote nonsense while it was imported")
+        return ProbeResult(reason="sent invalid data while it was imported")
 
 
 def _exit_reason(status: int) -> str:

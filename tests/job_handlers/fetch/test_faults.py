@@ -493,8 +493,8 @@ def test_what_nobody_vouches_for_says_so(server: DriveServer, tmp_path: Path) ->
     def fetching(name: str, request: FileRequest | None = None) -> Fetching:
         return Fetching(tmp_path / name, request=request or FileRequest())
 
-    assert file.fetched(fetching("plain")).note == "nobody named a digest"
-    assert fetching("native").from_drive(native.id, export="pdf").note == "nobody named a digest"
+    assert file.fetched(fetching("plain")).note == "the source gives no digest"
+    assert fetching("native").from_drive(native.id, export="pdf").note == "the source gives no digest"
     assert file.fetched(fetching("by md5", FileRequest(md5=md5))).note == ""
     assert file.fetched(fetching("by sha256", FileRequest(sha256=sha256))).note == ""
     assert fetching("drive").from_drive(file.item.id).note == ""
