@@ -95,7 +95,7 @@ def test_an_owner_s_assistant_sees_nothing_of_the_others_and_adds_only_if_it_may
 
 
 def test_without_the_package_it_says_what_to_install(run: Run, monkeypatch: Any) -> None:
-    monkeypatch.delitem(sys.modules, "worker_service.services.assistant", raising=False)
+    monkeypatch.delitem(sys.modules, "worker_service.services.assistant_tools", raising=False)
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
 
     assert "pip install 'pagemill[mcp]'" in run("mcp", fails=69).stderr

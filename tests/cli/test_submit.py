@@ -29,7 +29,7 @@ from worker_service.jobs.job import Job
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import load_settings
 
 

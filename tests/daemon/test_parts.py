@@ -22,6 +22,7 @@ from worker_service.base.clock import Clock
 from worker_service.base.errors import BadInput, Refused
 from worker_service.base.events import LIMITS_REPLACED
 from worker_service.base.sd_notify import Notifier
+from worker_service.cli.doctor import examine
 from worker_service.daemon.chores import BeginScheduled, DiskSpace, Prune, adopt_slots, status_line
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Signals
@@ -35,11 +36,10 @@ from worker_service.jobs.workers import allows_type
 from worker_service.runner.log_lines import GAP
 from worker_service.runner.messages import Progressed
 from worker_service.runner.worker_identity import WorkerLock, boot_id, lock_path, own_host
-from worker_service.services.database import Session
-from worker_service.services.doctor import examine
 from worker_service.services.health import Level, check_health
 from worker_service.services.job_control import set_slots
 from worker_service.services.overview import CheckedWorker, Overview
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings, load_settings
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store

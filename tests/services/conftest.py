@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.store.kit import MEMORY, MovableClock, lay_out, new_worker
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import load_settings
 from worker_service.store.opening import open_store
 

@@ -25,8 +25,8 @@ from tests.full_length import IS_FULL
 from tests.store.kit import TYPES, new_worker
 from worker_service.jobs.attempts import Completion
 from worker_service.services import batches
-from worker_service.services.database import Session, open_session
 from worker_service.services.schedules import run_tick
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import load_settings
 
 

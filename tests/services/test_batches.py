@@ -16,8 +16,8 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, describe_progress, progress_of, with_progress
-from worker_service.services.database import Session
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session
 from worker_service.settings.config import load_settings
 from worker_service.store.opening import open_store
 

@@ -15,8 +15,8 @@ from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services import failures, job_control
-from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of
+from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable, undo_action
 
 

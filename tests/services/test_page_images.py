@@ -18,7 +18,6 @@ from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out, work_as
 from worker_service.base.clock import wall_clock
 from worker_service.services import passwords
-from worker_service.services.database import Session, open_session
 from worker_service.services.document_removal import remove_documents
 from worker_service.services.documents import selected_documents
 from worker_service.services.page_images import (
@@ -30,6 +29,7 @@ from worker_service.services.page_images import (
     sweep,
 )
 from worker_service.services.parse import read_document_selector
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import load_settings
 from worker_service.web.resources.read_requests import give_password
 

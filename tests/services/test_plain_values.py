@@ -11,7 +11,6 @@ from tests.store.kit import MovableClock, work_as
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
 from worker_service.jobs.search import SearchRequest
-from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
 from worker_service.services.job_advice import why
 from worker_service.services.job_control import apply_plan, make_plan
@@ -20,6 +19,7 @@ from worker_service.services.jobs import list_jobs
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable, undo_action
 
 

@@ -14,12 +14,12 @@ from tests.store.kit import ByHand
 from worker_service.handlers import Permanent
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
-from worker_service.services.database import Session
 from worker_service.services.health import Level, check_health
 from worker_service.services.job_advice import why
 from worker_service.services.notification_messages import messages
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session
 from worker_service.settings.notifications import NotifyRule
 from worker_service.store.errors import PAYLOAD_RULES
 from worker_service.web.views.alerts import list_alerts

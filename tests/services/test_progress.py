@@ -13,9 +13,9 @@ from worker_service.jobs.attempts import Count, Report
 from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.progress import Pace, pace_of
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.services.database import Session
 from worker_service.services.job_advice import why
 from worker_service.services.jobs import progress_in_words
+from worker_service.services.session import Session
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.store.kit import publish, work_as
 from worker_service.base.embedding import Embedder, EmbeddingUnavailable, windows
 from worker_service.jobs.search import SearchRequest
 from worker_service.services import search
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 
 class _Answer(BaseHTTPRequestHandler):

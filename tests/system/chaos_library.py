@@ -19,8 +19,8 @@ from tests.web.api import passage_follower
 from tests.web.conftest import bearer, served
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.library import DocumentSelector
-from worker_service.services.database import Session, open_session
 from worker_service.services.search import embedder_of
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import load_settings
 
 SETTINGS = {"embeddings": "bundled", "passage_tokens": 60}

@@ -16,8 +16,8 @@ from worker_service.base.clock import as_text
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power, digest_of, parse_token_text
 from worker_service.services import tokens
-from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.web import access
 from worker_service.web.access import Visitor

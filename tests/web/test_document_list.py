@@ -14,7 +14,7 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 PAGE = {"Accept": "text/html"}
 

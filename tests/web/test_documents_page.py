@@ -20,7 +20,7 @@ from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches, tokens
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 PAGE = {"Accept": "text/html"}

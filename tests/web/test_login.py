@@ -10,8 +10,8 @@ import pytest
 from tests.web.conftest import served, with_url
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
-from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 PAGE = {"Accept": "text/html"}

@@ -23,7 +23,7 @@ from tests.web.conftest import connected
 from worker_service.base.errors import ConfigError
 from worker_service.services import server_address as where
 from worker_service.services import tokens
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web.http_server import CannotListen, open_socket

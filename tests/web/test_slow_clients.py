@@ -11,7 +11,7 @@ import pytest
 from tests.kit.system import locked, wait_until
 from tests.web.conftest import bearer, connected, served, site_of
 from worker_service.jobs.job import NewJob
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.web import access, app, connections, http_server, incoming_files, middleware
 

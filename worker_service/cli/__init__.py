@@ -36,7 +36,7 @@ COMMON_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Documents": {
         "reindex": ("reading", "Read documents again."),
-        "export": ("contents", "Copy texts, searchable PDFs and other files of documents."),
+        "export": ("export", "Copy texts, searchable PDFs and other files of documents."),
         "tables": ("contents", "Print or export the tables of a document."),
         "keywords": ("contents", "Count how often terms occur in each document."),
         "tag": ("tags", "List tags; tag documents."),
@@ -53,7 +53,7 @@ COMMON_VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "schedules": ("schedules", "List, make, change and run schedules."),
     },
     "Service": {
-        "doctor": ("status", "Find problems and say how to fix them."),
+        "doctor": ("doctor", "Find problems and say how to fix them."),
         "top": ("top", "Show running work, updated every second."),
         "serve": ("serve", "Serve the web page and the HTTP API."),
         "run": ("run", "Run the daemon in the foreground."),

@@ -1,4 +1,4 @@
-"""The contents of documents: `text`, `search`, `tables`, `keywords` and `export`."""
+"""The contents of documents: `text`, `search`, `tables` and `keywords`."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ import click
 from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind
-from worker_service.base.errors import BadInput, PagemillError, Refused
+from worker_service.base.errors import BadInput, Refused
 from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
-from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completer, number_option, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, completer, number_option, verb
 from worker_service.cli.documents import (
     batch_option,
     document_argument,
-    document_selector_options,
     excel_option,
     owner_option,
     tag_option,
 )
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.library import Document
 from worker_service.jobs.page_structure import TableOnPage
 from worker_service.jobs.search import FoundDocument, FoundPage, SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
-from worker_service.services import documents, exports, keyword_counts
-from worker_service.services.exports import CHOICES, IfExists, TargetExists
+from worker_service.services import documents, keyword_counts
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
 from worker_service.services.page_blocks import with_markdown
-from worker_service.services.page_layouts import tables_of, tables_with_all_rows, write_csv, write_tables
+from worker_service.services.page_tables import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.services.search import find_documents, read_added
 
 # Around the hits in a snippet. The text of a document contains neither character.
@@ -339,77 +337,3 @@ def keywords(
         output.note(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
     if not page_rows:
         output.note("no term occurs on any page")
-
-
-# ── Export ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@verb
-@document_selector_options
-@click.option("--format", "form", type=click.Choice(list(CHOICES)), default="txt", help="Kind of file. Default: txt.")
-@click.option(
-    "-o",
-    "--output",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Directory for the copies. Default: the current one.",
-)
-@click.option("--update", is_flag=True, help="Replace existing files that have changed.")
-@click.option("--force", is_flag=True, help="Replace all existing files.")
-@click.option("--job", "job_id", type=JobId(), metavar="ID", help="Copy the files of this job instead of documents.")
-def export(
-    call: Invocation,
-    chosen: DocumentSelector,
-    form: str,
-    directory: Path,
-    update: bool,
-    force: bool,
-    job_id: int | None,
-) -> int:
-    """\b
-    pagemill export 7
-    pagemill export 7 8 9 --format pdf -o out/
-    pagemill export 7 --format md
-    pagemill export --owner alice --format json -o out/ --update
-    pagemill export --batch 7 -o out/
-    pagemill export --job 42 -o out/
-
-    Copy files of documents: txt (the text), pdf (searchable), json (all words with their places), or original; or make
-    md (Markdown), jsonl (passages), docling, pawls, alto or hocr of them. Prints the path of each copy.
-
-    Exit code 1 if some files could not be copied; the others are copied.
-    """
-    if update and force:
-        raise BadInput("--force replaces all existing files, --update only changed ones", "use one of them")
-    if_exists = IfExists.KEPT
-    if update:
-        if_exists = IfExists.UPDATED
-    if force:
-        if_exists = IfExists.REPLACED
-    if job_id is not None:
-        if not chosen.is_empty:
-            raise BadInput("--job cannot be combined with documents", "leave out one of them")
-        done = exports.export_job_files(call.session, job_id, directory, if_exists)
-    else:
-        done = exports.export_documents(call.session, chosen, form, directory, if_exists)
-    if done.selected == 1 and done.failures:
-        raise done.failures[0]
-    if not call.print_if_json({"items": done.written, "unchanged": done.unchanged}):
-        for path in done.written:
-            output.show(str(path))
-        if done.unchanged:
-            output.note(f"{counted(len(done.unchanged), 'file')} already there, unchanged")
-        if not done.selected:
-            output.note("no document matches")
-    for sentence in _failure_sentences(done.failures):
-        output.note(sentence)
-    return 1 if done.failures else 0
-
-
-def _failure_sentences(failures: Sequence[PagemillError]) -> list[str]:
-    """Name only one of the files that exist already."""
-    existing = [str(error) for error in failures if isinstance(error, TargetExists)]
-    more = [f"{counted(len(existing) - 1, 'other file')} already there"] if len(existing) > 1 else []
-    return [*existing[:1], *more, *(str(error) for error in failures if not isinstance(error, TargetExists))]

@@ -19,7 +19,7 @@ from worker_service.services.parse import read_job_reference, read_selector
 from worker_service.settings.config import Settings, load_settings
 
 if TYPE_CHECKING:
-    from worker_service.services.database import Session
+    from worker_service.services.session import Session
 
 Function = Callable[..., Any]
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Invocation:
     @property
     def session(self) -> Session:
         if self._session is None:
-            from worker_service.services.database import open_session  # not every verb needs a database
+            from worker_service.services.session import open_session  # not every verb needs a database
 
             self._session = open_session(self.settings, on_long_wait=note_lock_wait)
         return self._session

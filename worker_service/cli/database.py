@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +12,7 @@ from worker_service.base.errors import BadInput, ProgramAbsent, StoreAbsent
 from worker_service.base.humanize import counted
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, confirm, confirmation_options, dry_run_option, note_lock_wait, verb
-from worker_service.services import maintenance as operations
-
-if TYPE_CHECKING:
-    from worker_service.services.restore import RestorePlan
+from worker_service.services import database_maintenance as operations
 
 
 @verb
@@ -94,10 +90,7 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     The backup is checked first, and updated to this version's tables. Jobs that were running in it return to the queue;
     late results of earlier attempts are refused. Stop the daemon and close all other connections first.
     """
-    from worker_service.services.restore import plan_restore
-    from worker_service.services.restore import restore as restore_database
-
-    plan = plan_restore(call.settings, file)
+    plan = operations.plan_restore(call.settings, file)
     if dry_run:
         if not call.print_if_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
             for sentence in _describe_plan(plan):
@@ -105,7 +98,7 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
             output.note("nothing was changed (--dry-run)")
         return 0
     confirm(f"Replace {plan.database} with {file}?", yes=yes, sample=_describe_plan(plan))
-    done = restore_database(call.settings, plan)
+    done = operations.restore(call.settings, plan)
     if call.print_if_json(done):
         return 0
     for step in done.restored.steps:
@@ -190,7 +183,7 @@ db = VerbGroup(
 )
 
 
-def _describe_plan(plan: RestorePlan) -> list[str]:
+def _describe_plan(plan: operations.RestorePlan) -> list[str]:
     backup = plan.backup
     newest = f"; last change {output.whole_seconds(backup.newest_at)}" if backup.newest_at else ""
     return [

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
+from msgspec import Struct, field
 
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput
@@ -31,10 +33,9 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, DocumentSelector, Weight
 from worker_service.services import documents as operations
+from worker_service.services.page_blocks import stored_pages
 from worker_service.services.parse import read_document_order, read_document_selector
-
-if TYPE_CHECKING:
-    from worker_service.services.page_layouts import PageRecognition
+from worker_service.services.session import Session
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "UPDATED", "ERROR", "NAME", "NOTE")
 _DROP_FIRST = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
@@ -284,21 +285,45 @@ documents = DefaultVerbGroup("documents", ls, rm, imported_later={"adopt": "read
 # ── One document ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _PageRecognition(Struct, frozen=True):
+    """How OCR read a page: the fields that are shown of its stored layout."""
+
+    languages: list[str] = field(default=[], name="written_in")
+    """Languages detected on the page; empty if the user chose some."""
+    engines: list[str] = field(default=[], name="readers")
+    """OCR engine of the first pass, and of the second if it contributed words."""
+    lines: list[list[msgspec.Raw]] = []
+    second_pass_lines: list[int] = field(default=[], name="second")
+    """Numbers of the lines with words from the second pass."""
+
+    @property
+    def lines_with_words(self) -> int:
+        return sum(1 for words in self.lines if words)
+
+
+def _recognition_by_page(session: Session, document_id: int, pages_max: int) -> Mapping[int, _PageRecognition]:
+    decode = msgspec.json.Decoder(_PageRecognition).decode
+    return {
+        page.number: decode(page.layout)
+        for page in stored_pages(session, document_id, 1, pages_max)
+        # A cheap check before decoding: a page with text of its own was read by no engine.
+        if page.layout and '"readers":' in page.layout
+    }
+
+
 def show_document(call: Invocation, document_id: int) -> None:
     found = operations.get_document_details(call.session, document_id)
     document, pages = found.document, found.page_items
     details = _as_object(found)
     document_fields = details.pop("document")
-    from worker_service.services.page_layouts import page_recognitions  # loads the workbook writer
-
-    read_by = page_recognitions(call.session, document_id, len(pages) if call.as_json else _PAGES_SHOWN_MAX)
+    recognitions = _recognition_by_page(call.session, document_id, len(pages) if call.as_json else _PAGES_SHOWN_MAX)
     for page in details["page_items"]:
-        if one := read_by.get(page["number"]):
+        if recognition := recognitions.get(page["number"]):
             page |= {
-                "written_in": one.languages,
-                "readers": one.engines,
-                "lines": one.lines_with_words,
-                "second": len(one.second_pass_lines),
+                "written_in": recognition.languages,
+                "readers": recognition.engines,
+                "lines": recognition.lines_with_words,
+                "second": len(recognition.second_pass_lines),
             }
     if call.print_if_json(document_fields | details):
         return
@@ -310,7 +335,7 @@ def show_document(call: Invocation, document_id: int) -> None:
         )
     elif document.error_code:
         output.note(f"to read it again: pagemill reindex {document_id}; known pages are not read twice")
-    _show_pages(found, read_by)
+    _show_pages(found, recognitions)
     files = [(file.role, file.name, file.size, file.path) for file in found.files]
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
 
@@ -339,25 +364,26 @@ def _facts_of(document: Document) -> dict[str, object]:
     }
 
 
-def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageRecognition]) -> None:
+def _show_pages(found: operations.DocumentDetails, recognitions: Mapping[int, _PageRecognition]) -> None:
     pages = found.page_items[:_PAGES_SHOWN_MAX]
     titles: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
     rows: list[tuple[object, ...]] = [
-        (one.number, one.method, one.confidence and round(one.confidence), one.characters) for one in pages
+        (page.number, page.method, page.confidence and round(page.confidence), page.characters) for page in pages
     ]
-    if read_by:
+    if recognitions:
         titles += ("LANGUAGE", "READ BY")
-        readers = [read_by.get(one.number) for one in pages]
+        unrecognised = _PageRecognition()
+        recognition_of_rows = [recognitions.get(page.number, unrecognised) for page in pages]
         rows = [
-            (*row, "+".join(one.languages) if one else "", _engines(one) if one else "")
-            for row, one in zip(rows, readers, strict=True)
+            (*row, "+".join(recognition.languages), _engines(recognition))
+            for row, recognition in zip(rows, recognition_of_rows, strict=True)
         ]
     output.show_section(titles, rows)
     if len(found.page_items) > len(pages):
         output.note(f"and {counted(len(found.page_items) - len(pages), 'page')} more: --json lists all")
 
 
-def _engines(page: PageRecognition) -> str:
+def _engines(page: _PageRecognition) -> str:
     """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``."""
     names = [re.sub(r" \(.*\)", "", name) for name in page.engines]
     lines = f"{len(page.second_pass_lines)} of {counted(page.lines_with_words, 'line')} "

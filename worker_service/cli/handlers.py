@@ -9,15 +9,35 @@ from typing import Any
 
 import click
 
-from worker_service.base.errors import Refused
+from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, complete_job_type, verb
 from worker_service.runner.messages import HandlerDeclaration, HandlerDescription
-from worker_service.services import handlers as operations
+from worker_service.runner.without_daemon import describe
 from worker_service.services.serialize import as_object
+from worker_service.settings.config import Settings
 
 _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX", "FROM", "STATE")
 _DECLARED_SHOWN = ("environment", "credentials", "reads", "writes", "about", "offers")
+
+
+class HandlerAbsent(PagemillError):
+    code = "handler_absent"
+    exit_code = 69
+
+
+def installed_handlers(settings: Settings) -> list[HandlerDescription]:
+    """Import all handlers, each in a child process."""
+    described = describe(settings.commands, settings.sandbox, settings.handlers_dir)
+    return sorted(described, key=lambda handler: handler.facts.job_type)
+
+
+def find_handler(job_type: str, handlers: Sequence[HandlerDescription]) -> HandlerDescription:
+    for handler in handlers:
+        if handler.facts.job_type == job_type:
+            return handler
+    known = ", ".join(sorted(handler.facts.job_type for handler in handlers)) or "none"
+    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {known}")
 
 
 @verb
@@ -28,7 +48,7 @@ def ls(call: Invocation) -> None:
 
     List the installed handlers, the limits of each, and why one cannot be used.
     """
-    handlers = operations.installed_handlers(call.settings)
+    handlers = installed_handlers(call.settings)
     if call.print_if_json({"items": [_as_object(handler, call) for handler in handlers]}):
         return
     if handlers:
@@ -47,7 +67,7 @@ def show(call: Invocation, job_type: str, schema: bool) -> None:
 
     Show everything that a handler declares, and the JSON Schema of its payload.
     """
-    values = _as_object(operations.get_handler(call.settings, job_type), call)
+    values = _as_object(find_handler(job_type, installed_handlers(call.settings)), call)
     if schema:
         if values["payload_schema"] is None:
             raise Refused(

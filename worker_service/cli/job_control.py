@@ -22,6 +22,7 @@ from worker_service.cli.context import (
     job_selector_options,
     verb,
 )
+from worker_service.cli.waiting import await_ends
 from worker_service.jobs.history import OPPOSITE, Action, Changed
 from worker_service.jobs.selector import Selector
 from worker_service.services import job_control as operations
@@ -29,7 +30,8 @@ from worker_service.services.job_control import Plan
 from worker_service.services.jobs import state_of
 from worker_service.services.overview import title_of_pause
 from worker_service.services.serialize import as_object
-from worker_service.services.undo import find_undoable, newest_final, undo_action
+from worker_service.services.session import Session
+from worker_service.services.undo import ACTIONS_EXAMINED_MAX, find_undoable, undo_action
 
 _REFUSALS_SHOWN_MAX = 10
 _KILL_SECONDS_MAX = 15.0
@@ -138,7 +140,7 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
     if is_list:
         return _show_actions(call)
     action = find_undoable(call.session, action_id)
-    newer_final = None if action_id is not None else newest_final(call.session, action)
+    newer_final = None if action_id is not None else _newest_final_action(call.session, action)
     if dry_run:
         if not call.print_if_json({"dry_run": True, **as_object(action), "newest_final": newer_final}):
             output.show(f"would undo action {action.id}: {_describe_action(action)}")
@@ -158,6 +160,13 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
         outcome = "undid" if changed.job_ids or changed.asked else "could not undo"
         output.note(f"{outcome} action {action.id}, the {_describe_action(action)}:")
     return _show_changed(call, action.opposite or "", changed)
+
+
+def _newest_final_action(session: Session, action: Action) -> Action | None:
+    """Return the newest action if it is later than `action` and cannot be undone."""
+    actions = session.history.actions(most=ACTIONS_EXAMINED_MAX)
+    newest = next((later for later in actions if not later.is_of_tokens), action)
+    return newest if newest.id > action.id and newest.opposite is None else None
 
 
 def _describe_action(action: Action) -> str:
@@ -216,7 +225,7 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
         number_to_type = plan.jobs if is_delete and not plan.is_single else None
         confirm(question, yes=yes, sample=_sample_lines(plan), number=number_to_type)
     changed = operations.apply_plan(call.session, plan, without_grace=is_killing)
-    unended = operations.await_ends(call.session, changed.asked, seconds=_KILL_SECONDS_MAX) if is_killing else None
+    unended = await_ends(call.session, changed.asked, seconds=_KILL_SECONDS_MAX) if is_killing else None
     return _show_changed(call, plan.verb, changed, plan=plan, unended=unended)
 
 

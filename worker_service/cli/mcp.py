@@ -11,7 +11,7 @@ from worker_service.base.errors import ProgramAbsent
 from worker_service.cli.context import Invocation, verb
 
 if TYPE_CHECKING:
-    from worker_service.services.assistant import Caller
+    from worker_service.services.assistant_tools import Caller
 
 
 @verb
@@ -28,7 +28,7 @@ def mcp(call: Invocation, owner: str | None, operate: bool) -> int:
     from worker_service.services.page_images import PageRenderer
 
     try:
-        from worker_service.services.assistant import AssistantTools, Caller, make_server
+        from worker_service.services.assistant_tools import AssistantTools, Caller, make_server
     except ImportError as error:
         raise ProgramAbsent("the package mcp is not installed", "pip install 'pagemill[mcp]'") from error
 

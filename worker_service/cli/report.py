@@ -10,6 +10,7 @@ import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,24 @@ import click
 from msgspec import Struct
 
 from worker_service import VERSION
+from worker_service.base.clock import as_text, wall_clock
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.base.files import atomic_write
 from worker_service.base.sanitize import as_json
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, verb
+from worker_service.cli.doctor import examine
+from worker_service.cli.handlers import installed_handlers
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
-from worker_service.services.doctor import examine
-from worker_service.services.handlers import installed_handlers
+from worker_service.services.database_maintenance import versions
 from worker_service.services.health import check_health
-from worker_service.services.maintenance import versions
-from worker_service.services.overview import Overview, recent_errors, statistics
+from worker_service.services.overview import Overview, statistics
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
-_ERRORS_SINCE = "30d"
+_ERRORS_SINCE = timedelta(days=30)
 _EVENTS_MAX = 500
 _FAILED_JOBS_MAX = 50
 
@@ -174,8 +176,8 @@ def _contents(
         "workers.json": ("the daemons", lambda: select_all(Overview(session()).workers, _WORKER)),
         "counts.json": ("jobs by type and status, documents by state", counts),
         "errors.json": (
-            f"what failed in the last {_ERRORS_SINCE}, by code",
-            lambda: select_all(recent_errors(session(), since=_ERRORS_SINCE), _ERROR),
+            f"what failed in the last {_ERRORS_SINCE.days}d, by code",
+            lambda: select_all(session().overview.errors(since=as_text(wall_clock() - _ERRORS_SINCE)), _ERROR),
         ),
         "failed.json": (
             f"the newest {_FAILED_JOBS_MAX} failed jobs and their attempts, without payloads",

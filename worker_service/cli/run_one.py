@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -9,9 +12,12 @@ import click
 from worker_service.base.errors import in_a_sentence
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, complete_job_type, read_stdin, verb
-from worker_service.runner.messages import AttemptEvent, Ended, How, Logged, Progressed
-from worker_service.services import handlers as operations
+from worker_service.cli.handlers import HandlerAbsent, find_handler
+from worker_service.runner.messages import AttemptEvent, Begin, Ended, How, Logged, Order, Progressed
+from worker_service.runner.without_daemon import attempt_events, open_pool
+from worker_service.services.parse_job import read_payload
 from worker_service.services.serialize import as_object
+from worker_service.settings.config import Settings
 
 EXIT_NOT_DONE = 1
 EXIT_BAD_PAYLOAD = 65
@@ -54,14 +60,38 @@ def run_one(
     Log lines and progress go to stderr, the result to stdout. Nothing is enqueued, retried or published. Exit code 0 if
     the attempt succeeded, 1 if it failed, 65 if the payload does not fit, 69 if no installed handler can run it.
     """
-    events = operations.run_one_job(
-        call.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
-    )
-    for event in events:
+    text = read_payload(payload, (), call.settings.payload_bytes_max, read_stdin)
+    order = Order(1, 1, job_type, platform, account, text, None)
+    for event in _run_attempt(call.settings, order, directory):
         if isinstance(event, Ended):
             return _show_end(call, event)
         _show_event(event)
     raise AssertionError("an attempt that was launched has an end")
+
+
+def _run_attempt(settings: Settings, order: Order, directory: Path | None) -> Iterator[AttemptEvent]:
+    """Yield the events of the attempt, its end last. Without a `directory`, its files are deleted afterwards."""
+    settings.hand_to_handlers()
+    with ExitStack() as stack:
+        if directory is None:
+            # Child processes that were stopped may still be deleting their files.
+            temporary = tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True)
+            directory = Path(stack.enter_context(temporary))
+        begin = Begin(
+            directory / "staging",
+            directory / "keep",
+            commands=settings.commands,
+            sandbox=settings.sandbox,
+            types=[order.job_type],
+            handlers_dir=settings.handlers_dir,
+            grace_seconds=1.0,
+        )
+        fork_server, handlers = stack.enter_context(open_pool(begin))
+        handler = find_handler(order.job_type, handlers)
+        if (reason := handler.set_aside or handler.facts.missing_text or None) is not None:
+            raise HandlerAbsent(f"{order.job_type} cannot be run here: {reason}")
+        fork_server.launch(order)
+        yield from attempt_events(fork_server)
 
 
 def _show_event(event: AttemptEvent) -> None:

@@ -1,9 +1,9 @@
-"""The state of the service: `pagemill` alone, `workers`, `status`, `doctor` and `stats`."""
+"""The state of the service: `pagemill` alone, `workers`, `status` and `stats`."""
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,8 +20,8 @@ from worker_service.services.overview import Overview
 from worker_service.services.serialize import as_object, iso
 from worker_service.services.work_rates import HOURS_MOST, work_rates
 
-# {level of a finding: (sign, colour)}
-_SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
+if TYPE_CHECKING:
+    from worker_service.services.health import Health
 
 
 def show_state(as_json: bool, database: str | None) -> None:
@@ -111,7 +111,7 @@ def status(call: Invocation, oldest: str | None) -> int:
 
     Print the health in one line. The exit code is as in Nagios: 0 ok, 1 warning, 2 critical, 3 unknown.
     """
-    from worker_service.services.health import Level, check_health, summary
+    from worker_service.services.health import Level, check_health
 
     oldest_wait_max = None if oldest is None else parse_length(oldest)
     try:
@@ -129,41 +129,15 @@ def status(call: Invocation, oldest: str | None) -> int:
             numbers["failures"] = found.failures
         # Nagios reads the numbers after the bar.
         listed = " ".join(f"{name}={number}" for name, number in numbers.items())
-        output.show(f"{found.level.name}: {summary(found)} | {listed}")
+        output.show(f"{found.level.name}: {_summarise(found)} | {listed}")
     return found.level.value
 
 
-@verb
-@click.option("--audit", is_flag=True, help="Check all rows, their history and every published file instead.")
-@click.option("--online", is_flag=True, help="Ask Google, too, which account each credential has, and what it may do.")
-def doctor(call: Invocation, audit: bool, online: bool) -> int:
-    """\b
-    pagemill doctor
-    pagemill doctor --json
-    pagemill doctor --audit
-    pagemill doctor --online
-
-    Find problems and say how to fix them. ✓ is good, ! is a warning, ✗ is a problem, with exit code 1.
-
-    --audit only checks whether rows, attempts, events and published files break a promise (P1 … P13). It reads every
-    published file; without it, doctor compares sizes.
-    """
-    from worker_service.services.doctor import audit_promises, examine
-    from worker_service.services.health import Level
-
-    findings = list(audit_promises(call.session) if audit else examine(call.session))
-    if online:
-        from worker_service.services.handlers import examine_online  # starts a fork server
-
-        findings += examine_online(call.settings)
-    if not call.print_if_json({"items": findings}):
-        for finding in findings:
-            sign, colour = _SIGNS[finding.level]
-            styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
-            output.show(output.join_styled(styled, f" {finding.name}: {finding.detail}"))
-            if finding.fix:
-                output.show(f"    {finding.fix}")
-    return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
+def _summarise(health: Health) -> str:
+    if health.reasons:
+        return "; ".join(reason.detail for reason in health.reasons)
+    running, pending = health.jobs[Status.RUNNING], health.jobs[Status.PENDING]
+    return f"{counted(health.workers, 'worker')}, {running} running, {pending} pending"
 
 
 def _describe_pause(pause: Pause) -> str:

@@ -15,7 +15,7 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.tags import require_tags
 from worker_service.services import documents
 from worker_service.services import tags as operations
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 _SAMPLE_SIZE = 5
 

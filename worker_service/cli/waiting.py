@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -15,10 +16,11 @@ from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import jobs
-from worker_service.services.database import Session, chunks, deadline_after, poll
 from worker_service.services.documents import each_document
 from worker_service.services.job_control import ENDED, LIVE
 from worker_service.services.jobs import require_jobs
+from worker_service.services.overview import Overview
+from worker_service.services.session import Session, chunks, deadline_after, poll
 
 
 class JobsProgress(Struct, frozen=True):
@@ -130,6 +132,25 @@ def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> 
 
 def _id_of(job: Job) -> int:
     return job.id
+
+
+def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
+    """Wait up to `seconds`. Return the reason for each job that has not ended."""
+    for live_jobs in poll(session, lambda: jobs.count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
+        if not live_jobs:
+            return {}
+    return dict(_reasons_not_ended(session, ids))
+
+
+def _reasons_not_ended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+    live_workers = {worker.id: worker for worker in Overview(session).live_workers}
+    for job in jobs.each_job(session, ids, LIVE):
+        worker = live_workers.get(job.worker_id or "")
+        if worker is None:
+            why = f"its worker {job.worker_id} is gone or silent: the next daemon ends the job"
+        else:
+            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) still has to prove its processes gone"
+        yield job.id, why
 
 
 # ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────

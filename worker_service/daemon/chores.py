@@ -177,8 +177,8 @@ class BeginScheduled:
         with_settings = bool(self.context.settings.schedule) and self.context.settings.schedule_in_daemon
         if not with_settings and not self.context.store.schedules.stored():
             return _SCHEDULE_SECONDS_MAX
-        from worker_service.services.database import Session  # imported only if schedules exist
         from worker_service.services.schedules import run_tick, seconds_to_next
+        from worker_service.services.session import Session  # imported only if schedules exist
 
         log = self.context.log
         session = Session(self.context.store, self.context.settings, "schedule", self.context.clock)
@@ -199,7 +199,7 @@ def send_notifications(context: DaemonContext) -> float:
     if not context.settings.notify and not context.store.notices.is_read_by(BATCH_ENDS_READER):
         return _NOTIFY_SECONDS
     from worker_service.services import notifications  # imported only if there is a recipient
-    from worker_service.services.database import Session
+    from worker_service.services.session import Session
 
     sent = notifications.send_due_notifications(Session(context.store, context.settings, "daemon", context.clock))
     if sent:

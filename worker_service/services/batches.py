@@ -25,9 +25,9 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
-from worker_service.services.database import Session, cut_page, deadline_after, poll
 from worker_service.services.enqueue import enqueue_jobs, with_lost_files_forced
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
+from worker_service.services.session import Session, cut_page, deadline_after, poll
 
 PRIORITY = 3
 """High, because a user waits for the batch."""

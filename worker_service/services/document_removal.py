@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from worker_service.jobs.library import Document, Removed, Weight
 from worker_service.services import page_images
-from worker_service.services.database import Session
 from worker_service.services.documents import forget_passwords
+from worker_service.services.session import Session
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _PAUSE_SECONDS = 0.005

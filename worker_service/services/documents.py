@@ -17,8 +17,8 @@ from worker_service.jobs.library import (
     PageSummary,
     Provenance,
 )
-from worker_service.services.database import Session, cut_page
 from worker_service.services.parse import parse_page_range
+from worker_service.services.session import Session, cut_page
 
 _DOCUMENTS_AT_ONCE = 500
 _FAILED_JOBS_MAX = 1_000_000
@@ -115,11 +115,6 @@ def document_text(
     first, last = parse_page_range(pages)
     library = session.library
     return library.document(document_id), library.page_texts(document_id, first, last)
-
-
-def get_page(session: Session, document_id: int, number: int) -> PageResult | None:
-    require_document(session, document_id)
-    return next(iter(session.library.page_texts(document_id, number, number, with_layout=True)), None)
 
 
 def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:

@@ -15,9 +15,9 @@ from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.follow_ups import SAMPLE_FACTS, fill_placeholders
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.services.database import Session, chunks
 from worker_service.services.jobs import require_jobs
 from worker_service.services.parse_job import read_job
+from worker_service.services.session import Session, chunks
 from worker_service.settings.config import Settings
 from worker_service.workspace import find_deleted_sources
 
@@ -93,7 +93,7 @@ def check_action_payload(session: Session, action: DeferredAction) -> None:
 
 
 def check_payload(session: Session, job: NewJob, *, hint: str = "") -> None:
-    schemas = session.store.overview.payload_schemas(job.job_type)
+    schemas = session.overview.payload_schemas(job.job_type)
     if not schemas or None in schemas:
         # A handler without a schema accepts every payload.
         return

@@ -12,9 +12,9 @@ from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import Selector
 from worker_service.services import job_control
-from worker_service.services.database import Session, cut_page
 from worker_service.services.failure_sentences import Helps, explain_failure, explanation_of
 from worker_service.services.jobs import each_job
+from worker_service.services.session import Session, cut_page
 
 
 class OpenFailure(Struct, frozen=True):

@@ -110,10 +110,3 @@ def _check_queue(overview: Overview, oldest_wait_max: timedelta | None) -> Itera
         more = f", and {len(gates) - 1} more" if len(gates) > 1 else ""
         detail = f"no pending job can start: {gates[0].code}, {gates[0].detail}{more}"
         yield HealthReason(Level.WARNING, "STANDSTILL", detail, gates[0].remedy or "pagemill why")
-
-
-def summary(health: Health) -> str:
-    if health.reasons:
-        return "; ".join(reason.detail for reason in health.reasons)
-    running, pending = health.jobs[Status.RUNNING], health.jobs[Status.PENDING]
-    return f"{counted(health.workers, 'worker')}, {running} running, {pending} pending"

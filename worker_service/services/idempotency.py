@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from worker_service.base.errors import IdempotencyConflict, PagemillError, Refused
 from worker_service.jobs.tokens import GrantedRequest
-from worker_service.services.database import Session, poll
+from worker_service.services.session import Session, poll
 
 _ANSWER_SECONDS_MAX = 5.0
 

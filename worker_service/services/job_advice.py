@@ -11,9 +11,9 @@ from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.job import Gate, Job, Status
 from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
 from worker_service.services.enqueue import installed_types
 from worker_service.services.overview import Overview
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 _LIVE_JOBS_EXAMINED_MAX = 100

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -17,10 +16,10 @@ from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session, poll
-from worker_service.services.jobs import count_jobs, each_job, id_ranges, require_jobs
+from worker_service.services.jobs import each_job, id_ranges, require_jobs
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.parse import read_priority
+from worker_service.services.session import Session
 
 LIVE = (Status.PENDING, Status.RUNNING)
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
@@ -118,14 +117,6 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
     return session.store.job_control.bring_forward(ids)
 
 
-def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
-    """Wait up to `seconds`. Return the jobs that have not ended, with a reason."""
-    for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
-        if not left:
-            return {}
-    return dict(_reasons_not_ended(session, ids))
-
-
 def prune_jobs(session: Session, plan: Plan) -> int:
     pruned = 0
     while count := session.store.pruning.prune(plan.selector, most=_PRUNED_AT_ONCE):
@@ -151,17 +142,6 @@ def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
         others = session.job_queries.ids(replace(selector, ids=(), statuses=statuses))
         return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
-
-
-def _reasons_not_ended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-    live_workers = {worker.id: worker for worker in Overview(session).live_workers}
-    for job in each_job(session, ids, LIVE):
-        worker = live_workers.get(job.worker_id or "")
-        if worker is None:
-            why = f"its worker {job.worker_id} is gone or silent: the next daemon ends the job"
-        else:
-            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) still has to prove its processes gone"
-        yield job.id, why
 
 
 def apply_owner_policy(session: Session, changed: Changed) -> Changed:

@@ -15,7 +15,7 @@ from worker_service.base.humanize import length, size
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import IDS_AT_ONCE, Session, chunks, cut_page
+from worker_service.services.session import IDS_AT_ONCE, Session, chunks, cut_page
 
 _FIRST_RANGE_IDS = 10_000
 
@@ -30,31 +30,8 @@ class JobPage(Struct, frozen=True):
     next: int | None
 
 
-class FoundJobs(JobPage, frozen=True):
-    is_partial: bool
-    """The search took too long; more jobs may be found below `next`."""
-
-
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
     return JobPage(*cut_page(session.job_queries.list(selector, most=limit + 1, before_id=before_id), limit))
-
-
-def find_jobs(
-    session: Session,
-    selector: Selector,
-    *,
-    limit: int,
-    before_id: int | None = None,
-    seconds: float,
-) -> FoundJobs:
-    """List jobs. Search for about `seconds`, because some selectors have no index."""
-    reading, most = session.job_queries, limit + 1
-    found, first_id = list[Job](), 1
-    for first_id, below in id_ranges(session, seconds, before_id=before_id):
-        found += reading.list(selector, most=most - len(found), before_id=below, from_id=first_id)
-        if len(found) == most:
-            return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
-    return FoundJobs(found, first_id if first_id > 1 else None, is_partial=first_id > 1)
 
 
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:

@@ -13,8 +13,8 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import KeywordCount
 from worker_service.services.csv_and_xlsx import Workbook
-from worker_service.services.database import Session
 from worker_service.services.documents import require_batches
+from worker_service.services.session import Session
 
 _COUNTED_AT_ONCE = 2000
 
@@ -60,14 +60,14 @@ def count_keywords(
         owners=() if owner is None else (owner,), batch_ids=() if batch_id is None else (batch_id,)
     )
     require_batches(session, chosen.batch_ids)
-    document_ids = session.store.library.document_ids(chosen)
+    document_ids = session.library.document_ids(chosen)
     first = _count_part(session, terms, document_ids[:_COUNTED_AT_ONCE])
     rest = range(_COUNTED_AT_ONCE, len(document_ids), _COUNTED_AT_ONCE)
     return chain([first], (_count_part(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
 
 
 def _count_part(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
-    library = session.store.library
+    library = session.library
     counts = session.search.keyword_counts(terms, document_ids=document_ids)
     if not document_ids:
         return KeywordPart((), ())

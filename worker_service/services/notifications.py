@@ -27,12 +27,12 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import server_address
 from worker_service.services.batches import describe_progress, get_batch_details, titled_progress
-from worker_service.services.database import IDS_AT_ONCE, Session, chunks
 from worker_service.services.documents import list_documents
 from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.notification_messages import messages
 from worker_service.services.overview import Overview
 from worker_service.services.serialize import iso
+from worker_service.services.session import IDS_AT_ONCE, Session, chunks
 from worker_service.settings.config import hide_secrets
 from worker_service.settings.notifications import OWNER, NotifyRule
 

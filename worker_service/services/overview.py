@@ -8,17 +8,16 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from worker_service.base.clock import as_text, from_text
+from worker_service.base.clock import from_text
 from worker_service.base.errors import FileSystemReadOnly
-from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts
+from worker_service.jobs.counts import Counts, LiveCounts, PlatformCount, TypeCounts
 from worker_service.jobs.job import Gate, Job, Pause, Status
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import NodeRow, WorkerState
 from worker_service.runner.worker_identity import Fate, boot_id, decide_fate, observe, own_host
 from worker_service.services.batches import BatchDetails, newest_live_batches
-from worker_service.services.database import Session
-from worker_service.services.parse import read_past
+from worker_service.services.session import Session
 from worker_service.store.errors import read_only_error
 
 _RUNNING_JOBS_LISTED_MAX = 500
@@ -157,17 +156,6 @@ def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:
     )
 
 
-class SchedulerStatus(Struct, frozen=True):
-    running: Sequence[Job]
-    pending_counts: Sequence[PlatformCount]
-    worker_healthy: bool
-
-
-def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
-    pending = session.overview.pending_by_platform(owner)
-    return SchedulerStatus(running_jobs(session, owner), pending, Overview(session).is_healthy)
-
-
 class Statistics(Struct, frozen=True):
     items: Sequence[TypeCounts]
     pending_by_platform: Sequence[PlatformCount]
@@ -180,10 +168,6 @@ def statistics(session: Session) -> Statistics:
     overview, removal = session.overview, session.store.removal
     files, size = removal.size_of_all()
     return Statistics(overview.counts_by_type(), overview.pending_by_platform(), removal.sizes_by_owner(), files, size)
-
-
-def recent_errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
-    return session.overview.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 
 
 def title_of_pause(scope: str, name: str) -> str:

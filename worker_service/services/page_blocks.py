@@ -12,7 +12,7 @@ from worker_service.jobs.library import Document
 from worker_service.jobs.markdown import page_markdown
 from worker_service.jobs.page_structure import PAGES_MAX, StructuredPage, structure_of
 from worker_service.jobs.passages import Passage, PassageLimits, passages_of
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 _PAGES_AT_ONCE = 50

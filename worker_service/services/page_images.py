@@ -28,7 +28,7 @@ from worker_service.runner.messages import PASSWORD, Begin, Ended, How, Order
 from worker_service.runner.pool import ChildError, LocalPool
 from worker_service.runner.without_daemon import attempt_events, open_pool
 from worker_service.services import passwords
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 PAGE_RENDERER = "job_handlers.reading.page_image:page_image"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from worker_service.base.files import sha256_of
 from worker_service.jobs.library import PublishedPath
-from worker_service.store.store import Store
+from worker_service.services.session import Session
 
 _ROWS_AT_ONCE = 1000
 
@@ -20,19 +20,22 @@ class FileFault(NamedTuple):
     detail: str
 
 
-def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Yield files that are missing or have another size, or, if `with_digests`, other bytes."""
-    last_id = 0
-    while rows := store.removal.published_files(after=last_id, most=_ROWS_AT_ONCE):
+def find_file_faults(session: Session, *, with_digests: bool = False) -> Iterator[FileFault]:
+    """Yield files that are missing or have another size, or, if `with_digests`, other bytes.
+
+    Raise `PermissionError` if this user may not read the workspace.
+    """
+    removal, workspace, last_id = session.store.removal, session.settings.workspace, 0
+    while rows := removal.published_files(after=last_id, most=_ROWS_AT_ONCE):
         for row in rows:
-            detail = _fault(workspace / row.path, row, with_digests=with_digests)
+            detail = _describe_fault(workspace / row.path, row, with_digests=with_digests)
             # The row may have been deleted since it was read, and its file after it.
-            if detail is not None and store.removal.is_published(row.id):
+            if detail is not None and removal.is_published(row.id):
                 yield FileFault(row.path, row.document_id, detail)
         last_id = rows[-1].id
 
 
-def _fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
+def _describe_fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
     try:
         found = file.lstat()
         if not stat.S_ISREG(found.st_mode):
@@ -42,7 +45,7 @@ def _fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
         if with_digests and row.sha256 and sha256_of(file, follows_link=False) != row.sha256:
             return "has other bytes than were published"
     except PermissionError:
-        raise
+        raise  # else `OSError` below would catch it
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
     except OSError as error:

@@ -30,9 +30,9 @@ from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.job import Job, NewJob, StoredSchedule
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost_files_forced
 from worker_service.services.notifications import send_due_notifications
+from worker_service.services.session import Session
 from worker_service.settings.cron_schedules import (
     LATE,
     Schedule,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.search import SearchRequest, SearchResult
-from worker_service.services.database import Session
 from worker_service.services.documents import require_batches
 from worker_service.services.page_blocks import passage_limits
 from worker_service.services.parse import read_past
+from worker_service.services.session import Session
 
 if TYPE_CHECKING:
     from worker_service.base.embedding import Embedder

@@ -8,8 +8,8 @@ from worker_service.base.errors import Refused
 from worker_service.jobs.documents import AskedAction, OnEnd, TagAction
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.tags import TagCount, read_one_tag, require_tags
-from worker_service.services.database import Session, chunks
 from worker_service.services.enqueue import check_action_payload
+from worker_service.services.session import Session, chunks
 
 _NAMED_MAX = 50
 
@@ -37,8 +37,8 @@ def name_tags(session: Session, owner: str | None = None) -> Sequence[str]:
 
 
 def actions_of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
-    session.store.library.document(document_id)
-    return session.store.library.actions_of(document_id)
+    session.library.document(document_id)
+    return session.library.actions_of(document_id)
 
 
 def actions_of_tags(session: Session, owner: str | None = None) -> Sequence[TagAction]:

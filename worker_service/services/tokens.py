@@ -22,8 +22,8 @@ from worker_service.jobs.tokens import (
     powers_up_to_highest,
     token_text,
 )
-from worker_service.services.database import Session
 from worker_service.services.parse import read_time
+from worker_service.services.session import Session
 
 LINK_FOR = timedelta(minutes=10)
 SESSION_FOR = timedelta(days=7)

@@ -7,16 +7,16 @@ from msgspec.structs import replace
 from worker_service.base.errors import Refused
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Action, Changed
-from worker_service.services.database import Session
 from worker_service.services.job_control import apply_owner_policy
 from worker_service.services.schedules import begin_restored_schedules
+from worker_service.services.session import Session
 
-_ACTIONS_EXAMINED_MAX = 1000
+ACTIONS_EXAMINED_MAX = 1000
 
 
 def find_undoable(session: Session, action_id: int | None) -> Action:
     """Return the action with this id, or without an id the newest one that can be undone."""
-    actions = session.history.actions(most=_ACTIONS_EXAMINED_MAX)
+    actions = session.history.actions(most=ACTIONS_EXAMINED_MAX)
     if action_id:
         action = next((one for one in actions if one.id == action_id), None)
     else:
@@ -41,13 +41,6 @@ def _why_not(action: Action) -> str:
             return f"it started batch {action.batch_id} again; `pagemill batch stop {action.batch_id}` stops it"
         case _:
             return f"it was a {action.verb}, which removes permanently"
-
-
-def newest_final(session: Session, action: Action) -> Action | None:
-    """Return the newest action if it is later than this one and cannot be undone."""
-    changes = (one for one in session.history.actions(most=_ACTIONS_EXAMINED_MAX) if not one.is_of_tokens)
-    newest = next(changes, action)
-    return newest if newest.id > action.id and newest.opposite is None else None
 
 
 def undo_action(session: Session, action: Action) -> Changed:

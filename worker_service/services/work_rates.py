@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from worker_service.base.clock import as_text
 from worker_service.jobs.counts import HourOfWork
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 HOURS_MOST = 24 * 31
 _HOUR = timedelta(hours=1)

@@ -23,10 +23,10 @@ from worker_service.base import events
 from worker_service.base.errors import PagemillError, ProgramAbsent
 from worker_service.base.sd_notify import Notifier
 from worker_service.services import tokens
-from worker_service.services.database import open_session
 from worker_service.services.overview import statistics
 from worker_service.services.page_images import PageRenderer
 from worker_service.services.server_address import published_address
+from worker_service.services.session import open_session
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web import incoming_files, sign_in

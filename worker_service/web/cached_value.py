@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Generic, TypeVar
 
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 T = TypeVar("T")
 

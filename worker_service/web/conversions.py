@@ -18,8 +18,8 @@ from worker_service.jobs.job import Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.markdown import page_markdown
 from worker_service.jobs.page_structure import StructuredPage
-from worker_service.services.database import Session
 from worker_service.services.page_blocks import structured_pages
+from worker_service.services.session import Session
 from worker_service.web.access import settings_of, visitor_of
 from worker_service.web.api.events import EventStreams
 from worker_service.web.database_sessions import session_of

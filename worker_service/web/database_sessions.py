@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
 from worker_service.base.errors import PagemillError, RuleBroken, StoreError
-from worker_service.services.database import Session, open_session
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
 

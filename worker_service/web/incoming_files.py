@@ -22,8 +22,8 @@ from worker_service.base.path_text import written
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.names import safe_name
-from worker_service.services.database import Session
 from worker_service.services.exports import has_original
+from worker_service.services.session import Session
 from worker_service.workspace import FREE_BYTES_LEAST
 
 _UNFINISHED_PREFIX = ".unfinished-"

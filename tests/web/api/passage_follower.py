@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import apsw
 import httpx
 
-from worker_service.services.database import Session
 from worker_service.services.document_formats import write_format
+from worker_service.services.session import Session
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS cursor (value TEXT);

@@ -14,7 +14,7 @@ from tests.cli.stored_documents import Shelf
 from tests.web.conftest import served
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
-from worker_service.services.database import open_session
+from worker_service.services.session import open_session
 from worker_service.settings.config import Settings, load_settings
 
 if TYPE_CHECKING:

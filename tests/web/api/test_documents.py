@@ -20,8 +20,8 @@ from tests.web.conftest import bearer, served, site_of
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
-from worker_service.services import maintenance
-from worker_service.services.database import Session, open_session
+from worker_service.services import database_maintenance
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings, load_settings
 from worker_service.web import incoming_files
 
@@ -266,7 +266,7 @@ def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
 def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     words = {"database": str(tmp_path / "pagemill.db"), "upload_bytes_max": "1000000"}
     settings = load_settings(words, environ={"WORKER_LOG_FORMAT": "json"})
-    maintenance.initialise(settings)
+    database_maintenance.initialise(settings)
 
     def endless() -> Iterator[bytes]:
         yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n'

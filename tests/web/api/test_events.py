@@ -18,7 +18,7 @@ from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import tokens
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings, load_settings
 from worker_service.web import http_server as server
 from worker_service.web.api import events as feed_of

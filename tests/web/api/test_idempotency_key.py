@@ -15,8 +15,8 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import idempotency, tokens
-from worker_service.services.database import Session
 from worker_service.services.idempotency import AnswerUnknown, StoredResponse
+from worker_service.services.session import Session
 from worker_service.web.api import openapi
 
 KEY = {"Idempotency-Key": "k1"}

@@ -11,7 +11,7 @@ from tests.store.kit import new_worker
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.web.resources import batches
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'

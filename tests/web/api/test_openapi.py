@@ -17,7 +17,7 @@ from tests.cli.stored_documents import Shelf
 from tests.full_length import short
 from tests.store.kit import work_as
 from tests.web.conftest import bearer, served
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.web import app
 

@@ -19,9 +19,9 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
-from worker_service.services import batches, job_control, maintenance, tokens
-from worker_service.services.database import Session, open_session
+from worker_service.services import batches, database_maintenance, job_control, tokens
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings, load_settings
 
 MARK = "zebrafish"
@@ -90,7 +90,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     (place / "pagemill.toml").write_text(SCHEDULE)
     environ = {"WORKER_LOG_FORMAT": "json", "WORKER_CONFIG": str(place / "pagemill.toml")}
     settings: Settings = load_settings({"database": str(place / "pagemill.db")}, environ=environ)
-    maintenance.initialise(settings)
+    database_maintenance.initialise(settings)
     session = open_session(settings, actor=f"{MARK}-actor")
     numbers = _fill_house(session)
     alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").text

@@ -15,7 +15,7 @@ import httpx
 from tests.cli.stored_documents import Shelf
 from tests.web.api import passage_follower
 from tests.web.conftest import bearer, served
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 

@@ -9,7 +9,7 @@ import httpx
 from tests.kit.system import System, wait_until
 from tests.web.conftest import site_of
 from worker_service.jobs.job import NewJob, Status
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import load_settings
 
 COLUMNS = set(

@@ -6,7 +6,7 @@ import httpx
 
 from tests.cli.stored_documents import Shelf
 from tests.web.conftest import bearer
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 
 def test_documents_are_tagged_and_their_tags_counted(site: httpx.Client, shelf: Shelf) -> None:

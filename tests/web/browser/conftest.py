@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tests.job_handlers.reading.documents import digital
 from tests.web.conftest import served
 from worker_service.cli import pagemill
-from worker_service.services import maintenance, tokens
-from worker_service.services.database import Session, open_session
+from worker_service.services import database_maintenance, tokens
+from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings, load_settings
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -52,7 +52,7 @@ def chromium() -> Iterator[Browser]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = tmp_path_factory.mktemp("site")
     settings = load_settings({"database": str(place / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
-    maintenance.initialise(settings)
+    database_maintenance.initialise(settings)
     session = open_session(settings, actor="test")
     with _daemon(settings, place / "daemon.log"), served(settings) as address:
         _bring_in_a_batch(settings, place / "alps")

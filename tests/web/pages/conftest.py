@@ -9,7 +9,7 @@ from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.runner.worker_identity import boot_id, own_host
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 Make = Callable[..., Job]
 

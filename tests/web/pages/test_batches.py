@@ -12,7 +12,7 @@ from tests.web.pages.html_page import open_page
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 
 @pytest.fixture

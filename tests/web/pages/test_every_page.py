@@ -22,7 +22,7 @@ from worker_service.jobs.tokens import Power
 from worker_service.jobs.workers import NodeState, Worker
 from worker_service.runner.worker_identity import own_host
 from worker_service.services import job_control, tokens
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings, load_settings
 from worker_service.web.views import NAVIGATION, QUEUE_TABS, STATIC
 

@@ -12,8 +12,8 @@ from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services import job_control, tags
-from worker_service.services.database import Session
 from worker_service.services.failures import list_failures
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 # ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from tests.web.pages.html_page import open_page
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 

@@ -10,7 +10,7 @@ from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob
 from worker_service.services import schedules
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 
 def request_of(name: str) -> NewJob:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from worker_service.services import batches
-from worker_service.services.assistant import AssistantTools, Caller, make_server
+from worker_service.services.assistant_tools import AssistantTools, Caller, make_server
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.resources.batches import jobs_of_sources
 from worker_service.web.resources.jobs import owner_for

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
-from worker_service.services.exchange_formats import docling_json, opencontracts_export
+from worker_service.services.document_formats import docling_json, opencontracts_export
 from worker_service.settings.config import Settings
 from worker_service.web.api.endpoint import receive_body
 from worker_service.web.conversions import Conversion, NotConverted, convert, new_file, received_body

@@ -19,9 +19,9 @@ from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentList
 from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_images import WIDTH
-from worker_service.services.page_layouts import tables_of
-from worker_service.services.passage_feed import PassageChanges, changed_passages
+from worker_service.services.page_tables import tables_of
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
+from worker_service.web.api.passage_feed import PassageChanges, changed_passages
 from worker_service.web.parameters import DryRunParameter, Given, Id, about
 from worker_service.web.resources import documents as resource
 from worker_service.web.resources.documents import (
@@ -169,7 +169,7 @@ def page(call: ApiRequest) -> PageWithLayout:
     """Return one page: its text, how it was read, and the positions of its words."""
     _visible(call)
     number = call.path("number")
-    found = documents.get_page(call.session, call.id, number)
+    found = next(iter(call.session.library.page_texts(call.id, number, number, with_layout=True)), None)
     if found is None:
         raise DocumentNotFound(f"document {call.id} has no page {number} that can be read")
     layout = None if found.layout is None else json.loads(found.layout)

@@ -21,9 +21,9 @@ from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import as_json
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.digest import digest
-from worker_service.services.database import Session
 from worker_service.services.idempotency import StoredResponse, run_once
 from worker_service.services.serialize import as_object
+from worker_service.services.session import Session
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of, version_of
 from worker_service.web.error_responses import BodyTooLarge, WrongMediaType

@@ -17,8 +17,8 @@ from starlette.responses import Response, StreamingResponse
 
 from worker_service.base import events
 from worker_service.base.sanitize import as_json
-from worker_service.services import feed
-from worker_service.services.feed import EventCursor, JobProgress, NewEvents
+from worker_service.services import event_feed as feed
+from worker_service.services.event_feed import EventCursor, JobProgress, NewEvents
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import endpoint

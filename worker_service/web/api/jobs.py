@@ -19,13 +19,12 @@ from worker_service.services import job_advice, job_control, jobs
 from worker_service.services.job_advice import Why
 from worker_service.services.job_control import Plan
 from worker_service.services.job_details import JobDetails, get_job_details, read_log
-from worker_service.services.jobs import FoundJobs
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.parameters import DryRunParameter, FilledText, Given, Id, Number, about
 from worker_service.web.resources import jobs as resource
-from worker_service.web.resources.jobs import JobFilters, JobsQuery, visible_job
+from worker_service.web.resources.jobs import FoundJobs, JobFilters, JobsQuery, visible_job
 
 Priority = Annotated[int, Meta(ge=1, le=10)]
 Retries = Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from worker_service import VERSION
 from worker_service.base.clock import add_duration, as_text, from_text
-from worker_service.services.database import Session
 from worker_service.services.overview import CheckedNode, Overview
+from worker_service.services.session import Session
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
 _FAILED_JOBS_PERIOD = timedelta(days=1)

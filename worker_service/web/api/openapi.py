@@ -20,7 +20,7 @@ from starlette.routing import Route
 from worker_service import VERSION
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.job import Job
-from worker_service.services.exports import CHOICES
+from worker_service.services.exports import KINDS
 from worker_service.services.health import Level
 from worker_service.services.job_details import Needed
 from worker_service.services.serialize import JSON_TEXT_FIELDS
@@ -118,7 +118,7 @@ def _response(endpoint: Endpoint, status: int, schemas: _Schemas) -> dict[str, A
 
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {"id": msgspec.json.schema(Id), "number": msgspec.json.schema(Id)}
-    schemas["form"] = {"type": "string", "enum": list(CHOICES)}
+    schemas["form"] = {"type": "string", "enum": list(KINDS)}
     for part in path.split("/"):
         if part.startswith("{"):
             schema = schemas.get(part[1:-1], msgspec.json.schema(FilledText))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -9,11 +10,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.responses import Response
 
+from worker_service.jobs.counts import PlatformCount
 from worker_service.jobs.history import Action
-from worker_service.jobs.job import Pause
-from worker_service.services import job_control, overview
+from worker_service.jobs.job import Job, Pause
+from worker_service.services import job_control
 from worker_service.services.health import Health, check_health
-from worker_service.services.overview import Overview, SchedulerStatus, Statistics
+from worker_service.services.overview import Overview, Statistics, running_jobs
 from worker_service.services.undo import undo_action
 from worker_service.services.work_rates import HOURS_MOST, WorkRate, work_rates
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
@@ -26,6 +28,12 @@ from worker_service.web.resources.system import WorkersAndNodes
 
 PauseScope = Annotated[Literal["type", "owner", "all"], about("all has no name.")]
 PauseName = Annotated[str, about("Name of the type or owner.")]
+
+
+class SchedulerStatus(Struct, frozen=True):
+    running: Sequence[Job]
+    pending_counts: Sequence[PlatformCount]
+    worker_healthy: bool
 
 
 class PauseBody(Struct, frozen=True, forbid_unknown_fields=True, rename={"length": "for"}):
@@ -73,7 +81,9 @@ class UndoQuery(Struct, frozen=True):
 @endpoint("GET", "/api/scheduler/status", is_time_dependent=True)
 def scheduler_status(call: ApiRequest) -> SchedulerStatus:
     """Return the running jobs by start, the number of pending jobs by platform, and whether a worker is alive."""
-    return overview.scheduler_status(call.session, call.visitor.owner)
+    owner = call.visitor.owner
+    pending = call.session.overview.pending_by_platform(owner)
+    return SchedulerStatus(running_jobs(call.session, owner), pending, Overview(call.session).is_healthy)
 
 
 @endpoint("GET", "/api/status", is_time_dependent=True, needs_all_owners=True)

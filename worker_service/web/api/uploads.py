@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.api.documents import ReadRequest
 from worker_service.web.api.endpoint import ApiResponse, endpoint, respond_once, stored_response

@@ -10,7 +10,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchState
 from worker_service.services import batches
 from worker_service.services.batches import BatchPage
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.parameters import OwnersParameter, PageQuery, about
 from worker_service.web.resources.jobs import refuse_server_files

@@ -15,17 +15,18 @@ from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
-from worker_service.services import documents, exports, keyword_counts
-from worker_service.services.database import Session
+from worker_service.services import documents, keyword_counts
 from worker_service.services.documents import DocumentList
 from worker_service.services.keyword_counts import KeywordPart
 from worker_service.services.page_images import page_image
 from worker_service.services.parse import read_document_order, read_document_selector
 from worker_service.services.search import find_documents, read_added
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import NUMBER_MAX, Id, OwnersParameter, PageQuery, about
 from worker_service.web.resources.batches import visible_batch
+from worker_service.web.zip_archives import zip_documents
 
 BatchParameter = Annotated[Id, about("Only documents of this batch.")]
 TagsParameter = Annotated[tuple[str, ...], about("Only documents with this tag; with several, all of them.")]
@@ -167,7 +168,7 @@ def zip_response(
 
     def pieces() -> Iterator[bytes]:
         with session_of(request) as session:
-            yield from exports.zip_documents(session, find(session), forms)
+            yield from zip_documents(session, find(session), forms)
 
     headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
     return StreamingResponse(pieces(), media_type="application/zip", headers=headers)

@@ -14,10 +14,9 @@ from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.follow_ups import names_file
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import FILTER_COLUMNS, Column, Selector
-from worker_service.services import jobs
-from worker_service.services.database import Session
-from worker_service.services.jobs import FoundJobs
+from worker_service.services.jobs import JobPage, id_ranges, require_jobs
 from worker_service.services.parse import read_selector
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.parameters import Id, Number, about
@@ -62,14 +61,22 @@ class JobsQuery(JobFilters, frozen=True, kw_only=True):
     before: Annotated[Id, about("The `next` of the previous page.")] | None = None
 
 
+class FoundJobs(JobPage, frozen=True):
+    is_partial: bool
+    """The search took too long; more jobs may be found below `next`."""
+
+
 def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs:
-    return jobs.find_jobs(
-        session,
-        visitor.limit_selector(selector_of(session, query)),
-        limit=query.limit,
-        before_id=query.before,
-        seconds=SEARCH_SECONDS_MAX,
-    )
+    """Search for about `SEARCH_SECONDS_MAX`, because some selectors have no index."""
+    selector = visitor.limit_selector(selector_of(session, query))
+    queries, limit = session.job_queries, query.limit
+    found, first_id = list[Job](), 1
+    for first_id, before_id in id_ranges(session, SEARCH_SECONDS_MAX, before_id=query.before):
+        found += queries.list(selector, most=limit + 1 - len(found), before_id=before_id, from_id=first_id)
+        if len(found) > limit:
+            return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
+    is_partial = first_id > 1
+    return FoundJobs(found, first_id if is_partial else None, is_partial)
 
 
 def selector_of(session: Session, filters: JobFilters) -> Selector:
@@ -88,7 +95,7 @@ def selector_of(session: Session, filters: JobFilters) -> Selector:
 def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters) -> Selector:
     """Raise `JobNotFound` if the filters name another owner's job."""
     selector = selector_of(session, filters)
-    jobs.require_jobs(session, selector.ids, visitor.owner)
+    require_jobs(session, selector.ids, visitor.owner)
     return visitor.limit_selector(selector)
 
 

@@ -15,11 +15,11 @@ from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import Document
 from worker_service.services import batches, exports, notifications, passwords
-from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
 from worker_service.services.failures import dismiss_replaced
 from worker_service.services.page_images import NoPageImage, PageLocked, PageRenderer, check_password
 from worker_service.services.passwords import DocumentPassword
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.multipart import ReceivedForm

@@ -10,9 +10,9 @@ from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
 from worker_service.services import job_control
-from worker_service.services.database import Session
 from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
+from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable
 from worker_service.web.access import Power, Visitor
 from worker_service.web.error_responses import NotAllowed

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from worker_service import VERSION
 from worker_service.jobs.documents import IndexStatus
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 from worker_service.web.database_sessions import session_of
 from worker_service.web.views.flash import flash_of
 from worker_service.web.views.template_filters import register_filters

@@ -10,11 +10,11 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchState
 from worker_service.jobs.job import Gate
 from worker_service.services.batches import list_batches
-from worker_service.services.database import Session
 from worker_service.services.health import Level, health_reasons
 from worker_service.services.job_advice import NEXT_MOVES_BY_GATE
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.schedules import HOW_TO_RUN_TICKS, overdue_schedules
+from worker_service.services.session import Session
 from worker_service.web.views.template_filters import capitalised
 
 _BATCHES_MAX = 5

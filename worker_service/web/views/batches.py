@@ -18,9 +18,8 @@ from worker_service.jobs.job import Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, BatchProgress
-from worker_service.services.database import Session
 from worker_service.services.failures import FailurePage, list_failures
-from worker_service.services.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
+from worker_service.services.session import Session
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
@@ -31,6 +30,7 @@ from worker_service.web.resources.jobs import owner_for
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
 from worker_service.web.views.forms import parse_number, same_page
+from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
 from worker_service.web.views.template_filters import command, size
 
 BATCHES_PER_PAGE = 20

@@ -23,15 +23,15 @@ from worker_service.jobs.job import Gate, Job, Status
 from worker_service.jobs.library import Document, PageSummary
 from worker_service.jobs.selector import Selector
 from worker_service.services import documents, jobs, passwords, tags
-from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of, may_read_again
 from worker_service.services.page_images import WIDTHS, why_no_image
-from worker_service.services.reading_progress import reading_progress
+from worker_service.services.session import Session
 from worker_service.web.parameters import NUMBER_MAX, read_known
 from worker_service.web.resources.documents import requested_document
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import state_words
 from worker_service.web.views.page_view import DOUBTFUL, page_view
+from worker_service.web.views.reading_progress import reading_progress
 
 _PAGES_SHOWN = 41
 _HARD_PAGES_SHOWN = 30

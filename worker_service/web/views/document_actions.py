@@ -14,8 +14,8 @@ from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.tags import read_tags
 from worker_service.services import document_removal, documents, enqueue, tags
-from worker_service.services.database import Session
 from worker_service.services.page_images import PageLocked, why_no_image
+from worker_service.services.session import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of

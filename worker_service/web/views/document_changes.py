@@ -15,8 +15,8 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import document_removal, enqueue, tags
-from worker_service.services.database import Session
 from worker_service.services.documents import each_document
+from worker_service.services.session import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known

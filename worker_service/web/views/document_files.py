@@ -10,9 +10,9 @@ from starlette.routing import Route
 
 from worker_service.base.sanitize import harmless
 from worker_service.services import documents, exports
-from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTH, WIDTHS
-from worker_service.services.page_layouts import tables_of, tables_with_all_rows, write_csv, write_tables
+from worker_service.services.page_tables import tables_of, tables_with_all_rows, write_csv, write_tables
+from worker_service.services.session import Session
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.documents import page_image_response, requested_document

@@ -16,9 +16,9 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, tags
 from worker_service.services.batches import newest_batches
 from worker_service.services.csv_and_xlsx import LIST_COLUMNS, csv_lines, list_row, write_list
-from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explain_failure, explanation_of
 from worker_service.services.parse import read_document_order
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known

@@ -6,8 +6,8 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from worker_service.services.database import Session
 from worker_service.services.failures import count_failures, dismiss_failures, list_failures, retry_failures
+from worker_service.services.session import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known

@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from worker_service.base.humanize import counted
 from worker_service.jobs.history import Action, Changed
-from worker_service.services.database import Session
 from worker_service.services.job_control import PAST_PARTICIPLES
+from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.parameters import read_known
 from worker_service.web.views.template_filters import capitalised

@@ -13,15 +13,15 @@ from worker_service.jobs.batches import BatchState
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services.batches import BatchDetails
-from worker_service.services.database import Session
 from worker_service.services.failures import count_failures, list_failures
 from worker_service.services.health import Level
 from worker_service.services.overview import Overview
-from worker_service.services.reading_progress import ReadingProgress, batch_progress, reading_progress
+from worker_service.services.session import Session
 from worker_service.web.access import Visitor, settings_of, visitor_of
 from worker_service.web.resources.batches import BatchesQuery, list_batches
 from worker_service.web.views import page, render
 from worker_service.web.views.alerts import list_alerts
+from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress
 
 _READING_MAX = 6
 _LIVE_BATCHES_MAX = 100

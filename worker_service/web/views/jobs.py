@@ -22,11 +22,11 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control
-from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explain_failure, may_read_again
 from worker_service.services.job_control import LIVE
 from worker_service.services.job_details import JobDetails, get_job_details, read_log
 from worker_service.services.jobs import progress_in_words, state_of
+from worker_service.services.session import Session
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of

@@ -14,8 +14,8 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput
 from worker_service.services import keyword_counts
 from worker_service.services.csv_and_xlsx import csv_lines
-from worker_service.services.database import Session
 from worker_service.services.keyword_counts import KeywordPart, count_cells, count_headers, write_workbook
+from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known

@@ -12,8 +12,8 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.jobs.markdown import page_markdown
 from worker_service.jobs.page_structure import StructuredPage, TableOnPage, structure_of, tables_on_page
-from worker_service.services.database import Session
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
+from worker_service.services.session import Session
 from worker_service.web.views.page_text import SheetCell, TextBlock, TextRange, marked_cells, marks_of, text_blocks
 
 DOUBTFUL = 70

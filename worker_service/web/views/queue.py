@@ -20,10 +20,9 @@ from worker_service.jobs.job import Job, Pause, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import job_control
-from worker_service.services.database import Session
 from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.services.overview import CheckedWorker, Overview
-from worker_service.services.reading_progress import ReadingProgress, reading_progress
+from worker_service.services.session import Session
 from worker_service.services.work_rates import WorkRate, work_rates
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.middleware import form_of
@@ -33,6 +32,7 @@ from worker_service.web.resources.system import list_pauses
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
 from worker_service.web.views.forms import parse_number
+from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
 
 _RUNNING_MAX = 200

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.follow_ups import read_json
 from worker_service.services import schedules
-from worker_service.services.database import Session
 from worker_service.services.schedules import ScheduleState
+from worker_service.services.session import Session
 from worker_service.settings.cron_schedules import cron_every
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.error_responses import NotAllowed, status_of

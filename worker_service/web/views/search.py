@@ -17,8 +17,8 @@ from worker_service.base.sanitize import harmless
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.search import FoundDocument, SearchResult
 from worker_service.services import tags
-from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS
+from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import SearchQuery, search

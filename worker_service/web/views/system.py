@@ -13,8 +13,8 @@ from starlette.responses import Response
 from worker_service.base.clock import from_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import Status
-from worker_service.services.database import Session
 from worker_service.services.overview import Overview
+from worker_service.services.session import Session
 from worker_service.services.work_rates import Hour, work_by_hour
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of

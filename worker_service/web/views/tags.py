@@ -9,8 +9,8 @@ from worker_service.jobs.documents import OnEnd
 from worker_service.jobs.follow_ups import read_json
 from worker_service.jobs.tags import TagCount
 from worker_service.services import tags
-from worker_service.services.database import Session
 from worker_service.services.enqueue import installed_types
+from worker_service.services.session import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files

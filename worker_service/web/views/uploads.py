@@ -16,9 +16,8 @@ from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents
 from worker_service.services.batches import batches_replaced_by
-from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of
-from worker_service.services.reading_progress import ReadingProgress, reading_progress
+from worker_service.services.session import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_slot_of
@@ -29,6 +28,7 @@ from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
+from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
 
 _FILES_MAX = 100

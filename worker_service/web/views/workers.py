@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from worker_service.jobs.history import Action
-from worker_service.services.database import Session
 from worker_service.services.overview import title_of_pause
+from worker_service.services.session import Session
 from worker_service.services.undo import undo_action
 from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of

@@ -20,12 +20,12 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.page_structure import PAGES_MAX
 from worker_service.jobs.search import SearchRequest
 from worker_service.services import documents
-from worker_service.services.database import Session
 from worker_service.services.page_blocks import with_markdown
 from worker_service.services.page_images import PageRenderer, page_image
-from worker_service.services.page_layouts import tables_of
+from worker_service.services.page_tables import tables_of
 from worker_service.services.search import find_documents
 from worker_service.services.server_address import address
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 _FETCHED_CHARACTERS_MAX = 200_000

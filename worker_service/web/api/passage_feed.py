@@ -15,8 +15,8 @@ from worker_service.base.errors import BadInput, DocumentNotFound, Refused
 from worker_service.jobs.digest import digest
 from worker_service.jobs.library import Document, DocumentChange
 from worker_service.jobs.passages import Passage
-from worker_service.services.database import Session
 from worker_service.services.page_blocks import passage_limits, passages_of_document, structured_pages
+from worker_service.services.session import Session
 
 _PASSAGES_PER_ANSWER = 2000
 """An answer ends with the document that reaches this number."""

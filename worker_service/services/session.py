@@ -1,4 +1,4 @@
-"""Sessions (an open database, the settings and the user who acts), pages of rows, and polling."""
+"""Sessions, which each service takes as its first argument, and helpers for queries: pages of rows, chunks, polling."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 
 IDS_AT_ONCE = 500
+"""Length of the chunks in which long lists of ids are queried and written."""
 _POLL_SECONDS = 0.05
 _PAUSE_PER_QUERY_SECOND = 5
-"""Shortest pause after a query, in seconds per second of its duration."""
+"""Shortest pause after a query, in seconds per second of its duration: a slow query must not load the machine."""
 
 
 class HasId(Protocol):
@@ -45,12 +46,14 @@ T = TypeVar("T")
 class Session(Struct, frozen=True):
     """An open database, with the settings and the user who acts.
 
-    The CLI, the web pages and the API query these parts of the store directly; every change goes through a service.
+    The properties are the parts of the store that only read. Services, CLI, web pages and API query them as
+    `session.library`. Only services use `store`, for changes and for the other parts.
     """
 
     store: Store
     settings: Settings
     actor: str
+    """Name of the user, recorded with each change."""
     clock: Clock = wall_clock
 
     @property
@@ -105,7 +108,10 @@ def _current_user() -> str:
 
 
 def cut_page(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the page and the `before_id` of the next one, if `rows` has more than `limit`."""
+    """Return the first `limit` rows, and the `before_id` of the next page (None if there is none).
+
+    `rows` were queried with `limit + 1`: one row more shows that there is a next page.
+    """
     return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
 
 
@@ -114,20 +120,24 @@ def chunks(values: Sequence[T]) -> list[Sequence[T]]:
 
 
 def deadline_after(timeout: str | None) -> float:
+    """Return the time of `time.monotonic` at which a length such as `10m` will have passed; None means never."""
     return float("inf") if timeout is None else time.monotonic() + parse_length(timeout).total_seconds()
 
 
 def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
-    """Yield the result at every poll. Query again only after another connection has committed."""
+    """Yield the query's result again and again until the deadline, a time of `time.monotonic`.
+
+    Query again only after another connection has committed. The caller ends the iteration when it has its result.
+    """
     last_counter: int | None = None
     query_seconds = 0.0
     while True:
         # Read the counter first, so that the next check sees what is committed during this query.
         if (counter := session.change_counter()) != last_counter:
             last_counter, start = counter, time.monotonic()
-            found = query()
+            result = query()
             query_seconds = time.monotonic() - start
-        yield found
+        yield result
         if time.monotonic() >= deadline:
             return
         time.sleep(max(_POLL_SECONDS, _PAUSE_PER_QUERY_SECOND * query_seconds))

@@ -1,20 +1,17 @@
-"""Tables on stored pages, and how pages were recognised."""
+"""Tables on the stored pages of a document, as CSV and as workbooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
 from typing import IO
 
-import msgspec
-from msgspec import Struct, field
-
 from worker_service.jobs.page_structure import TableOnPage, tables_on_page
 from worker_service.services.csv_and_xlsx import Workbook, csv_lines
-from worker_service.services.database import Session
 from worker_service.services.page_blocks import last_page_number, stored_pages
 from worker_service.services.parse import parse_page_range
+from worker_service.services.session import Session
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
@@ -58,30 +55,3 @@ def _number_or_text(text: str) -> str | int | float:
             if str(number_type(text)) == text:
                 return number_type(text)
     return text
-
-
-# ── Recognition ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class PageRecognition(Struct, frozen=True):
-    languages: list[str] = field(default=[], name="written_in")
-    """Languages detected on the page; empty if the user chose some."""
-    engines: list[str] = field(default=[], name="readers")
-    """OCR engine of the first pass, and of the second if it contributed words."""
-    lines: list[list[msgspec.Raw]] = []
-    second_pass_lines: list[int] = field(default=[], name="second")
-    """Numbers of the lines with words from the second pass."""
-
-    @property
-    def lines_with_words(self) -> int:
-        return sum(1 for words in self.lines if words)
-
-
-def page_recognitions(session: Session, document_id: int, pages_max: int) -> Mapping[int, PageRecognition]:
-    decode = msgspec.json.Decoder(PageRecognition).decode
-    return {
-        page.number: decode(page.layout)
-        for page in stored_pages(session, document_id, 1, pages_max)
-        # A cheap check before decoding: a page with text of its own was read by no engine.
-        if page.layout and '"readers":' in page.layout
-    }

@@ -12,7 +12,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.library import Document
 from worker_service.services.batches import BatchDetails
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 _RECENT = timedelta(minutes=5)
 _PAGES_FOR_ESTIMATE_MIN = 2

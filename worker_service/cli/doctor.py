@@ -1,37 +1,57 @@
-"""Findings about the service and its surroundings, each with its remedy."""
+"""`pagemill doctor`: findings about the service and its surroundings, each with its remedy.
+
+`examine` reads rows and the sizes of files, so it is quick; `pagemill report` includes its findings. `audit_promises`
+reads every published file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
+import click
 from msgspec import Struct
 
 from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
+from worker_service.cli import output
+from worker_service.cli.context import Invocation, verb
+from worker_service.cli.handlers import installed_handlers
 from worker_service.jobs.job import Pause
 from worker_service.jobs.workers import HandlerFacts, allows_type
+from worker_service.runner.messages import Begin, Ended, HandlerDescription, How, Order
+from worker_service.runner.pool import ChildError
+from worker_service.runner.without_daemon import attempt_events, open_pool
 from worker_service.runner.worker_identity import lock_path
-from worker_service.services.database import Session
+from worker_service.services.database_maintenance import audit_database, check_database
 from worker_service.services.health import FREE_SPACE, Level, check_health
 from worker_service.services.overview import CheckedWorker, Overview, title_of_pause
-from worker_service.services.published_files import faults_of_files
+from worker_service.services.published_files import find_file_faults
+from worker_service.services.schedules import HOW_TO_RUN_TICKS, list_schedules
+from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
+_SIGN_AND_COLOUR = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
+"""By the level of a finding."""
 _RECENT = timedelta(days=1)
 _CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Errors that recur until the user fixes something and restarts the daemon."""
 _NEWEST_DOCUMENTS, _LAYOUTS_EXAMINED_MAX = 100, 200
 _RESTORE_FILE = "restore it from a copy of the workspace"
 _FAULTY_FILES_LISTED_MAX = 20
+_DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
+"""A handler that asks Google about each credential."""
 _LOST_STATES = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
@@ -42,11 +62,39 @@ class Finding(Struct, frozen=True):
     fix: str = ""
 
 
+@verb
+@click.option("--audit", is_flag=True, help="Check all rows, their history and every published file instead.")
+@click.option("--online", is_flag=True, help="Ask Google, too, which account each credential has, and what it may do.")
+def doctor(call: Invocation, audit: bool, online: bool) -> int:
+    """\b
+    pagemill doctor
+    pagemill doctor --json
+    pagemill doctor --audit
+    pagemill doctor --online
+
+    Find problems and say how to fix them. ✓ is good, ! is a warning, ✗ is a problem, with exit code 1.
+
+    --audit only checks whether rows, attempts, events and published files break a promise (P1 … P13). It reads every
+    published file; without it, doctor compares sizes.
+    """
+    findings = list(audit_promises(call.session) if audit else examine(call.session))
+    if online:
+        findings += examine_online(call.settings)
+    if not call.print_if_json({"items": findings}):
+        for finding in findings:
+            sign, colour = _SIGN_AND_COLOUR[finding.level]
+            styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
+            output.show(output.join_styled(styled, f" {finding.name}: {finding.detail}"))
+            if finding.fix:
+                output.show(f"    {finding.fix}")
+    return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
+
+
 def examine(session: Session) -> Iterator[Finding]:
-    settings, store, overview = session.settings, session.store, Overview(session)
+    settings, overview = session.settings, Overview(session)
     yield Finding(Level.OK, "database", str(settings.database))
     yield Finding(Level.OK, "settings", str(settings.file or "no file: defaults and environment variables"))
-    for check in store.integrity.check():
+    for check in check_database(session):
         level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
         yield Finding(level, check.name, check.detail, fix)
     yield from _check_service(overview)
@@ -156,26 +204,24 @@ def _check_scripts(session: Session) -> Iterator[Finding]:
 
 
 def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
-    from worker_service.runner.pool import ChildError
-    from worker_service.runner.without_daemon import describe  # imports all handlers in child processes
-
     settings.hand_to_handlers()
     try:
-        described = describe(settings.commands, settings.sandbox, settings.handlers_dir)
+        handlers = installed_handlers(settings)
     except ChildError as error:
         yield Finding(Level.CRITICAL, "handlers", str(error), "pagemill handlers ls")
         return
-    for one in sorted(described, key=lambda one: one.facts.job_type):
-        name = f"handler {one.facts.job_type}"
-        if not allows_type(settings.types, one.facts.job_type):
+    for handler in handlers:
+        name = f"handler {handler.facts.job_type}"
+        if not allows_type(settings.types, handler.facts.job_type):
             continue
-        if one.set_aside is not None:
-            reason = one.set_aside.strip().splitlines()[-1]
+        if handler.set_aside is not None:
+            # The last line of a traceback has the reason.
+            reason = handler.set_aside.strip().splitlines()[-1]
             yield Finding(Level.WARNING, name, f"it cannot be used: {reason}", "fix or uninstall it")
-        elif one.facts.missing is not None:
-            yield _missing_finding(one.facts, settings.start_command)
-        elif one.declared is not None and one.declared.offers is not None:
-            yield Finding(Level.OK, name, one.declared.offers)
+        elif handler.facts.missing is not None:
+            yield _missing_finding(handler.facts, settings.start_command)
+        elif handler.declared is not None and handler.declared.offers is not None:
+            yield Finding(Level.OK, name, handler.declared.offers)
 
 
 def _missing_finding(handler: HandlerFacts, next_command: str) -> Finding:
@@ -206,32 +252,6 @@ def _check_equal_limits(session: Session) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "limits", difference, fix)
 
 
-def audit_promises(session: Session) -> Iterator[Finding]:
-    is_sound = True
-    for broken in session.store.integrity.audit():
-        is_sound = False
-        fix = "a bug, or a row changed without the triggers: report this line"
-        yield Finding(Level.CRITICAL, broken.promise, broken.detail, fix)
-    for finding in _audit_files(session):
-        is_sound = False
-        yield finding
-    if is_sound:
-        yield Finding(Level.OK, "consistency", "rows, history and published files agree")
-
-
-def _audit_files(session: Session) -> Iterator[Finding]:
-    faults = faults_of_files(session.store, session.settings.workspace, with_digests=True)
-    try:
-        for fault in islice(faults, _FAULTY_FILES_LISTED_MAX):
-            again = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
-            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + again)
-        if rest := sum(1 for _ in faults):
-            yield Finding(Level.CRITICAL, "P5", f"{counted(rest, 'more published file')} like these", _RESTORE_FILE)
-    except PermissionError:
-        detail = "published files were not checked: you may not read the workspace"
-        yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
-
-
 def _check_pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
     for pause in pauses:
         detail = f"{title_of_pause(pause.scope, pause.name)} is paused since {pause.since[:19]}"
@@ -240,11 +260,6 @@ def _check_pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
 
 
 def _check_schedules(session: Session) -> Iterator[Finding]:
-    from worker_service.services.schedules import (
-        HOW_TO_RUN_TICKS,
-        list_schedules,
-    )  # imports much that other commands do not need
-
     schedules = list_schedules(session)
     for one in schedules:
         if one.trouble is not None:
@@ -273,7 +288,7 @@ def _check_workspace(workspace: Path, database_id: str) -> Finding:
 
 def _check_published_files(session: Session) -> Iterator[Finding]:
     try:
-        faults = list(faults_of_files(session.store, session.settings.workspace))
+        faults = list(find_file_faults(session))
     except PermissionError:
         return  # `_check_workspace` reports it
     if not faults:
@@ -286,3 +301,76 @@ def _check_sandbox(chosen: str) -> Finding:
     if chosen != "strict":
         return Finding(Level.WARNING, "sandbox", f"set to {chosen}", 'set sandbox = "strict"')
     return Finding(Level.OK, "sandbox", "strict: a handler that cannot be confined is not run")
+
+
+# ── Audit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def audit_promises(session: Session) -> Iterator[Finding]:
+    is_sound = True
+    for broken in audit_database(session):
+        is_sound = False
+        fix = "a bug, or a row changed without the triggers: report this line"
+        yield Finding(Level.CRITICAL, broken.promise, broken.detail, fix)
+    for finding in _audit_files(session):
+        is_sound = False
+        yield finding
+    if is_sound:
+        yield Finding(Level.OK, "consistency", "rows, history and published files agree")
+
+
+def _audit_files(session: Session) -> Iterator[Finding]:
+    faults = find_file_faults(session, with_digests=True)
+    try:
+        for fault in islice(faults, _FAULTY_FILES_LISTED_MAX):
+            again = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
+            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + again)
+        if rest := sum(1 for _ in faults):
+            yield Finding(Level.CRITICAL, "P5", f"{counted(rest, 'more published file')} like these", _RESTORE_FILE)
+    except PermissionError:
+        detail = "published files were not checked: you may not read the workspace"
+        yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
+
+
+# ── Credentials, asked online ───────────────────────────────────────────────────────────────────────────────────
+
+
+def examine_online(settings: Settings) -> Iterator[Finding]:
+    settings.hand_to_handlers()
+    ended = _run_drive_check(settings)
+    if isinstance(ended, Ended) and ended.how is How.DONE:
+        for finding in json.loads(ended.result or "[]"):
+            yield Finding(Level[finding["level"].upper()], finding["name"], finding["detail"], finding["fix"])
+    else:
+        reason = ended if isinstance(ended, str) else ended.message.strip() or ended.how.value
+        detail = f"the check of the credentials failed: {reason.splitlines()[-1]}"
+        yield Finding(Level.CRITICAL, "drive", detail, "pagemill handlers ls")
+
+
+def _run_drive_check(settings: Settings) -> Ended | str:
+    """Run the check in a child process. Return its end, or why it could not be loaded."""
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
+        begin = Begin(
+            Path(directory) / "staging",
+            Path(directory) / "keep",
+            sandbox=settings.sandbox,
+            grace_seconds=1.0,
+            extra_handlers=[_DRIVE_CHECK],
+            is_without_installed=True,
+        )
+        with open_pool(begin) as (fork_server, [described]):
+            if described.set_aside:
+                return described.set_aside
+            payload = json.dumps({"credentials": _credential_names(described)})
+            fork_server.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
+            return next(event for event in attempt_events(fork_server) if isinstance(event, Ended))
+
+
+def _credential_names(described: HandlerDescription) -> Sequence[str]:
+    patterns = described.declared.credentials if described.declared is not None else ()
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    try:
+        names = sorted(path.name for path in Path(directory).iterdir()) if directory else []
+    except OSError:
+        names = []
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

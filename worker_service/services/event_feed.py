@@ -15,7 +15,7 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.history import JobMove, Notice
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.database import Session
+from worker_service.services.session import Session
 
 _NUMBER_MAX = 2**62
 _RUNNING_MAX = 500
@@ -61,15 +61,15 @@ def parse_cursor(text: str) -> EventCursor:
 
 
 def newest_cursor(session: Session) -> EventCursor:
-    return EventCursor(session.store.notices.newest(), *session.store.history.newest_event())
+    return EventCursor(session.store.notices.newest(), *session.history.newest_event())
 
 
 def events_after(session: Session, cursor: EventCursor, *, owner: str | None = None, most: int = 1000) -> NewEvents:
     newest = newest_cursor(session)
-    moves = session.store.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
+    moves = session.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
     notices = [one for one in session.store.notices.after(cursor.notice_id, most=most) if one.id <= newest.notice_id]
     # Checked after reading the moves: if the cursor's row still exists now, it existed during the read.
-    exists = not cursor.event_id or session.store.history.job_of_event(cursor.event_id) == cursor.job_id
+    exists = not cursor.event_id or session.history.job_of_event(cursor.event_id) == cursor.job_id
     # Notice ids are never reused, unless an older copy replaced the database.
     if not exists or cursor.notice_id > newest.notice_id:
         return NewEvents(newest, [], [], is_all=True, is_lost=True)
@@ -83,7 +83,7 @@ def events_after(session: Session, cursor: EventCursor, *, owner: str | None = N
 
 
 def progress_of_running_jobs(session: Session) -> Mapping[int, JobProgress]:
-    running = session.store.job_queries.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
+    running = session.job_queries.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
         job.id: JobProgress(
             job.id, job.owner, job.job_type, job.name, job.batch_id, job.document_id, job.progress_percent,

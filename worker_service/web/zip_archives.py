@@ -1,0 +1,89 @@
+"""Zip archives of documents, made while the client reads: never whole in memory or on disk."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from worker_service.jobs.library import Document
+from worker_service.services.exports import NotExported, find_source
+from worker_service.services.session import Session
+
+_FOLDERS = {"original": "originals", "txt": "texts", "pdf": "searchable PDFs"}
+"""Names of the folders by kind of file, if an archive has several kinds."""
+_LEFT_OUT_NAMED_MAX = 1000
+_PIECE_BYTES = 256 * 1024
+_COMPRESSIBLE = (".txt", ".csv", ".html", ".htm", ".md", ".json", ".jsonl", ".xml", ".hocr", ".eml")
+
+
+class _Entry(NamedTuple):
+    name: str
+    content: Iterable[bytes]
+
+
+class _Pieces:
+    """A file for `ZipFile` that keeps bytes until they are taken. It cannot seek, so sizes follow the entries."""
+
+    def __init__(self) -> None:
+        self._written = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._written += data
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def take(self) -> bytes:
+        taken = bytes(self._written)
+        self._written.clear()
+        return taken
+
+
+def zip_documents(session: Session, documents: Iterable[Document], kinds: Sequence[str]) -> Iterator[bytes]:
+    """Yield the bytes of an archive with a file of each kind for each document.
+
+    `left-out.txt` in it names the documents without such a file, and the reasons.
+    """
+    pieces = _Pieces()
+    with zipfile.ZipFile(pieces, "w") as archive:  # type: ignore[call-overload]  # write and flush are enough
+        for entry in _entries(session, documents, kinds):
+            info = zipfile.ZipInfo(entry.name, time.localtime()[:6])
+            is_compressible = entry.name.lower().endswith(_COMPRESSIBLE)
+            info.compress_type = zipfile.ZIP_DEFLATED if is_compressible else zipfile.ZIP_STORED
+            with archive.open(info, "w", force_zip64=True) as target:
+                for piece in entry.content:
+                    target.write(piece)
+                    yield pieces.take()
+    yield pieces.take()
+
+
+def _entries(session: Session, documents: Iterable[Document], kinds: Sequence[str]) -> Iterator[_Entry]:
+    left_out: list[str] = []
+    for document in documents:
+        for kind in kinds:
+            try:
+                source = find_source(session, document, kind)
+                if isinstance(source.content, Path):
+                    content = _read_pieces(source.content.open("rb"))
+                else:
+                    content = source.content()
+            except NotExported as error:
+                left_out.append(f"{error}\n")
+            except FileNotFoundError as error:
+                left_out.append(f"document {document.id} ({document.name}): {error.filename} is gone\n")
+            else:
+                folder = "" if len(kinds) == 1 else f"{_FOLDERS.get(kind, kind)}/"
+                yield _Entry(f"{folder}{source.name}", content)
+    if left_out:
+        unnamed = len(left_out) - _LEFT_OUT_NAMED_MAX
+        more = [f"and {unnamed:,} more\n"] if unnamed > 0 else []
+        yield _Entry("left-out.txt", [line.encode() for line in [*left_out[:_LEFT_OUT_NAMED_MAX], *more]])
+
+
+def _read_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
