@@ -25,7 +25,7 @@ from tests.full_length import IS_FULL
 from tests.store.kit import TYPES, new_worker
 from worker_service.jobs.attempts import Completion
 from worker_service.services import batches
-from worker_service.services.schedules import run_tick
+from worker_service.services.schedule_ticks import run_tick
 from worker_service.services.session import Session, open_session
 from worker_service.settings.config import load_settings
 

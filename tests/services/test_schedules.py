@@ -16,7 +16,8 @@ from tests.store.kit import START, ByHand, MovableClock, lay_out
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.selector import Selector
 from worker_service.services import schedules as service
-from worker_service.services.schedules import list_schedules, run_tick, start_schedule_now
+from worker_service.services.schedule_ticks import run_tick
+from worker_service.services.schedules import list_schedules, start_schedule_now
 from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable, undo_action
 from worker_service.settings.config import Settings, load_settings

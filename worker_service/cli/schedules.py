@@ -15,6 +15,7 @@ from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Function, Invocation, name_completer, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
+from worker_service.services.schedule_ticks import StartedSchedule, known_schedules, run_tick
 from worker_service.settings.cron_schedules import EXAMPLE, cron_every
 
 _COLUMNS = (
@@ -26,7 +27,7 @@ _DROP_FIRST = ("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
 
 _name_argument = click.argument(
     "name",
-    shell_complete=name_completer(lambda call: [one.schedule.name for one in operations.known_schedules(call.session)]),
+    shell_complete=name_completer(lambda call: [one.schedule.name for one in known_schedules(call.session)]),
 )
 
 
@@ -169,7 +170,7 @@ def tick(call: Invocation) -> int:
 
     Start what is due, and send due notifications. Several ticks may run at once: each slot starts its job once.
     """
-    done = operations.run_tick(call.session)
+    done = run_tick(call.session)
     if not call.print_if_json(done):
         for started in done.items:
             live = ", which is already live" if started.existing else ""
@@ -223,7 +224,7 @@ def _show(call: Invocation, schedule: operations.ScheduleState) -> None:
     output.show(f"{schedule.name}: {when} ({schedule.zone}), {schedule.what}; {next_start}")
 
 
-def _title_of_run(run: operations.StartedSchedule | operations.ScheduleState) -> str:
+def _title_of_run(run: StartedSchedule | operations.ScheduleState) -> str:
     return f"job {run.job_id}" if run.batch_id is None else f"batch {run.batch_id}"
 
 

@@ -177,7 +177,7 @@ class BeginScheduled:
         with_settings = bool(self.context.settings.schedule) and self.context.settings.schedule_in_daemon
         if not with_settings and not self.context.store.schedules.stored():
             return _SCHEDULE_SECONDS_MAX
-        from worker_service.services.schedules import run_tick, seconds_to_next
+        from worker_service.services.schedule_ticks import run_tick, seconds_to_next
         from worker_service.services.session import Session  # imported only if schedules exist
 
         log = self.context.log

@@ -1,4 +1,8 @@
-"""List, change and run schedules. Several ticks may run at the same time: each slot is taken once."""
+"""List schedules, and change the ones in the database.
+
+A schedule is defined in the settings file, where alone it can be changed, or in the database, by a user. In this module
+`owner` limits what a user may see and change to the schedules of this owner; None is for all schedules.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -14,35 +17,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.clock import as_text
-from worker_service.base.errors import (
-    BadInput,
-    BadPayload,
-    BatchNotFound,
-    ConfigError,
-    PagemillError,
-    Refused,
-    RuleBroken,
-    StoreError,
-)
-from worker_service.base.humanize import counted
+from worker_service.base.errors import BadInput, BatchNotFound, PagemillError, Refused
 from worker_service.base.path_text import FILE_URL
 from worker_service.base.suggestions import did_you_mean
-from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
-from worker_service.jobs.job import Job, NewJob, StoredSchedule
+from worker_service.jobs.batches import Batch
+from worker_service.jobs.job import Job, StoredSchedule
 from worker_service.jobs.selector import Selector
-from worker_service.services.enqueue import with_lost_files_forced
-from worker_service.services.notifications import send_due_notifications
-from worker_service.services.session import Session
-from worker_service.settings.cron_schedules import (
-    LATE,
-    Schedule,
-    choose_slots,
-    cron_every,
-    fill_slot,
-    next_slot,
-    read_schedule,
-    slots_between,
+from worker_service.services.schedule_ticks import (
+    KnownSchedule,
+    StartedSchedule,
+    known_schedules,
+    read_definition,
+    read_stored,
+    work_of,
 )
+from worker_service.services.session import Session
+from worker_service.settings.cron_schedules import LATE, cron_every, next_slot
 
 HOW_TO_RUN_TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or write schedule_in_daemon = true above the first [table] of the "
@@ -55,14 +45,6 @@ _FOLDER_NAME_MAX = 80
 
 WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
 """Default times between crawls of a local directory and of a folder at an address."""
-
-
-class KnownSchedule(Struct, frozen=True):
-    schedule: Schedule
-    stored: StoredSchedule | None = None
-    """None if the schedule is defined in the settings file."""
-    fault: str = ""
-    """Why the stored definition cannot be read."""
 
 
 class ScheduleState(Struct, frozen=True):
@@ -90,75 +72,13 @@ class ScheduleState(Struct, frozen=True):
     """None if the schedule is defined in the settings file, where alone it can be changed."""
 
 
-class StartedSchedule(Struct, frozen=True):
-    schedule: str
-    slot: str | None
-    job_id: int | None
-    batch_id: int | None
-    existing: bool
-
-
-class MissedSlots(Struct, frozen=True):
-    schedule: str
-    slots: int
-    is_all: bool
-    until: str
-
-    @property
-    def sentence(self) -> str:
-        number = counted(self.slots, "slot") if self.is_all else f"more than {counted(self.slots, 'slot')}"
-        return f"{self.schedule}: missed {number}, up to {self.until.partition('.')[0]} UTC"
-
-
-class ScheduleFault(Struct, frozen=True):
-    schedule: str
-    why: str
-
-
-class Tick(Struct, frozen=True):
-    items: Sequence[StartedSchedule]
-    missed: Sequence[MissedSlots]
-    troubles: Sequence[ScheduleFault]
-    told: int
-    """Number of notification jobs that were enqueued."""
-
-
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
     return [_state_of(session, one) for one in known_schedules(session)]
 
 
-def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
-    of_settings = session.settings.schedule
-    names = {schedule.name for schedule in of_settings}
-    stored = [_read_stored(session, row) for row in session.store.schedules.stored() if row.name not in names]
-    return [*map(KnownSchedule, of_settings if with_settings else ()), *stored]
-
-
 def overdue_schedules(session: Session) -> list[str]:
-    """Include schedules that no tick has seen."""
+    """Return the names, also of schedules that no tick has seen."""
     return [known.schedule.name for known in known_schedules(session) if _is_overdue(session, known)]
-
-
-def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
-    """Start the work of all due slots. Report a schedule that fails; the next tick tries it again."""
-    started: list[StartedSchedule] = []
-    missed: list[MissedSlots] = []
-    faults: list[ScheduleFault] = []
-    for known in known_schedules(session, with_settings=with_settings):
-        schedule = known.schedule
-        if _is_paused(known):
-            continue
-        if known.fault:
-            faults.append(ScheduleFault(schedule.name, known.fault))
-            continue
-        try:
-            _start_due_slots(session, schedule, started, missed)
-        except PagemillError as error:
-            # A failing database ends the tick, but a job that breaks a rule is a fault of its schedule.
-            if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
-                raise
-            faults.append(ScheduleFault(schedule.name, str(error)))
-    return Tick(started, missed, faults, send_due_notifications(session))
 
 
 def start_schedule_now(session: Session, name: str, *, owner: str | None = None) -> StartedSchedule:
@@ -169,72 +89,22 @@ def start_schedule_now(session: Session, name: str, *, owner: str | None = None)
     return StartedSchedule(name, None, work.job_id, work.batch_id, work.existing)
 
 
-def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
-    now = session.clock()
-    schedules = known_schedules(session, with_settings=with_settings)
-    slots = [next_slot(known.schedule, now) for known in schedules if not _is_paused(known)]
-    return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
-
-
-def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
-    if (job := schedule.job) is not None:
-        return replace(job, payload=fill_slot(job, slot, schedule.zone), name=job.name or schedule.name)
-    from job_handlers.crawl import requests  # not needed for plain jobs
-
-    owner, priority = schedule.owner, schedule.priority
-    try:
-        if schedule.crawl is not None:
-            return replace(requests.scheduled_crawl(schedule.crawl, owner=owner), priority=priority)
-        jobs = [replace(job, priority=priority) for job in requests.scheduled_batch(schedule.batch, owner=owner)]
-    except PagemillError as error:
-        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
-    asked = json.dumps({"schedule": schedule.name, "batch": schedule.batch}, ensure_ascii=False, default=str)
-    # No user waits for a scheduled batch, so it must not replace a user's batch.
-    policy = OwnerPolicy.OFF if session.settings.owner_policy == OwnerPolicy.OFF else OwnerPolicy.QUEUE
-    new = NewBatch(owner, schedule.name, priority, asked)
-    return BatchOfJobs(new, with_lost_files_forced(session, jobs, owner=owner), policy)
-
-
-def _start_due_slots(
-    session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
-) -> None:
-    store, plan, now = session.store.schedules, schedule.plan, session.clock()
-    last_slot = store.last_handled_slot(schedule.name, plan)
-    if last_slot is None:
-        store.begin(schedule.name, plan)
-        return
-    due, is_all = slots_between(schedule, last_slot, now)
-    chosen = choose_slots(schedule, due, now)
-    skipped = due[: len(due) - len(chosen)]
-    unreported = MissedSlots(schedule.name, len(skipped), is_all, as_text(skipped[-1])) if skipped else None
-    if unreported is not None and not chosen:
-        if store.skip_slots(schedule.name, plan, skipped[-1], unreported.sentence, schedule.owner):
-            missed.append(unreported)
-        return
-    for slot in chosen:
-        work = work_of(session, schedule, slot)
-        taken = store.take(schedule.name, plan, slot, work, "" if unreported is None else unreported.sentence)
-        if taken is None:  # a concurrent tick has taken the slot
-            continue
-        started.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
-        if unreported is not None:
-            missed.append(unreported)
-            unreported = None
-
-
 def _find_schedule(session: Session, name: str, owner: str | None = None) -> KnownSchedule:
-    visible = [known for known in known_schedules(session) if owner in (None, known.schedule.owner)]
-    by_name = {known.schedule.name: known for known in visible}
-    if name in by_name:
-        return by_name[name]
-    names = f"the schedules are {', '.join(by_name)}" if by_name else "there are none: pagemill schedules add"
-    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, by_name, names))
+    known_by_name = {
+        known.schedule.name: known for known in known_schedules(session) if owner in (None, known.schedule.owner)
+    }
+    if name in known_by_name:
+        return known_by_name[name]
+    names = (
+        f"the schedules are {', '.join(known_by_name)}" if known_by_name else "there are none: pagemill schedules add"
+    )
+    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, known_by_name, names))
 
 
 def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
     schedule, stored = known.schedule, known.stored
     now, last = session.clock(), session.store.schedules.last_run(schedule.name)
-    next_at = None if _is_paused(known) else next_slot(schedule, now)
+    next_at = None if known.is_paused else next_slot(schedule, now)
     job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
     trouble: str | None = known.fault or None
     batch: Batch | None = None
@@ -268,12 +138,8 @@ def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
     )
 
 
-def _is_paused(known: KnownSchedule) -> bool:
-    return known.stored is not None and known.stored.paused_at is not None
-
-
 def _is_overdue(session: Session, known: KnownSchedule) -> bool:
-    if _is_paused(known):
+    if known.is_paused:
         return False
     schedule = known.schedule
     last_slot = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
@@ -284,7 +150,6 @@ def _is_overdue(session: Session, known: KnownSchedule) -> bool:
 
 
 # ── Schedules in the database ───────────────────────────────────────────────────────────────────────────────────────
-# `owner` limits what the user may see and change to the schedules of this owner; None is for all schedules.
 
 
 def add_schedule(session: Session, name: str, definition: Mapping[str, Any], *, owner: str = "") -> ScheduleState:
@@ -308,7 +173,7 @@ def pause_schedule(session: Session, name: str, *, owner: str | None = None) -> 
 def resume_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
     stored = _find_stored(session, name, owner)
     if stored.paused_at is not None:
-        schedule = _read_definition(session, stored).schedule
+        schedule = read_definition(session, stored).schedule
         # Otherwise the slots of the pause would count as missed.
         session.store.schedules.skip_slots(name, schedule.plan, session.clock(), "")
     return _save(session, stored, replace(stored, paused_at=None))
@@ -365,7 +230,7 @@ def _find_stored(session: Session, name: str, owner: str | None) -> StoredSchedu
 
 
 def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule) -> ScheduleState:
-    known = _read_definition(session, after)
+    known = read_definition(session, after)
     # Refuse now what a tick could not start, such as a folder that does not exist.
     work_of(session, known.schedule, session.clock())
     if before != after:
@@ -377,27 +242,10 @@ def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule
 def begin_restored_schedules(session: Session) -> None:
     """Handle the slots of schedules that an undo has restored, from now on."""
     for stored in session.store.schedules.stored():
-        plan = _read_stored(session, stored).schedule.plan
+        plan = read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:
             session.store.schedules.begin(stored.name, plan)
 
 
 def definition_as_json(definition: Mapping[str, Any]) -> str:
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
-
-
-def _read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
-    """Return a schedule with a `fault`, which starts nothing, if the definition cannot be read."""
-    try:
-        return _read_definition(session, stored)
-    except BadInput as error:
-        return KnownSchedule(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
-
-
-def _read_definition(session: Session, stored: StoredSchedule) -> KnownSchedule:
-    table = {**json.loads(stored.definition), "name": stored.name, "owner": stored.owner}
-    try:
-        schedule = read_schedule(table, "schedule")
-    except ConfigError as error:
-        raise BadInput(error.detail, error.remedy) from error
-    return KnownSchedule(replace(schedule, zone=schedule.zone or session.settings.zone), stored)

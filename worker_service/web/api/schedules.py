@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from worker_service.services import schedules
-from worker_service.services.schedules import ScheduleState, StartedSchedule
+from worker_service.services.schedule_ticks import StartedSchedule
+from worker_service.services.schedules import ScheduleState
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.parameters import FilledText, about
 from worker_service.web.resources import schedules as resource

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from worker_service.base.errors import Refused
 from worker_service.services import schedules
-from worker_service.services.schedules import ScheduleState, StartedSchedule
+from worker_service.services.schedule_ticks import StartedSchedule
+from worker_service.services.schedules import ScheduleState
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.resources.jobs import owner_for, refuse_server_files

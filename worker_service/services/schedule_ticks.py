@@ -1,0 +1,185 @@
+"""Ticks: start the work of schedules whose time has come.
+
+A slot is a time at which a schedule has to start its work. A tick is run each minute, by a timer or by the daemon, and
+takes all slots that are due. Several ticks may run at the same time: each slot is taken once. A slot that no tick saw
+in time is missed; the schedule's `missed` says whether its work is still started.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from worker_service.base.clock import as_text
+from worker_service.base.errors import BadInput, BadPayload, ConfigError, PagemillError, RuleBroken, StoreError
+from worker_service.base.humanize import counted
+from worker_service.jobs.batches import BatchOfJobs, NewBatch, OwnerPolicy
+from worker_service.jobs.job import NewJob, StoredSchedule
+from worker_service.services.enqueue import with_lost_files_forced
+from worker_service.services.notifications import send_due_notifications
+from worker_service.services.session import Session
+from worker_service.settings.cron_schedules import (
+    Schedule,
+    choose_slots,
+    fill_slot,
+    next_slot,
+    read_schedule,
+    slots_between,
+)
+
+
+class KnownSchedule(Struct, frozen=True):
+    schedule: Schedule
+    stored: StoredSchedule | None = None
+    """None if the schedule is defined in the settings file."""
+    fault: str = ""
+    """Why the stored definition cannot be read."""
+
+    @property
+    def is_paused(self) -> bool:
+        return self.stored is not None and self.stored.paused_at is not None
+
+
+class StartedSchedule(Struct, frozen=True):
+    schedule: str
+    slot: str | None
+    """None if a user started it."""
+    job_id: int | None
+    batch_id: int | None
+    existing: bool
+    """A live job has the same unique key, so no job was added."""
+
+
+class MissedSlots(Struct, frozen=True):
+    schedule: str
+    slots: int
+    is_all: bool
+    """False: more slots were missed than were counted."""
+    until: str
+
+    @property
+    def sentence(self) -> str:
+        number = counted(self.slots, "slot") if self.is_all else f"more than {counted(self.slots, 'slot')}"
+        return f"{self.schedule}: missed {number}, up to {self.until.partition('.')[0]} UTC"
+
+
+class ScheduleFault(Struct, frozen=True):
+    schedule: str
+    why: str
+
+
+class Tick(Struct, frozen=True):
+    items: Sequence[StartedSchedule]
+    missed: Sequence[MissedSlots]
+    troubles: Sequence[ScheduleFault]
+    told: int
+    """Number of notification jobs that were enqueued."""
+
+
+def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
+    """Start the work of all due slots, and send notifications. The next tick tries a schedule that fails again.
+
+    Without `with_settings`, leave the schedules of the settings file to another program that runs ticks.
+    """
+    started: list[StartedSchedule] = []
+    missed: list[MissedSlots] = []
+    faults: list[ScheduleFault] = []
+    for known in known_schedules(session, with_settings=with_settings):
+        name = known.schedule.name
+        if known.is_paused:
+            continue
+        if known.fault:
+            faults.append(ScheduleFault(name, known.fault))
+            continue
+        try:
+            _start_due_slots(session, known.schedule, started, missed)
+        except PagemillError as error:
+            # A failing database ends the tick, but a job that breaks a rule is a fault of its schedule.
+            if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
+                raise
+            faults.append(ScheduleFault(name, str(error)))
+    return Tick(started, missed, faults, send_due_notifications(session))
+
+
+def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
+    now = session.clock()
+    schedules = known_schedules(session, with_settings=with_settings)
+    slots = [next_slot(known.schedule, now) for known in schedules if not known.is_paused]
+    return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
+
+
+def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
+    """Return the schedules of the settings file and of the database. If both have a name, the settings file wins."""
+    from_settings = session.settings.schedule
+    names = {schedule.name for schedule in from_settings}
+    stored = [read_stored(session, row) for row in session.store.schedules.stored() if row.name not in names]
+    return [*map(KnownSchedule, from_settings if with_settings else ()), *stored]
+
+
+def read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
+    """Return a schedule with a `fault`, which starts nothing, if the definition cannot be read."""
+    try:
+        return read_definition(session, stored)
+    except BadInput as error:
+        return KnownSchedule(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
+
+
+def read_definition(session: Session, stored: StoredSchedule) -> KnownSchedule:
+    table = {**json.loads(stored.definition), "name": stored.name, "owner": stored.owner}
+    try:
+        schedule = read_schedule(table, "schedule")
+    except ConfigError as error:
+        raise BadInput(error.detail, error.remedy) from error
+    return KnownSchedule(replace(schedule, zone=schedule.zone or session.settings.zone), stored)
+
+
+def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
+    """Raise `BadInput` if the work cannot be started, for example because its folder does not exist."""
+    if (job := schedule.job) is not None:
+        return replace(job, payload=fill_slot(job, slot, schedule.zone), name=job.name or schedule.name)
+    from job_handlers.crawl import requests  # not needed for plain jobs
+
+    owner, priority = schedule.owner, schedule.priority
+    try:
+        if schedule.crawl is not None:
+            return replace(requests.scheduled_crawl(schedule.crawl, owner=owner), priority=priority)
+        jobs = [replace(job, priority=priority) for job in requests.scheduled_batch(schedule.batch, owner=owner)]
+    except PagemillError as error:
+        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
+    asked = json.dumps({"schedule": schedule.name, "batch": schedule.batch}, ensure_ascii=False, default=str)
+    # No user waits for a scheduled batch, so it must not replace a user's batch.
+    policy = OwnerPolicy.OFF if session.settings.owner_policy == OwnerPolicy.OFF else OwnerPolicy.QUEUE
+    new = NewBatch(owner, schedule.name, priority, asked)
+    return BatchOfJobs(new, with_lost_files_forced(session, jobs, owner=owner), policy)
+
+
+def _start_due_slots(
+    session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
+) -> None:
+    """Append to `started` and `missed` after each transaction, so that an error loses nothing that was done before."""
+    store, plan, now = session.store.schedules, schedule.plan, session.clock()
+    last_slot = store.last_handled_slot(schedule.name, plan)
+    if last_slot is None:
+        store.begin(schedule.name, plan)
+        return
+    due, is_all = slots_between(schedule, last_slot, now)
+    chosen = choose_slots(schedule, due, now)
+    skipped = due[: len(due) - len(chosen)]
+    unreported = MissedSlots(schedule.name, len(skipped), is_all, as_text(skipped[-1])) if skipped else None
+    if unreported is not None and not chosen:
+        if store.skip_slots(schedule.name, plan, skipped[-1], unreported.sentence, schedule.owner):
+            missed.append(unreported)
+        return
+    for slot in chosen:
+        work = work_of(session, schedule, slot)
+        taken = store.take(schedule.name, plan, slot, work, "" if unreported is None else unreported.sentence)
+        if taken is None:  # a concurrent tick has taken the slot
+            continue
+        started.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
+        if unreported is not None:
+            missed.append(unreported)
+            unreported = None
