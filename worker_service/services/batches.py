@@ -1,4 +1,8 @@
-"""Start, follow, stop and resume batches of jobs that the caller has made."""
+"""Start, follow, stop and resume batches: jobs and documents that were submitted together.
+
+The caller makes the jobs. The setting `owner_policy` decides what happens to an owner's other active batches when a
+batch starts: they wait for it (replace), it waits for them (queue), or all run (off).
+"""
 
 from __future__ import annotations
 
@@ -32,12 +36,13 @@ from worker_service.services.session import Session, cut_page, deadline_after, p
 PRIORITY = 3
 """High, because a user waits for the batch."""
 
-_UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
-_LIVE_BATCHES_SHOWN_MAX = 3
 _PAGES_FOR_PACE_MIN = 2
+"""With fewer pages, the pace would be that of a single page."""
 
 
 class BatchProgress(Struct, frozen=True):
+    """Counts of a batch, and an estimate. The files are documents, and sources that are not documents yet."""
+
     jobs: int
     jobs_ended: int
     jobs_failed: int
@@ -46,6 +51,7 @@ class BatchProgress(Struct, frozen=True):
     files_failed: int
     files_cancelled: int
     may_find_more: bool
+    """A live job, such as a crawl, may find more files."""
     pages: int
     pages_read: int
     pages_left: int | None
@@ -56,6 +62,7 @@ class BatchProgress(Struct, frozen=True):
     size: int
     """Bytes of the original files in the workspace."""
     name: str = ""
+    """Name of the document that progressed last; its pages follow."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
@@ -65,10 +72,12 @@ class BatchProgress(Struct, frozen=True):
     def percent(self) -> int:
         """Return the share of pages if all are counted, else of files, else of jobs."""
         if self.pages_left is not None and self.pages:
-            part, total = self.pages_read, self.pages_read + self.pages_left
+            done, total = self.pages_read, self.pages_read + self.pages_left
+        elif self.files:
+            done, total = self.files_ended, self.files
         else:
-            part, total = (self.files_ended, self.files) if self.files else (self.jobs_ended, self.jobs)
-        return 100 * part // total if total else 100
+            done, total = self.jobs_ended, self.jobs
+        return 100 * done // total if total else 100
 
 
 class BatchDetails(Struct, frozen=True):
@@ -90,8 +99,8 @@ def list_batches(
     before_id: int | None = None,
 ) -> BatchPage:
     chosen = read_statuses(BatchState, states)
-    found = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
-    items, next_id = cut_page(found, limit)
+    batches = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
+    items, next_id = cut_page(batches, limit)
     return BatchPage([_details(session, batch) for batch in items], next_id)
 
 
@@ -103,24 +112,15 @@ def newest_batches(session: Session, owner: str | None, *, most: int) -> Sequenc
     return session.store.batches.list(owners=() if owner is None else (owner,), most=most)
 
 
-def newest_live_batches(session: Session) -> Sequence[BatchDetails]:
-    return list_batches(session, states=_UNDER_WAY, limit=_LIVE_BATCHES_SHOWN_MAX).items
-
-
 def get_batch_details(session: Session, batch_id: int) -> BatchDetails:
     return _details(session, session.store.batches.get(batch_id))
 
 
 def _details(session: Session, batch: Batch) -> BatchDetails:
-    return with_progress(batch, session.store.batches.facts(batch.id))
+    return BatchDetails(batch, progress_of(batch, session.store.batches.facts(batch.id)))
 
 
-def with_progress(batch: Batch, facts: BatchFacts) -> BatchDetails:
-    progress = progress_of(facts)
-    return BatchDetails(batch, progress if batch.state is BatchState.ACTIVE else replace(progress, seconds_left=None))
-
-
-def progress_of(facts: BatchFacts) -> BatchProgress:
+def progress_of(batch: Batch, facts: BatchFacts) -> BatchProgress:
     documents, jobs = facts.documents, sum(facts.jobs.values())
     cancelled = facts.documents_cancelled + facts.files_cancelled
     # The store counts cancelled files among the failed ones.
@@ -133,7 +133,9 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
     if facts.pages_lately >= _PAGES_FOR_PACE_MIN and facts.lately_seconds >= 1:
         pace = 60 * facts.pages_lately / facts.lately_seconds
     name, name_pages_read, name_pages = facts.current or ("", 0, None)
-    seconds_left = 60 * pages_left / pace if pace and pages_left is not None else None
+    seconds_left = None
+    if batch.state is BatchState.ACTIVE and pace is not None and pages_left is not None:
+        seconds_left = 60 * pages_left / pace
     return BatchProgress(
         jobs=jobs,
         jobs_ended=jobs - live,
@@ -157,9 +159,9 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
     )
 
 
-def describe_progress(found: BatchDetails) -> str:
-    """Return such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
-    batch, progress = found.batch, found.progress
+def describe_progress(details: BatchDetails) -> str:
+    """Return a line such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
+    batch, progress = details.batch, details.progress
     failed = progress.files_failed or progress.jobs_failed
     problem_counts = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
     problems = [f"{number:,} {word}" for number, word in problem_counts if number]
@@ -187,8 +189,8 @@ def describe_progress(found: BatchDetails) -> str:
     return " · ".join(parts)
 
 
-def titled_progress(found: BatchDetails) -> str:
-    return f"{found.batch.title}: {describe_progress(found)}"
+def titled_progress(details: BatchDetails) -> str:
+    return f"{details.batch.title}: {describe_progress(details)}"
 
 
 def _rounded_length(seconds: float) -> str:
@@ -214,7 +216,8 @@ def add_batch(
 ) -> BatchAdded:
     """Add a batch with all its jobs.
 
-    `asked` is kept for display. At the end, a job is made from each of `actions`, and `notify` gets a message.
+    `asked` is the user's request, kept for display. When the batch ends, a job is made from each of `actions`, and the
+    address `notify` gets a message.
     """
     new = NewBatch(
         owner,
@@ -225,7 +228,7 @@ def add_batch(
         notify,
     )
     if notify:
-        # Start to follow the notices of ended batches before this batch can end.
+        # From here on, the reader of notices sees ended batches. Without it, the end of this batch could be missed.
         session.store.notices.begin(BATCH_ENDS_READER)
     return session.store.batches.add(new, with_lost_files_forced(session, jobs, owner=owner), policy=_policy(session))
 
@@ -237,8 +240,11 @@ class BatchSubmission(Struct, frozen=True):
 
 class SubmittedBatch(Struct, frozen=True):
     items: Sequence[InBatch]
+    """The job of each submitted job, in the same order: inserted, or a live one that does the same work."""
     added: BatchAdded | None
+    """None: no job was new, so no batch was started."""
     waiting: Sequence[Batch] = ()
+    """Waiting batches with live jobs that do the same work."""
 
 
 def prepare_submission(session: Session, jobs: Sequence[NewJob]) -> BatchSubmission:
@@ -255,24 +261,24 @@ def submit_batch(
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
 ) -> SubmittedBatch:
-    """Start a batch only if some job is new, so that a repeated command replaces no batch."""
+    """Start a batch only if some job is new, so that a repeated request replaces no batch of the owner."""
     jobs, live = submission.jobs, submission.work.live
     added: BatchAdded | None = None
-    to_insert = [position for position in range(len(jobs)) if position not in live]
+    positions_to_insert = [position for position in range(len(jobs)) if position not in live]
+    jobs_to_insert = [jobs[position] for position in positions_to_insert]
     if submission.work.new:
-        chosen = [jobs[position] for position in to_insert]
-        added = add_batch(session, chosen, owner=owner, name=name, priority=priority, asked=asked)
+        added = add_batch(session, jobs_to_insert, owner=owner, name=name, priority=priority, asked=asked)
         inserted: Sequence[InBatch] = added.jobs
     else:
-        enqueued = enqueue_jobs(session, [replace(jobs[position], priority=priority) for position in to_insert])
-        inserted = [InBatch.from_enqueued(one) for one in enqueued]
-    items = dict(zip(to_insert, inserted, strict=True))
+        enqueued_jobs = enqueue_jobs(session, [replace(job, priority=priority) for job in jobs_to_insert])
+        inserted = [InBatch.from_enqueued(enqueued) for enqueued in enqueued_jobs]
+    item_by_position = dict(zip(positions_to_insert, inserted, strict=True))
     for position, work in live.items():
-        items[position] = InBatch(work.job_id, existing=True, document_id=work.document_id, decision=None)
+        item_by_position[position] = InBatch(work.job_id, existing=True, document_id=work.document_id)
     batch_ids = dict.fromkeys(work.batch_id for work in live.values() if work.batch_id is not None)
     batches = [get_batch(session, batch_id) for batch_id in batch_ids]
     waiting = [batch for batch in batches if batch.state is BatchState.WAITING]
-    return SubmittedBatch([items[position] for position in range(len(jobs))], added, waiting)
+    return SubmittedBatch([item_by_position[position] for position in range(len(jobs))], added, waiting)
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
@@ -331,12 +337,14 @@ def wait_for_batch(
     timeout: str | None = None,
     watch: Callable[[BatchDetails], None] | None = None,
 ) -> BatchDetails:
-    for found in poll(session, lambda: get_batch_details(session, batch_id), deadline=deadline_after(timeout)):
+    """Raise `Refused` if the batch is stopped, and `WaitTimedOut` after a `timeout` such as 10m."""
+    for details in poll(session, lambda: get_batch_details(session, batch_id), deadline=deadline_after(timeout)):
         if watch is not None:
-            watch(found)
-        if found.batch.state.is_ended:
-            return found
-        if found.batch.state is BatchState.STOPPED:
-            reason = found.batch.note or "stopped"
-            raise Refused(f"{found.batch.title} was {reason}", f"`pagemill batch resume {batch_id}` resumes it")
-    raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {describe_progress(found)}")
+            watch(details)
+        batch = details.batch
+        if batch.state.is_ended:
+            return details
+        if batch.state is BatchState.STOPPED:
+            remedy = f"`pagemill batch resume {batch_id}` resumes it"
+            raise Refused(f"{batch.title} was {batch.note or 'stopped'}", remedy)
+    raise WaitTimedOut(f"after {timeout}, {details.batch.title} had not ended: {describe_progress(details)}")

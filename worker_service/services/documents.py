@@ -1,10 +1,11 @@
-"""List and show documents."""
+"""List and show documents. `document_removal.py` removes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.job import Job
@@ -22,11 +23,13 @@ from worker_service.services.session import Session, cut_page
 
 _DOCUMENTS_AT_ONCE = 500
 _FAILED_JOBS_MAX = 1_000_000
+"""In effect all: an export lists every job without a document."""
 
 
 class DocumentList(Struct, frozen=True):
     items: Sequence[Document]
     next: int | None
+    """The `before_id` of the next page."""
     not_brought_in: Sequence[Job]
     """Jobs that failed before they made a document; only with the first page of the list."""
     are_more_not_brought_in: bool
@@ -49,19 +52,19 @@ def list_documents(
     require_batches(session, selector.batch_ids)
     if before_id is not None and order.sort is not DocumentSort.DATE:
         # The order continues after this document's values, which are unknown once it is removed.
-        require_document(session, before_id)
-    found = session.library.documents(selector, most=limit + 1, before_id=before_id, order=order)
-    failed = session.library.not_brought_in(selector, most=limit + 1) if before_id is None else []
-    return DocumentList(*cut_page(found, limit), failed[:limit], len(failed) > limit)
+        session.library.document(before_id)  # raises `DocumentNotFound`
+    documents = session.library.documents(selector, most=limit + 1, before_id=before_id, order=order)
+    failed_jobs = session.library.not_brought_in(selector, most=limit + 1) if before_id is None else []
+    return DocumentList(*cut_page(documents, limit), failed_jobs[:limit], len(failed_jobs) > limit)
 
 
 def each_document(session: Session, selector: DocumentSelector) -> Iterator[Document]:
+    require_batches(session, selector.batch_ids)
     for group in _document_groups(session, selector):
         yield from group
 
 
 def _document_groups(session: Session, selector: DocumentSelector) -> Iterator[Sequence[Document]]:
-    require_batches(session, selector.batch_ids)
     before_id: int | None = None
     while group := session.library.documents(selector, most=_DOCUMENTS_AT_ONCE, before_id=before_id):
         yield group
@@ -70,7 +73,7 @@ def _document_groups(session: Session, selector: DocumentSelector) -> Iterator[S
 
 def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     """Return documents with their origin, then jobs that failed before there was a document."""
-    # Here rather than in the generator, so that an unknown batch is an error at once.
+    # Here rather than in the generator, so that an unknown batch raises before a response begins.
     require_batches(session, selector.batch_ids)
     return _with_origin(session, selector)
 
@@ -84,29 +87,28 @@ def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple
 
 
 def require_batches(session: Session, batch_ids: Sequence[int]) -> None:
+    """Raise `BatchNotFound` for an unknown batch."""
     for batch_id in batch_ids:
         session.store.batches.get(batch_id)
 
 
-def require_document(session: Session, document_id: int) -> None:
-    session.library.document(document_id)
-
-
 def selected_documents(session: Session, selector: DocumentSelector) -> list[Document]:
     for document_id in selector.ids:
-        require_document(session, document_id)
+        session.library.document(document_id)  # raises `DocumentNotFound`
     return list(each_document(session, selector))
 
 
 def get_document_details(session: Session, document_id: int) -> DocumentDetails:
-    from worker_service.services.jobs import with_full_path  # not needed for the list
-
     library = session.library
     return DocumentDetails(
         library.document(document_id),
         library.page_summaries(document_id),
         [with_full_path(session, file) for file in library.files(document_id)],
     )
+
+
+def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
+    return replace(file, path=str(session.settings.workspace / file.path))
 
 
 def document_text(
@@ -124,7 +126,7 @@ def record_document(session: Session, request: DocumentRequest, *, platform: str
 def has_only_own_text(session: Session, document_id: int) -> bool:
     """Return True if OCR settings cannot change the text."""
     pages = session.library.page_summaries(document_id)
-    return bool(pages) and all(one.method in ("layer", "rows", "blank") for one in pages)
+    return bool(pages) and all(page.method in ("layer", "rows", "blank") for page in pages)
 
 
 def forget_passwords(session: Session, documents: Sequence[Document]) -> None:

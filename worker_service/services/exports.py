@@ -18,7 +18,7 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.library import Document
 from worker_service.jobs.names import safe_name
 from worker_service.services.document_formats import FORMATS, write_format
-from worker_service.services.jobs import with_full_path
+from worker_service.services.documents import with_full_path
 from worker_service.services.session import Session
 from worker_service.workspace import file_exists
 

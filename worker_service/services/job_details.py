@@ -11,7 +11,7 @@ from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.history import LOG_LINES_MOST, Event, LogLine
 from worker_service.jobs.job import Job
-from worker_service.services.jobs import with_full_path
+from worker_service.services.documents import with_full_path
 from worker_service.services.session import Session, poll
 
 _LOG_LINES_SHOWN = 10

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.base.errors import JobNotFound
 from worker_service.base.humanize import length, size
-from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.session import IDS_AT_ONCE, Session, chunks, cut_page
@@ -49,10 +47,6 @@ def id_ranges(session: Session, seconds: float, *, before_id: int | None = None)
         # Double the range only if that cannot take much longer than the time left.
         if now - start < (deadline - now) / 8:
             size *= 2
-
-
-def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
-    return replace(file, path=str(session.settings.workspace / file.path))
 
 
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:

@@ -1,10 +1,9 @@
-"""Count how often terms occur in documents and on their pages."""
+"""Count how often terms (words, phrases, or beginnings of words) occur in documents and on their pages."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from msgspec import Struct
@@ -16,14 +15,17 @@ from worker_service.services.csv_and_xlsx import Workbook
 from worker_service.services.documents import require_batches
 from worker_service.services.session import Session
 
-_COUNTED_AT_ONCE = 2000
+_DOCUMENTS_COUNTED_AT_ONCE = 2000
+"""Limits the memory for a part of the counts."""
 
 
 class TermCounts(Struct, frozen=True):
+    """A row of the result: the counts of a document, or of a page."""
+
     document: Document
     page: int | None
     counts: Sequence[int | None]
-    """None: the document has not been read yet."""
+    """In the order of the terms. None: the document has not been read yet."""
 
     @property
     def is_read(self) -> bool:
@@ -41,41 +43,42 @@ class KeywordPart(Struct, frozen=True):
 
 
 def parse_terms(text: str) -> list[str]:
+    """Parse one term per line. A # begins a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line))
 
 
 def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
-    counts = session.search.keyword_counts(terms, document_ids=[one.id for one in documents])
-    return _by_document(documents, terms, counts)
+    counts = session.search.keyword_counts(terms, document_ids=[document.id for document in documents])
+    return _rows_of_documents(documents, terms, counts)
 
 
 def count_keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
 ) -> Iterator[KeywordPart]:
-    """Yield counts in parts that fit in memory, at least one."""
+    """Yield counts in parts that fit in memory: at least one, empty if there are no documents."""
     if not terms:
         raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
-    chosen = DocumentSelector(
+    selector = DocumentSelector(
         owners=() if owner is None else (owner,), batch_ids=() if batch_id is None else (batch_id,)
     )
-    require_batches(session, chosen.batch_ids)
-    document_ids = session.library.document_ids(chosen)
-    first = _count_part(session, terms, document_ids[:_COUNTED_AT_ONCE])
-    rest = range(_COUNTED_AT_ONCE, len(document_ids), _COUNTED_AT_ONCE)
-    return chain([first], (_count_part(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
+    require_batches(session, selector.batch_ids)
+    document_ids = session.library.document_ids(selector)
+    for start in range(0, max(1, len(document_ids)), _DOCUMENTS_COUNTED_AT_ONCE):
+        yield _count_part(session, terms, document_ids[start : start + _DOCUMENTS_COUNTED_AT_ONCE])
 
 
 def _count_part(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
-    library = session.library
+    # Also without documents, so that a term that cannot be searched for is refused.
     counts = session.search.keyword_counts(terms, document_ids=document_ids)
     if not document_ids:
         return KeywordPart((), ())
-    documents = library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))[::-1]
-    return KeywordPart(_by_document(documents, terms, counts), _by_page(documents, terms, counts))
+    newest_first = session.library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))
+    documents = newest_first[::-1]
+    return KeywordPart(_rows_of_documents(documents, terms, counts), _rows_of_pages(documents, terms, counts))
 
 
-def _by_document(
+def _rows_of_documents(
     documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
 ) -> list[TermCounts]:
     sums = Counter[tuple[int, str]]()
@@ -88,13 +91,18 @@ def _by_document(
     return rows
 
 
-def _by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[TermCounts]:
-    by_page = {(one.document_id, one.number, one.term): one.count for one in counts}
-    by_id = {document.id: document for document in documents}
-    pages = sorted({(document_id, number) for document_id, number, _ in by_page if document_id in by_id})
+def _rows_of_pages(
+    documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
+) -> list[TermCounts]:
+    """Return a row for each page with one of the terms."""
+    count_on_page = {(count.document_id, count.number, count.term): count.count for count in counts}
+    pages_with_terms: dict[int, set[int]] = defaultdict(set)
+    for count in counts:
+        pages_with_terms[count.document_id].add(count.number)
     return [
-        TermCounts(by_id[document_id], number, [by_page.get((document_id, number, term), 0) for term in terms])
-        for document_id, number in pages
+        TermCounts(document, number, [count_on_page.get((document.id, number, term), 0) for term in terms])
+        for document in sorted(documents, key=lambda document: document.id)
+        for number in sorted(pages_with_terms[document.id])
     ]
 
 
@@ -110,7 +118,7 @@ def count_cells(row: TermCounts) -> list[object]:
     return [row.document.id, row.document.name, *page, *row.counts]
 
 
-def write_workbook(file: IO[bytes], terms: Sequence[str], parts: Iterator[KeywordPart] | Sequence[KeywordPart]) -> None:
+def write_workbook(file: IO[bytes], terms: Sequence[str], parts: Iterable[KeywordPart]) -> None:
     with Workbook(file) as workbook:
         add_document, add_page = workbook.add_sheet("documents"), workbook.add_sheet("pages")
         add_document(count_headers(terms))

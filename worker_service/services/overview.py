@@ -10,17 +10,19 @@ from msgspec import Struct
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import FileSystemReadOnly
+from worker_service.jobs.batches import BatchState
 from worker_service.jobs.counts import Counts, LiveCounts, PlatformCount, TypeCounts
 from worker_service.jobs.job import Gate, Job, Pause, Status
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import NodeRow, WorkerState
 from worker_service.runner.worker_identity import Fate, boot_id, decide_fate, observe, own_host
-from worker_service.services.batches import BatchDetails, newest_live_batches
+from worker_service.services.batches import BatchDetails, list_batches
 from worker_service.services.session import Session
 from worker_service.store.errors import read_only_error
 
 _RUNNING_JOBS_LISTED_MAX = 500
+_BATCHES_LISTED_MAX = 3
 _MISSED_HEARTBEATS_MAX = 3
 
 
@@ -116,7 +118,9 @@ class Overview:
 
     @cached_property
     def batches(self) -> Sequence[BatchDetails]:
-        return newest_live_batches(self._session)
+        """The newest live batches."""
+        live_states = (BatchState.ACTIVE, BatchState.WAITING)
+        return list_batches(self._session, states=live_states, limit=_BATCHES_LISTED_MAX).items
 
     @cached_property
     def failures(self) -> int:

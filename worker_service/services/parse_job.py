@@ -26,8 +26,6 @@ from worker_service.services.parse import (
 )
 from worker_service.settings.config import Settings
 
-_LARGEST = 2**31 - 1
-
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
     """Parse `words`, values by column name; its `assignments` change the payload."""

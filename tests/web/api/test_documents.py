@@ -112,7 +112,7 @@ def test_keyword_counts_are_streamed_as_one_response(
 ) -> None:
     for number, text in enumerate(("the climate", "nothing", "climate, climate")):
         shelf.read(f"{number}.pdf", text, content=f"c{number}")
-    monkeypatch.setattr("worker_service.services.keyword_counts._COUNTED_AT_ONCE", at_once)
+    monkeypatch.setattr("worker_service.services.keyword_counts._DOCUMENTS_COUNTED_AT_ONCE", at_once)
 
     items = site.get("/api/keywords", params={"term": "climate"}).json()["items"]
 
