@@ -150,18 +150,22 @@ def ls(
 
 
 def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, for_excel: bool) -> None:
-    from worker_service.services.csv_and_xlsx import LIST_COLUMNS, list_row, write_list  # not needed for the list
+    from worker_service.services.csv_and_xlsx import (  # not needed for the list
+        DOCUMENT_COLUMNS,
+        document_row,
+        write_document_list,
+    )
 
     if call.as_json:
         raise BadInput("--json cannot be combined with --csv, --excel and --xlsx", "use one of them")
-    rows = map(list_row, operations.each_with_origin(call.session, chosen))
+    rows = map(document_row, operations.each_with_origin(call.session, chosen))
     if xlsx is None:
-        output.show_csv(LIST_COLUMNS, rows, is_for_excel=for_excel)
+        output.show_csv(DOCUMENT_COLUMNS, rows, is_for_excel=for_excel)
         return
     from worker_service.base.files import atomic_write
 
     with atomic_write(xlsx) as file:
-        write_list(file, rows)
+        write_document_list(file, rows)
     output.show(str(xlsx))
 
 

@@ -1,6 +1,7 @@
-"""Tools for AI assistants by the Model Context Protocol. Assistants see their names, parameters and docstrings.
+"""Tools for AI assistants by the Model Context Protocol, for `pagemill mcp` and `POST /mcp`.
 
-`search` and `fetch` have the form that connectors require.
+Assistants see the names, parameters and docstrings of the tools. ChatGPT's connectors require `search` and `fetch` in
+this form.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ _INSTRUCTIONS = (
 
 
 class Caller(Struct, frozen=True):
+    """The user in whose name a tool is called."""
+
     session: Session
     owner: str | None = None
+    """The owner whose documents the user may see; None: all."""
 
     def document(self, document_id: int) -> Document:
-        found = self.session.library.document(document_id)
-        if self.owner not in (None, found.owner):
+        document = self.session.library.document(document_id)
+        if self.owner not in (None, document.owner):
             raise DocumentNotFound(f"there is no document {document_id}", "`list_documents` shows those that are there")
-        return found
+        return document
 
 
 class AssistantTools:
@@ -54,7 +58,7 @@ class AssistantTools:
         caller: Callable[[], AbstractContextManager[Caller]],
         add: Callable[[Caller, str], dict[str, Any]],
     ) -> None:
-        """`caller` is entered for each call of a tool; `add` submits a source and returns the answer."""
+        """`caller` opens a session for each call of a tool. `add` submits a source and returns the tool's answer."""
         self._renderer, self._caller, self._add = renderer, caller, add
         self._address = address(settings) or settings.web_address
 
@@ -69,30 +73,30 @@ class AssistantTools:
         """
         with self._caller() as caller:
             request = SearchRequest(query, owner=caller.owner, documents=max(1, min(limit, 100)))
-            found = find_documents(caller.session, request)
+            result = find_documents(caller.session, request)
         return {
             "results": [
                 {
-                    "id": f"{one.document_id}:{page.number}",
-                    "title": f"{one.name}, page {page.number}",
+                    "id": f"{document.document_id}:{page.number}",
+                    "title": f"{document.name}, page {page.number}",
                     "text": page.snippet,
-                    "url": self._url(one.document_id, page.number),
-                    "has_all_words": one.has_all_words,
+                    "url": self._url(document.document_id, page.number),
+                    "has_all_words": document.has_all_words,
                 }
-                for one in found.items
-                for page in one.best_pages
+                for document in result.items
+                for page in document.best_pages
             ]
         }
 
     def fetch(self, id: str) -> dict[str, Any]:
         """Return the text of a page (id such as 7:12) or of a whole document (7)."""
         number, _, page = id.partition(":")
-        if not number.isdigit() or not (page.isdigit() or not page):
+        if not number.isdigit() or (page and not page.isdigit()):
             raise BadInput(f"{id!r} is not an id", "use 7 for document 7, or 7:12 for its page 12")
         with self._caller() as caller:
             document = caller.document(int(number))
-            pages = documents.document_text(caller.session, document.id, pages=page or None)[1]
-        text = "\f".join(one.text or "" for one in pages)
+            _, pages = documents.document_text(caller.session, document.id, pages=page or None)
+        text = "\f".join(page_read.text or "" for page_read in pages)
         return {
             "id": id,
             "title": document.name + (f", page {page}" if page else ""),
@@ -109,25 +113,37 @@ class AssistantTools:
         """List documents, newest first; `name` is a part of the file name. For more, pass `next` as `before`."""
         with self._caller() as caller:
             selector = DocumentSelector(owners=() if caller.owner is None else (caller.owner,), name=name)
-            page = documents.list_documents(caller.session, selector, limit=max(1, min(limit, 200)), before_id=before)
+            found = documents.list_documents(caller.session, selector, limit=max(1, min(limit, 200)), before_id=before)
         items = [
-            {"id": one.id, "name": one.name, "pages": one.pages, "status": str(one.status), "url": self._url(one.id)}
-            for one in page.items
+            {
+                "id": document.id,
+                "name": document.name,
+                "pages": document.pages,
+                "status": str(document.status),
+                "url": self._url(document.id),
+            }
+            for document in found.items
         ]
-        return {"documents": items, "next": page.next}
+        return {"documents": items, "next": found.next}
 
     def read_pages(self, document: int, first: int, last: int) -> dict[str, Any]:
         """Return a range of pages of a document as Markdown, with how each was read and how sure OCR was (per cent)."""
         with self._caller() as caller:
             found = caller.document(document)
-            pages = documents.document_text(caller.session, found.id, pages=f"{first}-{last}")[1]
+            _, pages = documents.document_text(caller.session, found.id, pages=f"{first}-{last}")
+            # A longer document keeps the plain text of its pages: Markdown needs the blocks of all pages.
             if (found.pages or 0) <= PAGES_MAX:
                 pages = with_markdown(caller.session, found.id, pages)
         return {
             "title": found.name,
             "pages": [
-                {"page": one.number, "text": one.text or "", "method": str(one.method), "confidence": one.confidence}
-                for one in pages
+                {
+                    "page": page.number,
+                    "text": page.text or "",
+                    "method": str(page.method),
+                    "confidence": page.confidence,
+                }
+                for page in pages
             ],
         }
 
@@ -136,7 +152,7 @@ class AssistantTools:
         with self._caller() as caller:
             found = caller.document(document)
             tables = list(tables_of(caller.session, found.id, pages=f"{first}-{last}"))
-        return {"title": found.name, "tables": [{"page": one.page, "rows": one.rows} for one in tables]}
+        return {"title": found.name, "tables": [{"page": table.page, "rows": table.rows} for table in tables]}
 
     def page_image(self, document: int, page: int) -> Image:
         """Return a page as an image, to look at a figure, a signature or a layout."""
@@ -154,14 +170,17 @@ class AssistantTools:
 
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
+    """Return a server, which calls tools in threads unless it `is_single_threaded`: one session, used by one thread."""
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool in [*tools.reading_tools, *([tools.add_document] if may_add else [])]:
-        server.tool()(_in_event_loop(_readable_errors(tool)) if is_single_threaded else _readable_errors(tool))
+        server.tool()(
+            _in_event_loop(_with_readable_errors(tool)) if is_single_threaded else _with_readable_errors(tool)
+        )
     return server
 
 
-def _readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Raise errors whose text the server shows; it hides the text of others."""
+def _with_readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise `ToolError`: the server hides the text of other errors from the assistant."""
 
     @functools.wraps(tool)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -174,6 +193,8 @@ def _readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_event_loop(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function, which the server calls in its only thread."""
+
     @functools.wraps(tool)
     async def call(*arguments: Any, **named: Any) -> Any:
         return tool(*arguments, **named)

@@ -1,4 +1,7 @@
-"""Write CSV and workbooks in which no cell can become a formula."""
+"""Write CSV and workbooks, and the list of documents as their rows.
+
+Cells hold untrusted text, so no cell may become a formula in a spreadsheet program.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from worker_service.base.sanitize import harmless, harmless_cell
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
 
-LIST_COLUMNS = (
+DOCUMENT_COLUMNS = (
     "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "MESSAGE", "SIZE",
     "SHA256", "MD5", "READ_AT", "TAGS",
 )  # fmt: skip
@@ -28,15 +31,15 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
         yield line.getvalue()
 
 
-def list_row(listed: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    # A job stands for a document that could not be added.
-    if isinstance(listed, Job):
-        job = listed
+def document_row(item: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
+    """Return the cells for a document, or for a job that failed before there was a document."""
+    if isinstance(item, Job):
+        job = item
         return (
             None, job.name, job.platform, None, job.source_key, job.owner, None, None, job.status.value,
             job.error_code, job.error_text, None, None, None, None, None,
         )  # fmt: skip
-    document, origin = listed
+    document, origin = item
     return (
         document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
         document.kind, document.pages, document.state, document.error_code, document.error_text,
@@ -44,10 +47,10 @@ def list_row(listed: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def write_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
+def write_document_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
     with Workbook(file) as book:
         append = book.add_sheet("documents")
-        for row in chain([LIST_COLUMNS], rows):
+        for row in chain([DOCUMENT_COLUMNS], rows):
             append(row)
 
 

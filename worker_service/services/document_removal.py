@@ -13,7 +13,7 @@ from worker_service.services.session import Session
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _PAUSE_SECONDS = 0.005
-"""Lets other writers in, which try the write lock every millisecond."""
+"""Pause between two transactions: other writers try to get the write lock every millisecond."""
 
 
 def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
@@ -21,15 +21,15 @@ def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
 
 
 def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
-    """Return the result, and the files that this user may not delete: a daemon deletes them."""
+    """Return the result, and the paths of files that this user may not delete: a daemon deletes them."""
     store, workspace = session.store, session.settings.workspace
     removed = store.removal.remove_documents([document.id for document in documents], actor=session.actor)
     while store.removal.forget_gone(FORGOTTEN_AT_ONCE):
         time.sleep(_PAUSE_SECONDS)
-    known = {document.id: document for document in documents}
-    forget_passwords(session, [known[document_id] for document_id in removed.document_ids])
-    left = sweep_gone(store, workspace)
+    removed_ids = set(removed.document_ids)
+    forget_passwords(session, [document for document in documents if document.id in removed_ids])
+    undeleted_paths = sweep_gone(store, workspace)
     page_images.delete_images(workspace, removed.document_ids)
-    with suppress(OSError):  # a daemon may have the permissions that this user lacks
+    with suppress(OSError):  # this user may not change the links; a daemon updates them
         link(store, workspace, removed.document_ids)
-    return removed, left
+    return removed, undeleted_paths

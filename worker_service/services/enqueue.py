@@ -1,4 +1,8 @@
-"""Enqueue one job from a user's words, or several prepared by a command."""
+"""Enqueue a job that a user describes, or jobs that a command has prepared; warn about what they would wait for.
+
+A handler may declare a JSON Schema of its payload, and **choices**: for a key such as `lang`, the values that are
+installed, and how to install others. Daemons write both into rows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,10 @@ from worker_service.workspace import find_deleted_sources
 if TYPE_CHECKING:
     from worker_service.handlers.contract import Choices
 
-_TYPES_MOST = 10_000
+_JOB_TYPES_MAX = 10_000
+
+
+_OwnerAndPlatform = tuple[str, str]
 
 
 def enqueue(
@@ -37,7 +44,8 @@ def enqueue(
     """Enqueue the job that `request` describes, by column name.
 
     With `once_per`, there is at most one job for each unique key and period; jobs that have ended count.
-    `read_stdin` takes the maximum number of bytes.
+    `read_stdin` is called with the maximum number of bytes if the payload is `-`. Without `is_checked`, the payload
+    need not fit the handler's schema.
     """
     period, now = request.get("once_per"), session.clock()
     job = read_job(request, session.settings, now=now, stdin=read_stdin)
@@ -54,36 +62,42 @@ def enqueue(
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
-    """Enqueue a job prepared by a command. It may add a file, which may be lost; the jobs of `enqueue` add none."""
+    """Enqueue a prepared job. In contrast to a job of `enqueue`, it may add a file whose copy was deleted by hand."""
     return session.store.intake.enqueue(*with_lost_files_forced(session, [job]))
 
 
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue in several short transactions."""
     jobs = with_lost_files_forced(session, jobs)
-    return [one for part in chunks(jobs) for one in session.store.intake.enqueue_many(part)]
+    enqueued: list[Enqueued] = []
+    for chunk in chunks(jobs):
+        enqueued += session.store.intake.enqueue_many(chunk)
+    return enqueued
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Force the download of known files whose copies were deleted by hand."""
-    keys_by_place: dict[tuple[str, str], set[str]] = defaultdict(set)
+    """Return the jobs, changed so that files are fetched again whose copies were deleted from the workspace by hand.
+
+    `brings` is the document that a job adds: if it is known, the store inserts no job. Without `brings`, it does.
+    `owner` is the owner of the jobs' batch; None means that of each job.
+    """
+    source_keys: dict[_OwnerAndPlatform, set[str]] = defaultdict(set)
     for job in jobs:
         if (document := job.brings) is not None:
-            keys_by_place[_owner_and_platform(job, owner)].add(document.source_key)
+            source_keys[_owner_and_platform(job, owner)].add(document.source_key)
     deleted_keys = {
-        place: find_deleted_sources(session.store, session.settings.workspace, *place, keys)
-        for place, keys in keys_by_place.items()
+        owner_and_platform: find_deleted_sources(session.store, session.settings.workspace, *owner_and_platform, keys)
+        for owner_and_platform, keys in source_keys.items()
     }
-    checked: list[NewJob] = []
+    forced_jobs: list[NewJob] = []
     for job in jobs:
         document = job.brings
         is_lost = document is not None and document.source_key in deleted_keys[_owner_and_platform(job, owner)]
-        # `brings` is the document that the job adds. Without it, the job is inserted although its file is known.
-        checked.append(replace(job, brings=None) if is_lost else job)
-    return checked
+        forced_jobs.append(replace(job, brings=None) if is_lost else job)
+    return forced_jobs
 
 
-def _owner_and_platform(job: NewJob, owner: str | None) -> tuple[str, str]:
+def _owner_and_platform(job: NewJob, owner: str | None) -> _OwnerAndPlatform:
     return job.owner if owner is None else owner, job.platform
 
 
@@ -115,45 +129,54 @@ def installed_types(settings: Settings) -> list[str]:
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
-    known = session.job_queries.names(column="handler", prefix="", most=_TYPES_MOST)
-    if job_type in known or job_type in (installed := installed_types(session.settings)):
+    """Return "" if a daemon has loaded the handler, or if it is installed."""
+    loaded = session.job_queries.names(column="handler", prefix="", most=_JOB_TYPES_MAX)
+    if job_type in loaded:
         return ""
-    hint = did_you_mean(job_type, {*known, *installed}, "`pagemill handlers ls` lists the installed ones")
+    installed = installed_types(session.settings)
+    if job_type in installed:
+        return ""
+    hint = did_you_mean(job_type, {*loaded, *installed}, "`pagemill handlers ls` lists the installed ones")
     return f"no handler is installed for {job_type!r}: {hint}"
 
 
 def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -> list[str]:
-    sentences = (
-        unknown_type_warning(session, job_type) for job_type in dict.fromkeys(action.job_type for action in actions)
-    )
-    return [f"the follow-up jobs will wait: {sentence}" for sentence in sentences if sentence]
+    job_types = dict.fromkeys(action.job_type for action in actions)
+    warnings = [unknown_type_warning(session, job_type) for job_type in job_types]
+    return [f"the follow-up jobs will wait: {warning}" for warning in warnings if warning]
 
 
 # ── Missing capabilities ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Return warnings for words that are known but not installed. Raise `BadInput` for unknown words."""
-    choices_of_handlers = _choices(session)
+    """Return warnings for values of `asked`, a payload, that are known but not installed.
+
+    Raise `BadInput` for a value that is unknown. A key for which no handler declares choices may have any value.
+    """
+    choices_of_handlers = _choices_of_handlers(session)
     warnings: list[str] = []
-    for key, wanted in asked.items():
+    for key, value in asked.items():
         choices = [choices_by_key[key] for choices_by_key in choices_of_handlers if key in choices_by_key]
-        words = wanted if isinstance(wanted, list) else [wanted]
-        for word in words if choices else ():
-            if isinstance(word, str) and not any(word in choice.there for choice in choices):
+        if not choices:
+            continue
+        for word in value if isinstance(value, list) else [value]:
+            is_installed = any(word in choice.there for choice in choices)
+            if isinstance(word, str) and not is_installed:
                 warnings.append(_warn_or_refuse(word, key, choices))
     return warnings
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    installed: dict[str, dict[str, None]] = {}
-    for choices_by_key in _choices(session):
+    """Return the installed values by payload key, without repetitions."""
+    installed: dict[str, dict[str, None]] = defaultdict(dict)
+    for choices_by_key in _choices_of_handlers(session):
         for key, choices in choices_by_key.items():
-            installed.setdefault(key, {}).update(dict.fromkeys(choices.there))
+            installed[key].update(dict.fromkeys(choices.there))
     return {key: list(words) for key, words in installed.items()}
 
 
-def _choices(session: Session) -> list[dict[str, Choices]]:
+def _choices_of_handlers(session: Session) -> list[dict[str, Choices]]:
     """Return the choices of each handler, by payload key."""
     import msgspec  # not needed by every command
 
@@ -173,7 +196,8 @@ def _warn_or_refuse(word: str, key: str, choices: Sequence[Choices]) -> str:
     for choice in choices:
         if (how_to_install := choice.to_get.get(word)) is not None:
             return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {how_to_install}"
-    closest = next((closest for choice in choices if (closest := choice.closest(word))), None)
+    closest_words = filter(None, (choice.closest(word) for choice in choices))
+    closest = next(closest_words, None)
     hint = f"did you mean {closest}? " if closest else ""
     remedy = f"{hint}installed: {installed} (restart the worker after you have installed more)"
     raise BadInput(f"{word!r} is not one of the known {key}", remedy)

@@ -1,7 +1,8 @@
-"""Events: status changes of jobs, notices, and the progress of running jobs.
+"""Events for `GET /api/events`: status changes of jobs ("moves"), notices, and the progress of running jobs.
 
-A cursor has the ids of the last notice, of the last status change, and of the job that changed. The database may reuse
-the id of a change but not of a job: while the change still belongs to this job, all later changes have higher ids.
+A client continues from a cursor: the ids of the last notice, of the last status change, and of the job that changed.
+The database may reuse the id of a deleted change, but not of a job: while the change still belongs to this job, all
+later changes have higher ids.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _RUNNING_MAX = 500
 class EventCursor(NamedTuple):
     notice_id: int
     event_id: int
+    """Id of the status change."""
     job_id: int
 
     def __str__(self) -> str:
@@ -48,14 +50,14 @@ class NewEvents(Struct, frozen=True):
     is_all: bool
     """False: more events are waiting."""
     is_lost: bool = False
-    """The cursor is of rows that were deleted, or of another copy of the database."""
+    """Events are missing: the rows of the cursor were deleted, or it is of another copy of the database."""
 
 
 def parse_cursor(text: str) -> EventCursor:
     words = text.split("-")
     if len(words) not in (2, 3) or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
         raise BadInput(f"{text!r} is not the id of an event", "use the id of an event, such as 12-3400-7")
-    # An early cursor had no job.
+    # A cursor of an early version had no job.
     numbers = [min(int(word), _NUMBER_MAX) for word in [*words, "0"][:3]]
     return EventCursor(*numbers)
 
@@ -65,24 +67,27 @@ def newest_cursor(session: Session) -> EventCursor:
 
 
 def events_after(session: Session, cursor: EventCursor, *, owner: str | None = None, most: int = 1000) -> NewEvents:
+    """Return the oldest events after the cursor: up to `most` moves, and the owner's among as many notices."""
     newest = newest_cursor(session)
     moves = session.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
-    notices = [one for one in session.store.notices.after(cursor.notice_id, most=most) if one.id <= newest.notice_id]
-    # Checked after reading the moves: if the cursor's row still exists now, it existed during the read.
-    exists = not cursor.event_id or session.history.job_of_event(cursor.event_id) == cursor.job_id
+    later_notices = session.store.notices.after(cursor.notice_id, most=most)
+    notices = [notice for notice in later_notices if notice.id <= newest.notice_id]
+    # Checked after reading the moves: if the cursor's row exists now, it existed during the read.
+    has_row = not cursor.event_id or session.history.job_of_event(cursor.event_id) == cursor.job_id
     # Notice ids are never reused, unless an older copy replaced the database.
-    if not exists or cursor.notice_id > newest.notice_id:
+    if not has_row or cursor.notice_id > newest.notice_id:
         return NewEvents(newest, [], [], is_all=True, is_lost=True)
     notice_id = notices[-1].id if len(notices) == most else newest.notice_id
     event_id, job_id = newest.event_id, newest.job_id
     if len(moves) == most:
         event_id, job_id = moves[-1].id, moves[-1].job_id
-    reached = EventCursor(notice_id, event_id, job_id)
-    notices_of_owner = [one for one in notices if owner is None or one.owner == owner]
-    return NewEvents(reached, moves, notices_of_owner, is_all=reached == newest)
+    next_cursor = EventCursor(notice_id, event_id, job_id)
+    notices_of_owner = [notice for notice in notices if owner is None or notice.owner == owner]
+    return NewEvents(next_cursor, moves, notices_of_owner, is_all=next_cursor == newest)
 
 
 def progress_of_running_jobs(session: Session) -> Mapping[int, JobProgress]:
+    """Return the progress by job id."""
     running = session.job_queries.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
         job.id: JobProgress(

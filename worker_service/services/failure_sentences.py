@@ -1,4 +1,7 @@
-"""Explanations and remedies for failures, by error code."""
+"""Explanations of failures by error code, for users of the web page: what happened, and what helps.
+
+A handler may end a job with a code that is not in the table; then its own message and remedy are shown.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from msgspec.structs import replace
 from worker_service.jobs.job import Job
 
 Helps = Literal["", "retry", "password", "upload"]
+"""The button that the page offers: try again, type a password, or add the file again; none if empty."""
 
 
 class Explanation(Struct, frozen=True):

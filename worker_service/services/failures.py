@@ -1,4 +1,7 @@
-"""List, dismiss and retry failures that need attention."""
+"""List, dismiss and retry failures that need attention: those that were neither retried nor dismissed.
+
+`owner` is the owner whose failures the user may see and change; None is for all.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,8 @@ from worker_service.services.session import Session, cut_page
 
 
 class OpenFailure(Struct, frozen=True):
-    """A failure that was neither retried nor dismissed."""
-
     id: int
+    """Id of the failure, which is also the cursor of the next page."""
     job_id: int
     document_id: int | None
     owner: str
@@ -29,8 +31,10 @@ class OpenFailure(Struct, frozen=True):
     at: str
     code: str
     happened: str
+    """A sentence without terms of the field; `advice` is another, or empty."""
     advice: str
     helps: Helps
+    """What the user can do on the page: retry, type a password, or upload a file."""
     detail: str
 
 
@@ -66,8 +70,11 @@ def list_failures(
 
 
 def count_failures(session: Session, owner: str | None) -> Sequence[FailureReason]:
-    counts = session.job_queries.count_failures(owner)
-    return [FailureReason(code, _happened(code), count) for code, count in counts.items()]
+    reasons: list[FailureReason] = []
+    for code, count in session.job_queries.count_failures(owner).items():
+        explanation = explanation_of(code)
+        reasons.append(FailureReason(code, "" if explanation is None else explanation.happened, count))
+    return reasons
 
 
 def dismiss_failures(
@@ -77,6 +84,7 @@ def dismiss_failures(
 
 
 def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
+    """Dismiss the failures of jobs whose files were added again. Ignore jobs without a failure."""
     failing = session.job_queries.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
     session.store.job_control.dismiss(failing, actor=session.actor)
 
@@ -84,6 +92,7 @@ def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]
 def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
+    # With the other failed jobs of their documents: a document is listed as one failure.
     ids = session.job_queries.failed_beside(select_failures(session, owner, job_ids, code))
     if not ids:
         return Changed(None, ())
@@ -93,15 +102,11 @@ def retry_failures(
 def select_failures(
     session: Session, owner: str | None, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Sequence[int]:
-    chosen = session.job_queries.failing_jobs(owner=owner, code=code, ids=job_ids)
-    for missing in sorted({*(job_ids or ())} - {*chosen}):
-        raise JobNotFound(f"job {missing} has no failure that needs attention", "`pagemill failures` lists them")
-    return chosen
-
-
-def _happened(code: str) -> str:
-    explanation = explanation_of(code)
-    return "" if explanation is None else explanation.happened
+    """Return the ids of the jobs. Raise `JobNotFound` if one of `job_ids` has no failure that the owner may see."""
+    failing = session.job_queries.failing_jobs(owner=owner, code=code, ids=job_ids)
+    if missing := sorted({*(job_ids or ())} - {*failing}):
+        raise JobNotFound(f"job {missing[0]} has no failure that needs attention", "`pagemill failures` lists them")
+    return failing
 
 
 def _open_failure(row_id: int, job: Job, document_name: str) -> OpenFailure:

@@ -15,7 +15,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, tags
 from worker_service.services.batches import newest_batches
-from worker_service.services.csv_and_xlsx import LIST_COLUMNS, csv_lines, list_row, write_list
+from worker_service.services.csv_and_xlsx import DOCUMENT_COLUMNS, csv_lines, document_row, write_document_list
 from worker_service.services.failure_sentences import explain_failure, explanation_of
 from worker_service.services.parse import read_document_order
 from worker_service.services.session import Session
@@ -177,13 +177,15 @@ def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
 
 
 def list_csv(request: Request) -> Response:
-    return stream_lines(csv_lines(LIST_COLUMNS, _rows(request)), "text/csv; charset=utf-8", file_name="documents.csv")
+    return stream_lines(
+        csv_lines(DOCUMENT_COLUMNS, _rows(request)), "text/csv; charset=utf-8", file_name="documents.csv"
+    )
 
 
 @in_rendering_thread
 def list_workbook(request: Request) -> Response:
     rows = _rows(request)
-    return stream_made_file(lambda file: write_list(file, rows), WORKBOOK, file_name="documents.xlsx")
+    return stream_made_file(lambda file: write_document_list(file, rows), WORKBOOK, file_name="documents.xlsx")
 
 
 def _rows(request: Request) -> Iterator[tuple[object, ...]]:
@@ -193,7 +195,7 @@ def _rows(request: Request) -> Iterator[tuple[object, ...]]:
 
     def rows() -> Iterator[tuple[object, ...]]:
         with session_of(request) as session:
-            yield from map(list_row, documents.each_with_origin(session, selector))
+            yield from map(document_row, documents.each_with_origin(session, selector))
 
     return rows()
 
