@@ -1,4 +1,4 @@
-"""What a person can do with batches, and what is told of how far one is: in numbers, and in words."""
+"""Batches: what users can do with them, and their progress in numbers and in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_service.jobs.batches import Batch, BatchFacts, BatchState
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services import batches
-from worker_service.services.batches import BatchDetails, describe_progress, progress_of, with_progress
+from worker_service.services.batches import BatchDetails, describe_progress, progress_of
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session
 from worker_service.settings.config import load_settings
@@ -61,25 +61,25 @@ BATCH = Batch(7, "ann", "reports", 3, BatchState.ACTIVE, 1, None, "{}", "[]", "2
         ("done", {"documents": {}, "jobs": {Status.COMPLETED: 5}}, "done · 5 jobs"),
     ],
 )  # fmt: skip
-def test_how_far_a_batch_is_in_words(state: str, facts: dict[str, Any], line: str) -> None:
-    found = BatchDetails(replace(BATCH, state=BatchState(state)), progress_of(replace(FACTS, **facts)))
+def test_a_line_describes_the_progress_of_a_batch(state: str, facts: dict[str, Any], line: str) -> None:
+    batch = replace(BATCH, state=BatchState(state))
 
-    assert describe_progress(found) == line
+    assert describe_progress(BatchDetails(batch, progress_of(batch, replace(FACTS, **facts)))) == line
 
 
-def test_time_left_and_pace_are_told_only_where_somebody_can_know() -> None:
-    known = progress_of(FACTS)
-    assert (known.pages_left, known.seconds_left, known.pages_a_minute) == (616, 840, 44)
+def test_pace_and_time_left_are_estimated_only_from_enough_facts() -> None:
+    progress = progress_of(BATCH, FACTS)
+    assert (progress.pages_left, progress.seconds_left, progress.pages_a_minute) == (616, 840, 44)
 
-    for unknown in ({"uncounted": 1}, {"files_on_the_way": 1}, {"may_find_more": True}):
-        assert progress_of(replace(FACTS, **unknown)).seconds_left is None
-    assert progress_of(replace(FACTS, pages_lately=1)).pages_a_minute is None
+    for facts in ({"uncounted": 1}, {"files_on_the_way": 1}, {"may_find_more": True}):
+        assert progress_of(BATCH, replace(FACTS, **facts)).seconds_left is None
+    assert progress_of(BATCH, replace(FACTS, pages_lately=1)).pages_a_minute is None
     for state in BatchState:
-        left = with_progress(replace(BATCH, state=state), FACTS).progress.seconds_left
-        assert left == (840 if state is BatchState.ACTIVE else None)
+        seconds_left = progress_of(replace(BATCH, state=state), FACTS).seconds_left
+        assert seconds_left == (840 if state is BatchState.ACTIVE else None)
 
 
-def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Session) -> None:
+def test_a_batch_starts_stops_and_resumes_and_is_shown_as_json(session: Session) -> None:
     asked = {"sources": ["/srv/a.pdf"], "lang": ["eng"]}
     added = batches.add_batch(session, [NewJob("ocr_pages")] * 3, owner="ann", name=" reports ", asked=asked)
 
@@ -94,27 +94,27 @@ def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Ses
     assert session.store.job_queries.get(1).priority == batches.PRIORITY
 
 
-def test_the_setting_says_what_becomes_of_an_owners_other_batch(session: Session, tmp_path: Path) -> None:
+def test_the_owner_policy_decides_about_a_second_batch_of_an_owner(session: Session, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "WORKER_OWNER_POLICY": "queue"}
     session = replace(session, settings=load_settings(environ=environ, directory=tmp_path))
     first, second = (batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch for _ in range(2))
 
     assert (first.state, second.state) == (BatchState.ACTIVE, BatchState.WAITING)
     page = batches.list_batches(session, owners=["ann"], states=["waiting"], limit=1)
-    assert ([one.batch.id for one in page.items], page.next) == ([second.id], None)
+    assert ([details.batch.id for details in page.items], page.next) == ([second.id], None)
     with pytest.raises(BadInput, match="there is no status 'wating': did you mean waiting"):
         batches.list_batches(session, states=["wating"])
 
 
 @pytest.mark.parametrize("name", ["a\nb", "x" * 201])
-def test_a_name_is_one_line(session: Session, name: str) -> None:
+def test_the_name_of_a_batch_is_one_line(session: Session, name: str) -> None:
     with pytest.raises(BadInput, match="the name of a batch is one line"):
         batches.add_batch(session, [], name=name)
 
 
-def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) -> None:
+def test_waiting_for_a_batch_includes_follow_up_jobs(session: Session) -> None:
     batch = batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch
-    told: list[str] = []
+    lines: list[str] = []
 
     def work() -> None:
         worker = replace(session, store=open_store(session.settings.database, clock=session.clock))
@@ -124,18 +124,18 @@ def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) 
         worker.store.leases.complete(second.lease)
         worker.close()
 
-    working = threading.Thread(target=work)
-    working.start()
+    thread = threading.Thread(target=work)
+    thread.start()
     ended = batches.wait_for_batch(
-        session, batch.id, timeout="60s", watch=lambda now: told.append(describe_progress(now))
+        session, batch.id, timeout="60s", watch=lambda details: lines.append(describe_progress(details))
     )
-    working.join()
+    thread.join()
 
     assert (ended.batch.state, ended.progress.jobs_ended) == (BatchState.DONE, 2)
-    assert told[-1] == "done · 2 jobs"
+    assert lines[-1] == "done · 2 jobs"
 
 
-def test_nobody_waits_for_a_batch_that_is_stopped_nor_longer_than_was_said(session: Session) -> None:
+def test_waiting_for_a_batch_ends_when_it_is_stopped_and_after_the_timeout(session: Session) -> None:
     batch = batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch
     with pytest.raises(WaitTimedOut, match="after 0s, batch 1 had not ended: 0 of 1"):
         batches.wait_for_batch(session, batch.id, timeout="0s")

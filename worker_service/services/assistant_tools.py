@@ -173,9 +173,8 @@ def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: boo
     """Return a server, which calls tools in threads unless it `is_single_threaded`: one session, used by one thread."""
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool in [*tools.reading_tools, *([tools.add_document] if may_add else [])]:
-        server.tool()(
-            _in_event_loop(_with_readable_errors(tool)) if is_single_threaded else _with_readable_errors(tool)
-        )
+        readable = _with_readable_errors(tool)
+        server.tool()(_in_event_loop(readable) if is_single_threaded else readable)
     return server
 
 
