@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.store.kit import (
+    BROKEN,
     ENDINGS,
     START,
     AddWorker,
     ByHand,
     Enqueue,
     MovableClock,
-    RefusedByHand,
     claim_one,
     claimed_ids,
     codes,
@@ -25,17 +25,17 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.base.errors import BatchNotFound, Refused, RuleBroken
-from worker_service.jobs.attempts import Completion, Failure
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import Batch, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DocumentFacts, DocumentRequest, IndexStatus, PageResult
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
+from worker_service.store import job_control, settling
+from worker_service.store.database import Database
 from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
-BROKEN = Failure("BROKEN", "it broke")
-
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 
@@ -128,15 +128,19 @@ def test_of_jobs_with_one_key_those_of_a_stopped_batch_hold_up_no_other(
 def test_what_would_break_a_batch_is_refused_in_words(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue(batch_id=7)
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
+    assert store.batches.add(NewBatch("carol"), []).batch.state is BatchState.DONE
     before = by_hand.dump()
     refused = {
+        "UPDATE batch SET state = 'stopped' WHERE id = 8": "has ended",
+        "INSERT INTO worker_job_queue (job_type, platform, owner, batch_id) VALUES ('x', 'local', 'eve', 8)":
+            "belongs to another owner",
         "UPDATE batch SET state = 'done' WHERE id = 7": "a batch ends by itself",
         "UPDATE batch SET state = 'paused' WHERE id = 7": "state is active, waiting, stopped, done or failed",
         "UPDATE batch SET id = 8 WHERE id = 7": "the id of a batch never changes",
         "INSERT OR REPLACE INTO batch (id) VALUES (7)": "there is a batch with this id",
         "DELETE FROM batch WHERE id = 7": "this batch has jobs that have not ended",
         "UPDATE worker_job_queue SET held = 0": "the batch of this job is stopped or waits",
-    }
+    }  # fmt: skip
 
     for sentence, refusal in zip(refused.values(), by_hand.refusals(list(refused)), strict=True):
         assert sentence in refusal
@@ -318,6 +322,22 @@ def test_of_an_owner_with_no_active_batch_the_one_that_has_waited_longest_begins
     assert set(states(by_hand).values()) == {"done"}
 
 
+HALTS: dict[str, Callable[[Store, ByHand, int], object]] = {
+    "stop": lambda store, by_hand, batch_id: store.batches.stop(batch_id, actor="ann"),
+    "cancel": lambda store, by_hand, batch_id: store.batches.cancel(batch_id, actor="ann"),
+    "stop by hand": lambda store, by_hand, batch_id: by_hand(
+        f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}"
+    ),
+    "remove": lambda store, by_hand, batch_id: (
+        by_hand(f"DELETE FROM worker_job_queue WHERE batch_id = {batch_id}"),
+        store.batches.remove(batch_id, actor="ann"),
+    ),
+    "delete by hand": lambda store, by_hand, batch_id: by_hand(
+        f"DELETE FROM worker_job_queue WHERE batch_id = {batch_id}; DELETE FROM batch WHERE id = {batch_id}"
+    ),
+}
+
+
 # ── Documents of a batch that is stopped ────────────────────────────────────────────────────────────────────────────
 
 
@@ -336,9 +356,9 @@ def test_a_document_that_stands_in_a_stopped_batch_is_taken_over_at_once(
     assert "document.taken_over" in notice_kinds(by_hand)
 
 
-@pytest.mark.parametrize("verb", ["stop", "cancel"])
+@pytest.mark.parametrize("how", ["stop", "cancel", "stop by hand"])
 def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_that_is_stopped(
-    store: Store, worker: AddWorker, verb: str
+    store: Store, by_hand: ByHand, worker: AddWorker, how: str
 ) -> None:
     worker(types=["ingest"])
     first, second = (
@@ -348,7 +368,8 @@ def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_th
     assert [each.decision for each in second.jobs] == [Decision.UNDER_WAY] * 2
     running = claim_one(store).lease
 
-    getattr(store.batches, verb)(first.batch.id, actor="ann")
+    HALTS[how](store, by_hand, first.batch.id)
+    settle(store)
     store.leases.confirm_cancel(running)
 
     for lease in [store.job_queries.get(job_id).lease for job_id in claimed_ids(store)]:
@@ -410,18 +431,6 @@ def test_a_batch_does_not_wait_for_a_document_that_stands_in_one_that_waits_for_
     end_all(store)
 
     assert [store.batches.get(each.id).state for each in (first, third)] == [BatchState.DONE] * 2
-
-
-def test_a_batch_that_goes_on_does_not_wait_for_a_document_of_one_that_a_hand_has_stopped(
-    store: Store, by_hand: ByHand, worker: AddWorker
-) -> None:
-    worker(types=["ingest"])
-    first, second = (store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.OFF).batch for _ in range(2))
-
-    by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {first.id}")
-    end_all(store)
-
-    assert store.batches.get(second.id).state is BatchState.DONE
 
 
 def test_what_a_newer_download_has_brought_in_fails_no_batch(store: Store, enqueue: Enqueue) -> None:
@@ -557,22 +566,6 @@ def test_a_replaced_batch_that_a_person_resumes_early_replaces_the_newer_one(sto
         work_off(store, one)
 
 
-HALTS: dict[str, Callable[[Store, ByHand, int], object]] = {
-    "stop": lambda store, by_hand, batch_id: store.batches.stop(batch_id, actor="ann"),
-    "cancel": lambda store, by_hand, batch_id: store.batches.cancel(batch_id, actor="ann"),
-    "stop by hand": lambda store, by_hand, batch_id: by_hand(
-        f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}"
-    ),
-    "remove": lambda store, by_hand, batch_id: (
-        by_hand(f"DELETE FROM worker_job_queue WHERE batch_id = {batch_id}"),
-        store.batches.remove(batch_id, actor="ann"),
-    ),
-    "delete by hand": lambda store, by_hand, batch_id: by_hand(
-        f"DELETE FROM worker_job_queue WHERE batch_id = {batch_id}; DELETE FROM batch WHERE id = {batch_id}"
-    ),
-}
-
-
 @pytest.mark.parametrize("how", HALTS)
 def test_a_replaced_batch_resumes_when_the_newer_one_is_stopped_cancelled_or_gone(
     store: Store, by_hand: ByHand, how: str
@@ -657,15 +650,6 @@ def test_a_replaced_batch_resumes_before_one_that_waits_for_its_first_turn(store
 
     for one in (newest, first, queued):
         work_off(store, one)
-
-
-def test_a_batch_that_is_deleted_by_hand_lets_the_next_one_of_its_owner_begin(store: Store, by_hand: ByHand) -> None:
-    first, second, third = (add(store, policy=OwnerPolicy.QUEUE) for _ in range(3))
-    store.batches.stop(third.id, actor="ann")
-    by_hand(f"DELETE FROM worker_job_queue WHERE batch_id = {first.id}")
-    by_hand(f"DELETE FROM batch WHERE id = {first.id}")
-
-    assert claimed_ids(store) == jobs_of(store, second)
 
 
 def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_stopped(store: Store) -> None:
@@ -830,6 +814,25 @@ def test_a_batch_that_is_cancelled_is_stopped_and_all_that_lived_of_it_ends(stor
     assert len(store.batches.resume(batch.id, actor="ann").job_ids) == 3
 
 
+def test_a_cancelled_batch_also_cancels_jobs_that_are_inserted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = add(store, 2)
+    lease = claim_one(store).lease
+    late_jobs = iter([NewJob("ocr_pages", batch_id=batch.id, owner="ann")])
+
+    def settle_and_insert(database: Database) -> None:
+        store.intake.insert_many([*late_jobs])
+        settling.settle(database)
+
+    monkeypatch.setattr(job_control, "settle", settle_and_insert)
+
+    moved = store.batches.cancel(batch.id, actor="ann")
+
+    assert (list(moved.job_ids), list(moved.asked)) == ([2, 3], [lease.job_id])
+    assert [status_of(store, job_id) for job_id in (1, 2, 3)] == [RUNNING, CANCELLED, CANCELLED]
+
+
 def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(store: Store, by_hand: ByHand) -> None:
     batch = add(store)
     with pytest.raises(Refused, match="1 live job: `pagemill batch cancel 1`"):
@@ -920,23 +923,6 @@ def test_the_documents_of_a_batch_are_those_that_it_asked_for_whoever_reads_them
     assert [document.source_key for document in store.library.documents(mine)] == ["a"]
     assert [job.source_key for job in store.library.not_brought_in(mine)] == ["c"]
     assert list(store.library.documents(DocumentSelector(batch_ids=(99,)))) == []
-
-
-def test_a_row_of_one_owner_is_refused_in_the_batch_of_another(store: Store, by_hand: ByHand) -> None:
-    batch = add(store, 0, owner="carol")
-    values = f"('x', 'local', 'eve', {batch.id})"
-
-    with pytest.raises(RefusedByHand, match="belongs to another owner"):
-        by_hand(f"INSERT INTO worker_job_queue (job_type, platform, owner, batch_id) VALUES {values}")
-
-    assert store.batches.get(batch.id).state is BatchState.DONE
-
-
-def test_a_batch_that_has_ended_is_stopped_by_no_hand(store: Store, by_hand: ByHand) -> None:
-    batch = add(store, 0)
-
-    with pytest.raises(RefusedByHand, match="has ended"):
-        by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {batch.id}")
 
 
 # ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from datetime import timedelta
+from functools import partial
 
 from msgspec.structs import asdict, replace
 
@@ -30,7 +31,8 @@ from worker_service.jobs.selector import Selector
 from worker_service.store.database import Row, StorePart
 from worker_service.store.settling import settle
 
-LATELY = timedelta(minutes=5)
+_LATELY = timedelta(minutes=5)
+"""Period over which the speed of reading is measured."""
 _JOBS_PER_TRANSACTION = 500
 
 
@@ -61,7 +63,7 @@ class Batches(StorePart):
     def facts(self, batch_id: int) -> BatchFacts:
         now = self._db.clock()
         key = {"batch_id": batch_id}
-        lately = {"now": as_text(now), "since": as_text(now - LATELY)}
+        lately = {"now": as_text(now), "since": as_text(now - _LATELY)}
         with self._db.snapshot():
             jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **key)}
             documents = {IndexStatus(state): number for state, number in self._db.read("batch_documents", **key)}
@@ -178,11 +180,11 @@ class Batches(StorePart):
             if batch.state is BatchState.STOPPED or batch.state.is_ended or starts_early:
                 replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
             self._store.job_control.begin_batch_action(verb, batch_id, actor)
-            seen = self._retry_some(batch_id, statuses, 0, retried, refused)
+            last_id = self._retry_some(batch_id, statuses, 0, retried, refused)
             settle(self._db)
-        while seen:
+        while last_id:
             with self._db.transaction():
-                seen = self._retry_some(batch_id, statuses, seen, retried, refused)
+                last_id = self._retry_some(batch_id, statuses, last_id, retried, refused)
                 settle(self._db)
         return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
 
@@ -211,6 +213,7 @@ class Batches(StorePart):
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
+        """Retry the next jobs after `after_id`, and record their ids. Return the last of them, or 0."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})
@@ -229,21 +232,17 @@ class Batches(StorePart):
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to cancel")
-            # Stop the batch first, so that nothing more starts. The loop below also cancels the follow-up jobs that
-            # running jobs still insert.
+            # Stop the batch first, so that nothing more starts.
             self._set_state(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
             action_id = self._store.job_control.begin_batch_action("cancel", batch_id, actor)
             settle(self._db)
-        cancelled: list[int] = []
-        asked: list[int] = []
-        jobs = Selector(batch_ids=(batch_id,), statuses=(Status.PENDING,))
-        while self._store.job_queries.count(jobs) or not (cancelled or asked):
-            changed = self._store.job_control.cancel_jobs_of_batch(batch_id, action_id, actor)
-            if not changed.job_ids and not changed.asked:
-                break
-            cancelled += changed.job_ids
-            asked += [job_id for job_id in changed.asked if job_id not in asked]
-        return BatchMoved(self.get(batch_id), cancelled, asked)
+        cancel = partial(self._store.job_control.cancel, actor=actor, action_id=action_id)
+        changed = cancel(Selector(batch_ids=(batch_id,)))
+        cancelled_ids = [*changed.job_ids]
+        # Jobs that have completed meanwhile may have inserted follow-up jobs.
+        while follow_up_ids := cancel(Selector(batch_ids=(batch_id,), statuses=(Status.PENDING,))).job_ids:
+            cancelled_ids += follow_up_ids
+        return BatchMoved(self.get(batch_id), cancelled_ids, changed.asked)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():
@@ -307,7 +306,7 @@ def _with_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
 
 
 def _results_of(inserted: Sequence[Enqueued]) -> list[InBatch]:
-    return [InBatch.from_enqueued(one) for one in inserted]
+    return [InBatch.from_enqueued(enqueued) for enqueued in inserted]
 
 
 def _single_batch(rows: Sequence[Row], batch_id: int) -> Batch:

@@ -32,18 +32,21 @@ class JobToChange(Struct, frozen=True):
     status: Status
     priority: int
     state: str
+    """Status, fence and priority. An undo leaves out jobs in which it has changed."""
     is_stopping: bool
     title: str
 
 
 class JobControl(StorePart):
-    def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
+    def cancel(
+        self, selector: Selector, *, actor: str, without_grace: bool = False, action_id: int | None = None
+    ) -> Changed:
+        """Add the jobs to the action `action_id`, if given."""
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
-        return self._run_action(verbs, selector, actor)
+        return self._run_action(verbs, selector, actor, action_id=action_id)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
-        # A job gets a fresh retry budget. Revive jobs that failed only because of it.
         return self._run_action(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
@@ -78,9 +81,6 @@ class JobControl(StorePart):
         [(action_id,)] = self._db.write("begin_batch_action", **values)
         return int(action_id)
 
-    def cancel_jobs_of_batch(self, batch_id: int, action_id: int, actor: str) -> Changed:
-        return self._run_action(("cancel",), Selector(batch_ids=(batch_id,)), actor, action_id=action_id)
-
     def _run_action(
         self,
         verbs: Sequence[str],
@@ -100,7 +100,7 @@ class JobControl(StorePart):
 
         def change(job: JobToChange) -> None:
             nonlocal action_id
-            self.refuse(verb, job)
+            self._refuse(verb, job)
             if action_id is None:
                 [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
             for statement in verbs:
@@ -109,14 +109,14 @@ class JobControl(StorePart):
             item = {"item_id": job.id, "left_as": changed.state if changed else job.title}
             self._db.write("add_action_item", action_id=action_id, **item, priority_before=job.priority)
 
-        done, requested_ids, refused = self.apply_to_each(job_ids, change, requests_stop=verb == "cancel")
-        return Changed(action_id, done, requested_ids, refused)
+        changed_ids, requested_ids, refused = self._apply_to_each(job_ids, change, requests_stop=verb == "cancel")
+        return Changed(action_id, changed_ids, requested_ids, refused)
 
-    def apply_to_each(
+    def _apply_to_each(
         self, job_ids: Sequence[int], change: Callable[[JobToChange], None], *, requests_stop: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
         """Return the changed jobs, the jobs requested to stop, and the reason for each refused job."""
-        done: list[int] = []
+        changed_ids: list[int] = []
         requested_ids: list[int] = []
         refused: dict[int, str] = {}
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
@@ -131,16 +131,18 @@ class JobControl(StorePart):
                     except Refused as refusal:
                         refused[job_id] = str(refusal)
                     else:
-                        (requested_ids if requests_stop and job.status is Status.RUNNING else done).append(job_id)
+                        is_requested = requests_stop and job.status is Status.RUNNING
+                        (requested_ids if is_requested else changed_ids).append(job_id)
                 settle(self._db)
-        return done, requested_ids, refused
+        return changed_ids, requested_ids, refused
 
     def read_job(self, job_id: int) -> JobToChange | None:
         for status, *rest in self._db.write("job_to_change", job_id=job_id):
             return JobToChange(job_id, Status(status), *rest)
         return None
 
-    def refuse(self, verb: str, job: JobToChange) -> None:
+    def _refuse(self, verb: str, job: JobToChange) -> None:
+        """Raise `Refused` unless the verb can change the job."""
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
         if verb == "dismiss" and job.status is not Status.FAILED:
@@ -148,7 +150,7 @@ class JobControl(StorePart):
         if verb == "delete" and job.status is Status.RUNNING:
             raise Refused("it is running", "cancel it first")
         if verb == "priority" and job.status.is_ended:
-            raise Refused(f"it is {job.status}, and requests_stop for nothing more")
+            raise Refused(f"it is {job.status}, and waits for nothing more")
         if verb == "retry":
             self._refuse_retry(job)
 
@@ -179,14 +181,14 @@ class JobControl(StorePart):
             left_as, priority = items[job.id]
             if job.state != left_as:
                 raise Refused(f"it has moved since: it is {job.status}, with priority {job.priority}")
-            self.refuse(verb, job)
+            self._refuse(verb, job)
             self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
 
-        done, requested_ids, refused = self.apply_to_each(list(items), undo_one, requests_stop=verb == "cancel")
-        if done:
+        undone_ids, requested_ids, refused = self._apply_to_each(list(items), undo_one, requests_stop=verb == "cancel")
+        if undone_ids:
             with self._db.transaction():
                 self._db.write("mark_undone", action_id=action_id, now=self._db.now(), actor=actor)
-        return Changed(action_id, done, requested_ids, refused)
+        return Changed(action_id, undone_ids, requested_ids, refused)
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
         with self._db.transaction():
