@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from datetime import timedelta
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ _FORGOTTEN_AT_ONCE = 500
 _RETRY_AFTER = timedelta(hours=1)
 """Minimum time between a failed job and the next."""
 _ROWS_AT_ONCE = 8192
+"""Rows of the matrix converted to floats together, which limits memory."""
 _RESCORED = 300
 """Number of passages compared by their windows' vectors, after all were compared by their mean."""
 SIMILAR_MOST = 100
@@ -79,9 +81,14 @@ class PassageEmbeddings(StorePart):
             "model": embeddings.model, "document_id": embeddings.document_id, "generation": embeddings.generation
         }  # fmt: skip
         passages = embeddings.passages
-        new = [{**generation, "digest": one.digest, "vectors": one.vectors} for one in passages if one.vectors]
-        self._db.write_each("save_vectors", new)
-        rows = [(one.number, one.digest, *page) for one in passages for page in one.pages]
+        # A passage without vectors is known to have them already.
+        new_vectors = [
+            {**generation, "digest": passage.digest, "vectors": passage.vectors}
+            for passage in passages
+            if passage.vectors
+        ]
+        self._db.write_each("save_vectors", new_vectors)
+        rows = [(passage.number, passage.digest, *page) for passage in passages for page in passage.pages]
         self._db.write("save_passages", **generation, passages=json.dumps(rows))
         if embeddings.total is not None:
             self._db.write("document_embedded", **generation, total=embeddings.total)
@@ -107,25 +114,26 @@ class PassageEmbeddings(StorePart):
         import numpy as np
 
         matrix = self._matrix(model, len(question))
-        near = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best[:_FEEDBACK_PAGES]]))
-        nearby = np.flatnonzero(np.isin(matrix.ids, [passage_id for (passage_id,) in near]))
-        if len(nearby):
-            feedback = normalised(normalised(matrix.vectors[nearby].astype(np.float32)).mean(0))
+        on_best_pages = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best[:_FEEDBACK_PAGES]]))
+        feedback_rows = np.flatnonzero(np.isin(matrix.ids, [passage_id for (passage_id,) in on_best_pages]))
+        if len(feedback_rows):
+            feedback = normalised(normalised(matrix.vectors[feedback_rows].astype(np.float32)).mean(0))
             question = normalised(question + _FEEDBACK_SHARE * feedback)
-        first = self._first_visible(matrix.ids, matrix.scores(question), filters)
-        found: list[tuple[float, int, int]] = []
-        for passage_id, vectors in self._db.read("vectors_of", ids=json.dumps(first)):
+        candidates = self._first_visible(matrix.ids, matrix.scores(question), filters)
+        # Score, passage and word in the middle of its best window.
+        scored: list[tuple[float, int, int]] = []
+        for passage_id, vectors in self._db.read("vectors_of", ids=json.dumps(candidates)):
             # The first vector is the mean of the others, which are the windows'.
             scores = normalised(_unpacked(vectors, len(question)))[1:] @ question
             best_window = int(scores.argmax())
-            found.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
-        found.sort(reverse=True)
-        score_least = _SIMILAR_SHARE * max((score for score, *_ in found), default=0.0)
-        places = [place for score, *place in found[:SIMILAR_MOST] if score >= score_least]
+            scored.append((float(scores[best_window]), passage_id, middle_word(best_window, len(scores))))
+        scored.sort(reverse=True)
+        score_least = _SIMILAR_SHARE * max((score for score, *_ in scored), default=0.0)
+        places = [place for score, *place in scored[:SIMILAR_MOST] if score >= score_least]
         return self._db.read("matches_of", places=json.dumps(places), **filters)
 
     def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:
-        """Return the best passages that the filters admit."""
+        """Return the ids of the best passages that the filters admit."""
         import numpy as np
 
         # Nearly always enough of the very best passages are visible.
@@ -142,34 +150,45 @@ class PassageEmbeddings(StorePart):
         return best_ids
 
     def _matrix(self, model: str, dimensions: int) -> PassageMatrix:
-        key = (f"{self._db.path} {self._store.library.history()}", model)
-        with _LOCK, self._db.snapshot():
-            matrix = _MATRICES.setdefault(key, PassageMatrix(dimensions))
+        database = f"{self._db.path} {self._store.library.history()}"
+        with _MATRIX_LOCK, self._db.snapshot():
+            matrix = _shared_matrix(database, model, dimensions)
             matrix.add(self._db.read("embeddings_after", model=model, after=matrix.last_id))
             [(count,)] = self._db.read("count_embeddings", model=model)
             if count != len(matrix.ids):
                 # Passages were deleted, so read all again.
-                matrix = _MATRICES[key] = PassageMatrix(dimensions)
+                matrix.clear()
                 matrix.add(self._db.read("embeddings_after", model=model, after=0))
-            # Another thread may add to the shared matrix while this one is used.
+            # Another thread may change the shared matrix while this one is used.
             return copy(matrix)
 
 
-_MATRICES: dict[tuple[str, str], PassageMatrix] = {}
-"""Loaded vectors by database and model: 256 bytes per passage with the bundled model."""
-_LOCK = Lock()
+_MATRIX_LOCK = Lock()
+
+
+@lru_cache(maxsize=1)
+def _shared_matrix(database: str, model: str, dimensions: int) -> PassageMatrix:
+    """Return the matrix that all stores of this process share, empty at first.
+
+    Only the last one is kept: with the bundled model, it takes 256 bytes per passage. A restored database counts as
+    another one.
+    """
+    return PassageMatrix(dimensions)
 
 
 class PassageMatrix:
     """The mean vector of each passage, in memory."""
 
     def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self.clear()
+
+    def clear(self) -> None:
         import numpy as np
 
-        self._dimensions = dimensions
         self.last_id = 0
         self.ids: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.vectors: NDArray[np.int8] = np.zeros((0, dimensions), np.int8)
+        self.vectors: NDArray[np.int8] = np.zeros((0, self._dimensions), np.int8)
         self._lengths: Vectors = np.zeros(0, np.float32)
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
