@@ -1,4 +1,4 @@
-"""Checkpoints, pages, crawls and questions of running attempts."""
+"""Checkpoints, pages, crawls and questions of running attempts, which the daemon writes and answers for them."""
 
 from __future__ import annotations
 
@@ -43,16 +43,14 @@ from worker_service.store.library import page_from
 from worker_service.store.removal import mark_unused_results
 from worker_service.store.settling import settle
 
-_SMALL_LAYOUT_BYTES = 1 << 12
-# A window as large as a small layout, and the tables of zlib that fit it.
-_SMALL_WINDOW_BITS, _SMALL_MEMORY_LEVEL = 12, 5
-
 _CRAWL_ITEMS_MAX = 1000
 
 A = TypeVar("A", bound=QuestionAnswer)
 
 
 class PageTarget(Struct, frozen=True):
+    """What to do with the pages of an attempt."""
+
     document_id: int | None = None
     generation: int | None = None
     is_current: bool = False
@@ -61,7 +59,8 @@ class PageTarget(Struct, frozen=True):
     """False: the attempt must stop."""
 
     @property
-    def is_kept(self) -> bool:
+    def has_lease(self) -> bool:
+        """False: the lease is lost, and nothing is stored."""
         return self.generation is not None
 
     @property
@@ -97,18 +96,18 @@ class Attempts(StorePart):
         """
         # Compress before the transaction, so that no other writer waits for it.
         compressed = [
-            (lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages
+            (lease, page, None if page.text is None else _result_row(page, page.text)) for lease, page in pages
         ]
         with self._db.transaction():
             now = self._db.now()
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
-            kept = [(lease, page, result) for lease, page, result in compressed if targets[lease].is_kept]
-            self._add_results([(*result, now) for _, _, result in kept if result])
+            stored = [(lease, page, result) for lease, page, result in compressed if targets[lease].has_lease]
+            self._add_results([(*result, now) for _, _, result in stored if result])
             # `also` is a second digest under which the result can be found.
-            if aliases := [(page.also, page.digest) for _, page, _ in kept if page.also]:
+            if aliases := [(page.also, page.digest) for _, page, _ in stored if page.also]:
                 self._db.write("add_page_aliases", aliases=_as_json(aliases))
             for lease, target in targets.items():
-                own_pages = [(page.number, page.digest) for page_lease, page, _ in kept if page_lease == lease]
+                own_pages = [(page.number, page.digest) for page_lease, page, _ in stored if page_lease == lease]
                 if target.is_current:
                     self._save_pages_of(target, own_pages, now)
                 elif own_pages:
@@ -134,19 +133,21 @@ class Attempts(StorePart):
         places = json.dumps([(item.id, item.name, item.parent_id) for item in seen])
         self._db.write("mark_links_due_after_moves", crawl=page.crawl, places=places)
         self._db.write_each("mark_crawl_item_gone", [{"crawl": page.crawl, "id": item.id, "now": now} for item in gone])
-        self._db.write_each("save_crawl_item", [(page.crawl, *_facts_of(item), page.walk, now) for item in seen])
+        self._db.write_each(
+            "save_crawl_item", [(page.crawl, *_crawl_item_columns(item), page.walk, now) for item in seen]
+        )
         for item in page.items:
-            named = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
+            document = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
             if not item.is_gone:
-                self._db.write("unmark_document_gone", **named)
+                self._db.write("unmark_document_gone", **document)
                 continue
             place = {"id": item.id, "owner": work.owner, "crawl": page.crawl, "parent_id": item.parent_id}
             if not self._db.write("item_in_other_crawl", **place):
-                self._db.write("mark_document_gone", **named)
+                self._db.write("mark_document_gone", **document)
                 if page.keys:
                     prefix = f"{page.keys}{item.id}:"
                     # No key with this prefix comes after the prefix and the greatest character.
-                    self._db.write("cancel_jobs_of_gone_item", first=prefix, beyond=f"{prefix}\U0010ffff", **named)
+                    self._db.write("cancel_jobs_of_gone_item", first=prefix, beyond=f"{prefix}\U0010ffff", **document)
 
     # ── Questions ──
 
@@ -178,10 +179,9 @@ class Attempts(StorePart):
 
     def _same_content(self, lease: Lease, question: SameContent) -> Sequence[PublishedFile]:
         asked = {"sha256": question.sha256, "job_id": lease.job_id}
-        by_sha256 = self._db.read("files_with_sha256", **asked) if question.sha256 else []
-        if by_sha256 or not question.md5:
-            return [PublishedFile(*row) for row in by_sha256]
-        rows = self._db.read("files_with_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
+        rows = self._db.read("files_with_sha256", **asked) if question.sha256 else []
+        if not rows and question.md5:
+            rows = self._db.read("files_with_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
         return [PublishedFile(*row) for row in rows]
 
     def _crawl_memory(self, question: CrawlItems) -> CrawlMemory:
@@ -221,22 +221,14 @@ def _as_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _result_of(page: PageResult, raw_text: str) -> tuple[object, ...]:
+def _result_row(page: PageResult, raw_text: str) -> tuple[object, ...]:
+    # The order of the parameters of `add_page_results`, without the time.
     # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
     text = raw_text.encode("utf-8", "replace").decode()
-    layout = None if page.layout is None else _compress_layout(page.layout.encode("utf-8", "replace"))
+    layout = None if page.layout is None else zlib.compress(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
     joined_words = "\n".join(whole for _, _, whole in divided_words(text))
     return page.digest, text, page.method, confidence, joined_words, layout
-
-
-def _compress_layout(layout: bytes) -> bytes:
-    # Most layouts have a few hundred bytes; initialising zlib's default tables takes longer than compressing them.
-    window_bits, memory_level = zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL
-    if len(layout) <= _SMALL_LAYOUT_BYTES:
-        window_bits, memory_level = _SMALL_WINDOW_BITS, _SMALL_MEMORY_LEVEL
-    compressor = zlib.compressobj(6, zlib.DEFLATED, window_bits, memory_level)
-    return compressor.compress(layout) + compressor.flush()
 
 
 def _crawl_item_from(row: Row) -> CrawlItem:
@@ -244,6 +236,6 @@ def _crawl_item_from(row: Row) -> CrawlItem:
     return CrawlItem(item_id, parent_id, name, kind, revision, size, note, bool(is_gone), detail, walk)
 
 
-def _facts_of(item: CrawlItem) -> tuple[object, ...]:
+def _crawl_item_columns(item: CrawlItem) -> tuple[object, ...]:
     # The order of the parameters of `save_crawl_item`.
     return (item.id, item.parent_id, item.name, item.kind, item.revision, item.size, item.note, item.detail)

@@ -184,6 +184,7 @@ SELECT {item_columns} FROM crawl_item i
  ORDER BY i.id LIMIT :most;
 
 -- name: newest_inputs
+-- The newest file of each role.
 SELECT {file_columns} FROM file f
  WHERE f.document_id = :document_id AND f.role <> ''
    AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)

@@ -109,7 +109,7 @@ SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layou
  WHERE d.id = :document_id AND p.number BETWEEN :first AND :last ORDER BY p.number;
 
 -- name: files
-SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
+SELECT {file_columns}
   FROM file f WHERE f.document_id = :document_id ORDER BY f.id DESC;
 
 -- name: copies
@@ -122,7 +122,7 @@ SELECT d.source_key, f.path
 
 -- name: job_files
 -- Only the newest attempt, because a job that ran again has published its files again.
-SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
+SELECT {file_columns}
   FROM file f
  WHERE f.job_id = :job_id AND f.fence = (SELECT max(n.fence) FROM file n WHERE n.job_id = :job_id)
  ORDER BY f.id;

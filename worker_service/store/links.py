@@ -18,12 +18,10 @@ class DocumentLinks(StorePart):
         return [document_id for (document_id,) in self._db.read("document_ids", after=after, most=most)]
 
     def link_facts(self, document_id: int) -> LinkFacts | None:
-        for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
+        for owner, name, source_key in self._db.read("link_facts", document_id=document_id):
             folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
-            files = self._db.read("newest_files", document_id=document_id)
-            return LinkFacts(
-                document_id, owner, name, source_key, folders, [(role, file, path) for role, file, path in files]
-            )
+            files = [(file.role, file.name, file.path) for file in self._store.attempts.inputs(document_id)]
+            return LinkFacts(document_id, owner, name, source_key, folders, files)
         return None
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:

@@ -14,13 +14,7 @@ SELECT document_id FROM link WHERE document_id > :after
  ORDER BY 1 LIMIT :most;
 
 -- name: link_facts
-SELECT d.id, d.owner, d.name, d.source_key FROM document d WHERE d.id = :document_id;
-
--- name: newest_files
-SELECT f.role, f.name, f.path FROM file f
- WHERE f.document_id = :document_id AND f.role <> ''
-   AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)
- ORDER BY f.role;
+SELECT owner, name, source_key FROM document WHERE id = :document_id;
 
 -- name: crawled_folders
 -- Outermost folder first. The depth limit ends the recursion if a folder contains itself.

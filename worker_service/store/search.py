@@ -1,6 +1,8 @@
-"""Search in the text of pages (SQLite's FTS5), and counts of words.
+"""Search in the text of pages (SQLite's FTS5) and in names and tags of documents, and counts of words.
 
-A divided word is one that a line end or a soft hyphen divides; the index also has it as a whole.
+`search_query.py` translates queries, `search_ranking.py` orders pages, `embeddings.py` finds pages of similar meaning.
+An operand is a word or phrase of a query. A divided word is one that a line end or a soft hyphen divides; the index
+also has it as a whole.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ _CHARACTERS_BEFORE, _CHARACTERS_AFTER = 80, 120
 
 
 class ChosenTerms(Struct, frozen=True):
+    """The words of a query by which pages with some of them are found."""
+
     query: str
     """FTS5 query for any of the terms."""
     pages_with: Mapping[Term, int]
@@ -128,20 +132,20 @@ class PageSearch(StorePart):
         matches, is_partial = self._matches(query, request, ranked_most=RANKED_MOST, most=RANKED_MOST)
         matches += self._match_names_and_tags(query, operands, request)
         all_words = _group(matches, query, {match.result_id: () for match in matches})
-        until = request.skip + request.documents
+        end = request.skip + request.documents
         some_words: dict[int, MatchGroup] = {}
-        if operands and not request.needs_all and not is_partial and _has_too_few(all_words, until, request):
+        if operands and not request.needs_all and not is_partial and _has_too_few(all_words, end, request):
             some_words, is_partial = self._find_some_words(operands, request, find_meaning)
         groups = _merge(all_words, some_words)
         pages_with_all = sum(len(group.matches) for group in groups if group.has_all)
         documents_with_all = sum(group.has_all for group in groups)
         return SearchResult(
-            items=self._found_documents(groups[request.skip : until], request),
+            items=self._found_documents(groups[request.skip : end], request),
             documents_with_all=documents_with_all,
             pages_with_all=pages_with_all,
             documents_with_some=len(groups) - documents_with_all,
             pages_with_some=sum(len(group.matches) for group in groups) - pages_with_all,
-            next=until if len(groups) > until else None,
+            next=end if len(groups) > end else None,
             is_partial=is_partial,
             suggestion=self._suggest(operands, request) if not documents_with_all else None,
         )
@@ -149,6 +153,7 @@ class PageSearch(StorePart):
     def _find_some_words(
         self, operands: Sequence[str], request: SearchRequest, find_meaning: Callable[[], Meaning | None]
     ) -> tuple[dict[int, MatchGroup], bool]:
+        """Return groups by document, and whether there may be more than were ranked."""
         terms = self._choose_terms(operands)
         matches, is_partial = self._matches(terms.query, request, ranked_most=SOME_RANKED_MOST, most=SOME_LISTED_MOST)
         ranked, missing = self._rank(matches, terms)
@@ -177,13 +182,14 @@ class PageSearch(StorePart):
             return []
         values = {**_filters(request), "most": NAMED_MOST}
         rows = self._db.read("named_documents", query=query, **values)
+        # By the word without accents.
         words = {fold(operand.strip('"')): operand for operand in operands}
         for tag in self._store.tags.names(request.owner, most=_TAGS_MOST) if words else ():
             tag_words = {fold(part) for part in tag.split()}
             if tag_words <= words.keys():
                 # The query has all words of the tag, so the document's name must have the other words.
-                others = " AND ".join(operand for word, operand in words.items() if word not in tag_words)
-                rows += self._db.read("tagged_documents", found_tag=tag, query=others, **values)
+                words_of_name = [operand for word, operand in words.items() if word not in tag_words]
+                rows += self._db.read("tagged_documents", found_tag=tag, query=" AND ".join(words_of_name), **values)
         return [Match(_NAME_AND_TAGS, document_id, _NAME_AND_TAGS, digest) for document_id, digest in rows]
 
     def _suggest(self, operands: Sequence[str], request: SearchRequest) -> str | None:
@@ -222,8 +228,8 @@ class PageSearch(StorePart):
     ) -> tuple[Sequence[Match], Mapping[int, Sequence[str]]]:
         """Rank the first pages again by their text. Return all pages, and the words that each lacks."""
         # Documents may share a page. The last one in a dict wins, so reverse: the best match gives the name and tags.
-        first = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_MOST])}
-        texts: dict[int, str] = dict(self._db.read("texts", pages=json.dumps([*first.items()])))
+        documents = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_MOST])}
+        texts: dict[int, str] = dict(self._db.read("texts", pages=json.dumps([*documents.items()])))
         # The last id stands for the number of stored pages: it is at least as high, and is faster to find.
         [(last_id,)] = self._db.read("last_result")
         ranked = rank_pages(texts, terms.pages_with, last_id or 0, terms.stem)
@@ -250,15 +256,18 @@ class PageSearch(StorePart):
     def _found_documents(self, groups: Sequence[MatchGroup], request: SearchRequest) -> list[FoundDocument]:
         ids = [document_id for group in groups for document_id in (group.document_id, *group.copies)]
         rows = self._db.read("found_documents", document_ids=json.dumps(ids))
-        facts = {document_id: columns for document_id, *columns in rows}
+        columns_by_document = {document_id: columns for document_id, *columns in rows}
+        shown_by_query: dict[str, set[int]] = {}
+        for group in groups:
+            shown = {match.result_id for match in group.matches[: request.pages_each]}
+            shown_by_query.setdefault(group.query, set()).update(shown)
         snippets: dict[int, str] = {}
-        for query in {group.query for group in groups}:
-            best = [group.matches[: request.pages_each] for group in groups if group.query == query]
-            shown = sorted({match.result_id for matches in best for match in matches})
-            snippets |= self._snippets(shown, query, request.marks)
-        return [_found_document(group, facts, snippets, request.pages_each) for group in groups]
+        for query, result_ids in shown_by_query.items():
+            snippets |= self._snippets(sorted(result_ids), query, request.marks)
+        return [_found_document(group, columns_by_document, snippets, request.pages_each) for group in groups]
 
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
+        """Return a snippet of each page. `result_ids` is sorted."""
         if not result_ids:
             return {}
         pages = {"first": result_ids[0], "last": result_ids[-1], "result_ids": json.dumps(result_ids)}
@@ -286,12 +295,14 @@ class PageSearch(StorePart):
     def _matches_in(
         self, document_id: int, query: str, first: int, last: int
     ) -> Iterator[tuple[int, Sequence[tuple[int, int]]]]:
+        """Yield the number of each page with matches, and their ranges."""
         # Random marks, which cannot occur in the text.
         begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
-        place = {"document_id": document_id, "first": first, "last": last, "open": begin, "close": end}
-        rows = self._db.read("marked_pages", **place, query=_fts_query(query))
+        values = {"document_id": document_id, "first": first, "last": last, "open": begin, "close": end}
+        rows = self._db.read("marked_pages", **values, query=_fts_query(query))
         if not rows and (operands := plain_operands(query)):
-            rows = self._db.read("marked_pages", **place, query=self._choose_terms(operands).query)
+            # No page has all words, so mark some of them, as the search does.
+            rows = self._db.read("marked_pages", **values, query=self._choose_terms(operands).query)
         for number, marked, divided in rows:
             text, ranges = _ranges_between(marked, begin, end)
             yield number, sorted([*ranges, *_divided_matches(text, divided, begin)])
@@ -332,24 +343,25 @@ def _filters(request: SearchRequest) -> dict[str, object]:
     }
 
 
-def _has_too_few(found: Mapping[int, MatchGroup], until: int, request: SearchRequest) -> bool:
-    """Return True if no further page of the list could follow. Within one document, any match is enough."""
-    return len(found) <= until if request.document_id is None else not found
+def _has_too_few(groups: Mapping[int, MatchGroup], end: int, request: SearchRequest) -> bool:
+    """Return True if there is no document after position `end`. Within one document, any match is enough."""
+    return len(groups) <= end if request.document_id is None else not groups
 
 
 def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[str]]) -> dict[int, MatchGroup]:
     """Group matches by document. A document with the same content and page as an earlier one becomes its copy."""
     groups: dict[int, MatchGroup] = {}
-    by_document: dict[int, MatchGroup] = {}
-    by_page: dict[tuple[str, int], MatchGroup] = {}
+    # Also has the copies.
+    group_of_document: dict[int, MatchGroup] = {}
+    group_of_page: dict[tuple[str, int], MatchGroup] = {}
     for match in matches:
-        group = by_document.get(match.document_id)
+        group = group_of_document.get(match.document_id)
         if group is None and match.content_digest:
-            group = by_page.get((match.content_digest, match.result_id))
+            group = group_of_page.get((match.content_digest, match.result_id))
         if group is None:
             group = MatchGroup(match.document_id, query, missing, has_all=_has_all_words(match, missing))
             groups[match.document_id] = group
-        by_document[match.document_id] = group
+        group_of_document[match.document_id] = group
         group.is_named |= match.number == _NAME_AND_TAGS
         if match.document_id != group.document_id:
             group.copies.add(match.document_id)
@@ -357,7 +369,7 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
             # A document with all words shows only its pages that have them all.
             if match.number != _NAME_AND_TAGS:
                 group.matches.append(match)
-            by_page[match.content_digest, match.result_id] = group
+            group_of_page[match.content_digest, match.result_id] = group
     return groups
 
 
@@ -377,12 +389,12 @@ def _merge(all_words: Mapping[int, MatchGroup], some_words: Mapping[int, MatchGr
 
 def _ranges_between(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
     """Return the text without marks, and the marked ranges."""
-    first, *others = marked.split(begin)
-    parts, ranges, at = [first], list[tuple[int, int]](), len(first)
-    for other in others:
-        match, _, plain = other.partition(end)
-        ranges.append((at, at + len(match)))
-        at += len(match) + len(plain)
+    before, *pieces = marked.split(begin)
+    parts, ranges, position = [before], list[tuple[int, int]](), len(before)
+    for piece in pieces:
+        match, _, plain = piece.partition(end)
+        ranges.append((position, position + len(match)))
+        position += len(match) + len(plain)
         parts += [match, plain]
     return "".join(parts), ranges
 
@@ -401,12 +413,12 @@ def _snippet(text: str, ranges: Sequence[tuple[int, int]], marks: tuple[str, str
 
 
 def _found_document(
-    group: MatchGroup, facts: Mapping[int, Sequence[Any]], snippets: Mapping[int, str], pages_each: int
+    group: MatchGroup, columns_by_document: Mapping[int, Sequence[Any]], snippets: Mapping[int, str], pages_each: int
 ) -> FoundDocument:
-    name, owner, kind, pages, created_at, tags = facts[group.document_id]
+    name, owner, kind, pages, created_at, tags = columns_by_document[group.document_id]
     copies = []
-    for copy_id in sorted(group.copies & facts.keys()):
-        copy_name, copy_owner, *_ = facts[copy_id]
+    for copy_id in sorted(group.copies & columns_by_document.keys()):
+        copy_name, copy_owner, *_ = columns_by_document[copy_id]
         copies.append(FoundCopy(copy_id, copy_name, copy_owner))
     return FoundDocument(
         document_id=group.document_id,

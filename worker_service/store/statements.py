@@ -8,14 +8,6 @@ from pathlib import Path
 from worker_service.jobs.job import Job, NewJob
 from worker_service.store.database import row_of
 
-_HERE = Path(__file__).parent
-# A fragment must come before the statements that use it.
-_PARTS = (
-    "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
-    "job_control", "batches", "job_queries", "waiting_reasons", "history", "overview", "library", "search",
-    "embeddings", "tags", "removal", "links", "pruning", "integrity", "notices", "tokens", "idempotency",
-)  # fmt: skip
-
 _CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
 )  # fmt: skip
@@ -44,9 +36,14 @@ def sqlite_statements() -> dict[str, str]:
         "completed_row": row_of(4),
     }
     statements: dict[str, str] = {}
-    for part in _PARTS:
-        pieces = _HEADING.split((_HERE / f"{part}.sql").read_text("utf-8"))
+    for file in sorted(Path(__file__).parent.glob("*.sql")):
+        pieces = _HEADING.split(file.read_text("utf-8"))
         for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
-            filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
-            (fragments if kind == "fragment" else statements)[name] = filled
-    return statements
+            # Two empty lines end a section; the heading of the next one follows them.
+            sql = text.split("\n\n\n")[0].strip().removesuffix(";")
+            (fragments if kind == "fragment" else statements)[name] = sql
+
+    def fill(sql: str) -> str:
+        return _PLACE.sub(lambda place: fill(fragments[place[1]]), sql)
+
+    return {name: fill(sql) for name, sql in statements.items()}
