@@ -1,4 +1,7 @@
-"""Write and restore backups. A restore prepares a copy beside the database, which a rename then replaces."""
+"""Write backups (`pagemill db backup`), and put one in the place of the database (`pagemill db restore`).
+
+A restore prepares a copy beside the database, and replaces the database by renaming the copy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from worker_service.base.clock import Clock, as_text
 from worker_service.base.errors import (
     BadInput,
     Refused,
-    SchemaMismatch,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -30,7 +32,7 @@ from worker_service.store.connection import (
     connect,
     connect_to_read,
     create,
-    newer,
+    newer_schema_error,
     schema_version_of,
 )
 from worker_service.store.errors import translate_errors
@@ -40,6 +42,9 @@ from worker_service.store.migrations import migrate
 RAISED_BY = 1_000_000
 """Added to fences and ids on a restore: more than were used since any backup."""
 _BUSY_MILLISECONDS = 1000
+"""How long a restore waits for other programs to close the database."""
+
+_PAGES_PER_STEP = 10_000
 
 _JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
 _NUMBERS = (
@@ -131,7 +136,7 @@ def check_backup(path: Path) -> Backup:
     if version is None:
         raise StoreUnusable(f"{path} has no pagemill tables", "name a copy that `pagemill db backup` made")
     if version > SCHEMA_VERSION:
-        raise SchemaMismatch(newer(path, version))
+        raise newer_schema_error(path, version)
     if faults.tables:
         raise StoreDamaged(f"{path} is no sound backup ({faults.tables[0]})", "take another one")
     [(newest_at,)] = newest
@@ -170,13 +175,14 @@ def _copy(backup: Path, copy: Path) -> None:
     try:
         with translate_errors(copy), target.backup("main", source, "main") as copying:
             while not copying.done:
-                copying.step(10_000)
+                copying.step(_PAGES_PER_STEP)
     finally:
         source.close()
         target.close()
 
 
 def _numbers_of(database: Path) -> dict[str, int]:
+    """Return the highest id of each table and the highest fence, or nothing if the database is damaged or absent."""
     # The database may have been restored from this backup before.
     if not _is_database(database):
         return {}
@@ -193,8 +199,8 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
     create(copy).close()  # puts the copy into WAL mode
     store = opening.open_store(copy, clock=clock)
     try:
-        gone = [*store.overview.workers(), *store.overview.absent_workers()]
-        requeued = sum(len(store.leases.requeue(worker.id)) for worker in gone)
+        workers = [*store.overview.workers(), *store.overview.absent_workers()]
+        requeued = sum(len(store.leases.requeue(worker.id)) for worker in workers)
         database = store.database
         with database.transaction():
             database.write("begin_numbers")
@@ -220,6 +226,7 @@ def _copy_mode_and_owner(copy: Path, database: Path) -> None:
 
 
 def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
+    """Put the copy in the place of the database. Return the new name of the replaced database, if any."""
     sync_path(copy)
     if not database.exists():
         for suffix in ("-wal", "-shm"):
@@ -256,7 +263,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
 
 
 def _lock_exclusively(database: Path) -> Connection | None:
-    """Return None if the database is damaged."""
+    """Close the log of the database and lock out other programs. Return None if the database is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)
@@ -287,11 +294,11 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-def _remove(copy: Path) -> None:
-    copy.unlink(missing_ok=True)
-    _remove_logs(copy)
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _remove_logs(path)
 
 
-def _remove_logs(copy: Path) -> None:
+def _remove_logs(path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal"):
-        Path(f"{copy}{suffix}").unlink(missing_ok=True)
+        Path(f"{path}{suffix}").unlink(missing_ok=True)

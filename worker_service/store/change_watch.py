@@ -1,3 +1,5 @@
+"""Notice commits of other programs, and that the database file was deleted or replaced, for the daemon's main loop."""
+
 from __future__ import annotations
 
 import ctypes
@@ -8,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-# Flags of inotify, and its struct of an event.
+# Flags of inotify, and its struct of an event: watch, mask, cookie, and length of the name that follows.
 _MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
 _EVENT = struct.Struct("iIII")
 
@@ -20,7 +22,8 @@ class FileWatch:
     """Notices within milliseconds that another connection has committed.
 
     A hint of the kernel (inotify) comes before the commit is visible, so the change counter is then read at growing
-    intervals: 0.03 % of a core, instead of 0.8 % for a read every 10 ms.
+    intervals: 0.03 % of a core, instead of 0.8 % for a read every 10 ms. The main loop calls `has_changed` once in each
+    turn, and that calls `on_turn`.
     """
 
     def __init__(
@@ -28,7 +31,7 @@ class FileWatch:
         database: Path,
         change_counter: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
-        begins_turn: Callable[[], None] = lambda: None,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         # The resolved path, as /proc shows it.
         self._path = database.resolve()
@@ -37,7 +40,7 @@ class FileWatch:
         self._names = {database.name, self._log_name, f"{database.name}-shm"}
         self._change_counter = change_counter
         self._monotonic = monotonic
-        self._begins_turn = begins_turn
+        self._on_turn = on_turn
         self._last_counter: int | None = None
         self._seconds_to_next_read = _FIRST_READ_SECONDS
         self.look_at: float | None = None
@@ -51,14 +54,14 @@ class FileWatch:
         return self._watch
 
     def has_changed(self) -> bool:
-        self._begins_turn()
-        is_hinted, now = self._read_hints(), self._monotonic()
-        if is_hinted:
+        self._on_turn()
+        has_hint, now = self._read_hints(), self._monotonic()
+        if has_hint:
             self._seconds_to_next_read, self.look_at = _FIRST_READ_SECONDS, now + _FIRST_READ_SECONDS
         counter = self._change_counter()
         if counter != self._last_counter:
             self._last_counter = counter
-            if not is_hinted:
+            if not has_hint:
                 # With a new hint, keep checking: the hint may announce a commit after this one.
                 self.look_at = None
             return True
@@ -70,11 +73,12 @@ class FileWatch:
         return False
 
     def fault(self) -> str | None:
+        """Return a sentence if the database or its log was deleted or replaced."""
         self.is_doubtful = False
-        identity = _file_id(self._path)
-        if identity is None:
+        file_id = _file_id(self._path)
+        if file_id is None:
             return f"{self._path} was deleted while it was in use"
-        if identity != self._file_id:
+        if file_id != self._file_id:
             return f"{self._path} was replaced by another file while it was in use"
         for name in _open_names():
             for suffix in ("", "-wal"):
@@ -88,20 +92,21 @@ class FileWatch:
             self._watch = None
 
     def _read_hints(self) -> bool:
+        """Return True if the log may have been written. Set `is_doubtful`."""
         if self._watch is None:
             return False
-        is_hinted = False
+        has_hint = False
         while True:
             try:
                 data = os.read(self._watch, 65536)
             except BlockingIOError:
-                return is_hinted
-            at = 0
-            while at < len(data):
-                _, mask, _, length = _EVENT.unpack_from(data, at)
-                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode("utf-8", "replace")
-                at += _EVENT.size + length
-                is_hinted |= name == self._log_name or bool(mask & _OVERFLOW)
+                return has_hint
+            position = 0
+            while position < len(data):
+                _, mask, _, length = _EVENT.unpack_from(data, position)
+                position += _EVENT.size + length
+                name = data[position - length : position].rstrip(b"\0").decode("utf-8", "replace")
+                has_hint |= name == self._log_name or bool(mask & _OVERFLOW)
                 if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
                     self.is_doubtful = True
 

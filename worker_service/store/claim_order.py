@@ -1,4 +1,8 @@
-"""The order in which ready jobs are claimed. Text is read as bytes, because it may not be UTF-8."""
+"""The order in which ready jobs are claimed: owners take turns, then priority, age and id decide.
+
+A lane is the ready jobs of one type, owner and source; its head is the first of them. Text is read as bytes, because it
+may not be UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +73,10 @@ class _LaneCache:
 @dataclass(slots=True)
 class _Capacity:
     by_owner: Counter[bytes]
+    """Number of running jobs."""
     by_type: Counter[bytes]
     limits: dict[tuple[str, bytes], int]
+    """By kind (type or owner) and name."""
 
     def left_for_type(self, job_type: bytes, most: int) -> int:
         limit = self.limits.get(("type", job_type))
@@ -96,9 +102,9 @@ class Scheduler(StorePart):
         """Return the jobs up to the first whose type is not in `only`, and the ids of jobs that are not UTF-8."""
         types = None if only is None else {job_type.encode() for job_type in only}
         if most == 1 and (cache := self._valid_cache(values)) is not None:
-            found = self._first_job_id(cache, types)
-            if found is not None:
-                jobs, unreadable = self._claim_one("claim_one", found, values)
+            job_id = self._first_job_id(cache, types)
+            if job_id is not None:
+                jobs, unreadable = self._claim_one("claim_one", job_id, values)
                 if jobs or unreadable:
                     return jobs, unreadable
             self.forget()
@@ -143,6 +149,7 @@ class Scheduler(StorePart):
     # ── Walk over the lanes ──
 
     def _ids_in_order(self, values: _ClaimValues, most: int, types: set[bytes] | None) -> list[int]:
+        """Return the ids of the jobs to claim next."""
         lanes = [_Lane._make(row) for row in self._db.write("lanes_of_worker", **values)]
         open_lanes = [lane for lane in lanes if lane.is_open]
         if not open_lanes:
@@ -151,8 +158,8 @@ class Scheduler(StorePart):
         if len(open_lanes) == len(lanes) >= _CACHED_LANES_MIN:
             cache = self._cache_lanes(values, lanes)
             if most == 1:
-                found = self._first_job_id(cache, types)
-                return [] if found is None else [found]
+                first_id = self._first_job_id(cache, types)
+                return [] if first_id is None else [first_id]
         if most > 1:
             [(class_capacity,)] = self._db.write("class_capacity", **values)
             most = min(most, class_capacity)
@@ -304,6 +311,7 @@ def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, obje
 
 
 def make_ready(db: Database, now: object) -> None:
+    """Settle ended jobs, and free jobs whose time has come."""
     if db.read_flag_in_transaction("has_unsettled_or_due", now=now):
         settle(db)
         db.write("record_due_time", now=now)

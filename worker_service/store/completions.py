@@ -42,7 +42,7 @@ class Completions(StorePart):
         works = [self._work_of(done.lease.job_id) for done in completions]
         for done, work in zip(completions, works, strict=True):
             self._write_one(done, work, now)
-        # Check only after every follow-up job of this transaction is in the queue.
+        # Check only after every follow-up job of this transaction is in the queue: it may publish the document.
         for done, work in zip(completions, works, strict=True):
             self._fail_unpublished_document(done, work, now)
 
@@ -109,6 +109,7 @@ def work_from(row: Row) -> Work:
 
 
 def _inherit(job: NewJob, work: Work) -> NewJob:
+    """Return the follow-up job with what it does not say itself."""
     key = job.unique_key
     if key is not None and work.batch_id is not None:
         key = unique_key_in_batch(key, work.batch_id)
@@ -126,6 +127,6 @@ def _inherit(job: NewJob, work: Work) -> NewJob:
 
 
 def _skip_reason(result: str | None) -> str | None:
-    found = json.loads(result) if result else None
-    reason = found.get("skipped") if isinstance(found, dict) else None
+    decoded = json.loads(result) if result else None
+    reason = decoded.get("skipped") if isinstance(decoded, dict) else None
     return None if reason is None else str(reason)

@@ -1,4 +1,7 @@
-"""Open the database file. Never open it in another way: closing any descriptor of it drops SQLite's locks."""
+"""Open connections to the database file, for the rest of the store.
+
+Never open the file in another way: closing any descriptor of it drops SQLite's locks in this process.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from urllib.parse import quote
 
 import apsw
 
-from worker_service.base.errors import StoreBusy, StoreUnusable
+from worker_service.base.errors import SchemaMismatch, StoreBusy, StoreUnusable
 from worker_service.store.errors import BUSY_SECONDS, translate_errors, unreadable_error
 
 if TYPE_CHECKING:
@@ -94,6 +97,7 @@ def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
 
 
 def is_unused(path: Path) -> bool:
+    """Return True if no process has the readable database open: the last one to close it deletes the -wal file."""
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
 
@@ -112,11 +116,12 @@ def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
 
 
 def register_fts_count(connection: Connection) -> None:
+    """Add the SQL function `occurrences`, which counts the matches of a full-text query in a row."""
     connection.register_fts5_function("occurrences", _occurrences)
 
 
-def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
-    return found.inst_count
+def _occurrences(match: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
+    return match.inst_count
 
 
 def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
@@ -134,12 +139,12 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
 
 def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
     """Retry here, because SQLite does not call the busy handler for this statement."""
-    until = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             [(mode,)] = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         except apsw.BusyError as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise StoreBusy(
                     f"{path} is not in WAL mode, and cannot be put into it while another program reads or writes it: "
                     "end that program's transaction, then start again"
@@ -179,8 +184,10 @@ def schema_version_of(connection: Connection) -> int | None:
     return 0 if "worker_job_queue" in tables else None
 
 
-def newer(path: Path, version: int) -> str:
-    return f"{path} has schema {version}, newer than this pagemill knows ({SCHEMA_VERSION}): upgrade pagemill"
+def newer_schema_error(path: Path, version: int) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{path} has schema {version}, newer than this pagemill knows ({SCHEMA_VERSION}): upgrade pagemill"
+    )
 
 
 class BusyHandler:

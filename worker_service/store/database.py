@@ -1,4 +1,8 @@
-"""Connections open on first use, so that reading needs no write access."""
+"""Statements, clock and write transactions of one database file, for all parts of the store.
+
+Writes use one connection and reads another, so that no read waits for a writer. Each opens on first use, because
+reading needs no write access.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,10 @@ _LONG_WRITE_SECONDS = 0.005
 
 class WriteOptions(Struct, frozen=True):
     is_durable: bool = True
-    """False for heartbeats and progress."""
+    """False: a power cut may undo the last commits."""
     on_long_wait: OnLongWait | None = None
     pauses: WritePauses | None = None
+    """Set by the daemon, which writes all the time."""
 
 
 class Database:
@@ -96,7 +101,7 @@ class Database:
         return self._reader
 
     def change_counter(self) -> int:
-        # The number changes when another connection commits.
+        """Return a number that changes when another connection commits."""
         try:
             # Ask the write connection, if any, so that this process's own commits do not count.
             [(counter,)] = (self._writer or self.reader).execute("PRAGMA data_version").fetchall()
@@ -123,7 +128,7 @@ class Database:
         return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
 
     def try_to_write(self, name: str, values: Values) -> str | None:
-        """Return None, or the rule that a constraint enforced; the transaction stays open."""
+        """Return None, or the sentence of the constraint that refused the write. The transaction stays open."""
         try:
             self.writer.execute(self.statements[name], values).fetchall()
         except apsw.ConstraintError as error:
@@ -168,6 +173,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
+        """Let all reads in this block see the same state of the database."""
         with translate_errors(self.path):
             self.reader.execute("BEGIN")
             try:
@@ -223,6 +229,7 @@ class StorePart:
 
 
 def row_of(width: int) -> str:
+    """Return a row of parameters, such as "(?, ?, ?)"."""
     return f"({', '.join('?' * width)})"
 
 
@@ -241,6 +248,7 @@ def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
 
 
 def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values, width: int) -> list[Row]:
+    # Read each value after its type, and text as bytes, which Python then decodes.
     names = [f"c{number}" for number in range(width)]
     columns = ", ".join(f"typeof({name}), iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in names)
     sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {columns} FROM found"
@@ -254,9 +262,9 @@ def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values
     ]
 
 
-def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:
-    rest = iter(things)
-    while chunk := list(islice(rest, size)):
+def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, size)):
         yield chunk
 
 
@@ -280,7 +288,7 @@ class Transaction:
 
     def __enter__(self) -> None:
         if self._pauses is not None:
-            self._pauses.begin()
+            self._pauses.begin_write()
         try:
             self._connection = self._connect()
             self._connection.execute("BEGIN IMMEDIATE")
@@ -297,7 +305,7 @@ class Transaction:
                 raise_translated(error, self._path)
         finally:
             if self._pauses is not None:
-                self._pauses.end()
+                self._pauses.end_write()
 
     def _commit(self) -> None:
         try:
@@ -317,6 +325,8 @@ class Transaction:
 
 
 class _RelaxedTransaction(Transaction):
+    """Uses `synchronous = NORMAL` until it ends."""
+
     def __enter__(self) -> None:
         try:
             _set_synchronous(self._connect(), "NORMAL")
@@ -335,41 +345,45 @@ class _RelaxedTransaction(Transaction):
             _set_synchronous(self._connection, "FULL")
 
 
-def _set_synchronous(connection: apsw.Connection, how: str) -> None:
+def _set_synchronous(connection: apsw.Connection, level: str) -> None:
     # The PRAGMA takes effect when it is prepared, so a cached statement would do nothing.
-    connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)
+    connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
 
 
 class WritePauses:
-    """Pauses between write transactions. SQLite's lock is not fair: without pauses, other programs wait for seconds."""
+    """Pauses between write transactions. SQLite's lock is not fair: without pauses, other programs wait for seconds.
+
+    Writes in quick succession form a burst without pauses. The next burst begins after a pause.
+    """
 
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._monotonic = monotonic
         self._sleep = sleep
-        self._entered = 0.0
+        self._write_began_at = 0.0
         self._held_seconds = 0.0
-        self._rest_until = 0.0
-        self._busy_until = 0.0
+        """How long the writes of this burst have held the lock."""
+        self._pause_until = 0.0
+        self._burst_until = 0.0
 
-    def turn(self) -> None:
-        self._busy_until = 0.0
+    def end_burst(self) -> None:
+        self._burst_until = 0.0
 
-    def begin(self) -> None:
+    def begin_write(self) -> None:
         now = self._monotonic()
-        if now >= self._busy_until:
-            left = self._rest_until - now
-            if left > 0:
-                self._sleep(left)
-                now += left
-            self._held_seconds, self._busy_until = 0.0, now + _BURST_SECONDS
-        self._entered = now
+        if now >= self._burst_until:
+            seconds_left = self._pause_until - now
+            if seconds_left > 0:
+                self._sleep(seconds_left)
+                now += seconds_left
+            self._held_seconds, self._burst_until = 0.0, now + _BURST_SECONDS
+        self._write_began_at = now
 
-    def end(self) -> None:
+    def end_write(self) -> None:
         now = self._monotonic()
-        own = now - self._entered
-        self._held_seconds += own
-        self._rest_until = now + max(
-            _PAUSE_SECONDS_MIN, self._held_seconds * _PAUSE_SHARE, own if own > _LONG_WRITE_SECONDS else 0.0
+        seconds = now - self._write_began_at
+        self._held_seconds += seconds
+        self._pause_until = now + max(
+            _PAUSE_SECONDS_MIN, self._held_seconds * _PAUSE_SHARE, seconds if seconds > _LONG_WRITE_SECONDS else 0.0
         )

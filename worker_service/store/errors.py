@@ -1,3 +1,5 @@
+"""Translate errors of the SQLite driver into errors with a detail and a remedy."""
+
 from __future__ import annotations
 
 import os
@@ -26,9 +28,10 @@ from worker_service.base.errors import (
 SqlError = apsw.Error
 
 BUSY_SECONDS = 30.0
-
+"""How long a connection waits for the write lock."""
 
 DRIVER_ERRORS = (apsw.Error, OverflowError)
+"""OverflowError: an integer that does not fit into 64 bits."""
 
 
 @contextmanager
@@ -51,9 +54,9 @@ def raise_translated(error: apsw.Error | OverflowError, path: Path) -> NoReturn:
 def _translate(error: apsw.Error, path: Path) -> Exception | None:
     match error:
         case apsw.ReadOnlyError() | apsw.IOError() | apsw.CantOpenError() if (
-            found := read_only_error(path)
+            read_only := read_only_error(path)
         ) is not None:
-            return found
+            return read_only
         case apsw.ConstraintError():
             return rule_broken(rule_of(str(error)))
         case apsw.BusyError():
@@ -114,6 +117,7 @@ def _cannot_open(error: apsw.Error, path: Path) -> Exception:
 
 
 def access_hint(path: Path) -> str:
+    """Return how the user can get access to the database."""
     import grp
     import pwd
 
@@ -144,7 +148,7 @@ def rule_broken(rule: str) -> RuleBroken | BadPayload:
 
 
 def rule_of(message: str) -> str:
-    """Constraints in schema.sql have sentences as names."""
+    """Return the sentence for users from SQLite's message. Constraints in schema.sql have sentences as names."""
     if message.startswith("NOT NULL constraint failed: "):
         return f"{message.rpartition('.')[2]} is missing: it must be given"
     # SQLite reports an index on an expression by its name, which is a sentence in schema.sql.

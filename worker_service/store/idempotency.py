@@ -23,15 +23,15 @@ class IdempotencyKeys(StorePart):
     @contextmanager
     def granting(self, key: str, wish: str) -> Iterator[None]:
         """Store the key in the first transaction of this block."""
-        is_noted = False
+        is_stored = False
 
-        def note() -> None:
-            nonlocal is_noted
-            if not is_noted and not self._db.write("note_request", key=key, wish=wish, now=self._db.now()):
+        def store_key() -> None:
+            nonlocal is_stored
+            if not is_stored and not self._db.write("note_request", key=key, wish=wish, now=self._db.now()):
                 raise IdempotencyConflict("this was asked for with the same Idempotency-Key at the same time")
-            is_noted = True
+            is_stored = True
 
-        with self._db.with_before_commit(note):
+        with self._db.with_before_commit(store_key):
             yield
 
     def store_response(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:

@@ -1,3 +1,5 @@
+"""Rows of new jobs in the order of the parameters of `enqueue` and `enqueue_usual`."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,11 +22,12 @@ NAME_CHARACTERS_MAX = 1000
 
 
 def statement_of(job: NewJob) -> str:
-    """Return "" if the job must be inserted alone."""
+    """Return the INSERT for many jobs, or "" if the job must be inserted alone."""
     if _unusual_values(job) == _UNUSUAL_DEFAULTS:
         return "enqueue_usual"
-    goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
-    return "" if goes_alone else "enqueue"
+    needs_more_rows = job.after or job.after_earlier or job.on_failure
+    may_exist = job.unique_key or job.document or job.brings
+    return "" if needs_more_rows or may_exist else "enqueue"
 
 
 def row_of_job(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:

@@ -1,6 +1,7 @@
-"""Claims, beats, reports and ends of attempts.
+"""Claims, beats, reports and ends of attempts, which the daemon calls.
 
-An end closes the attempt before it changes the job's status: otherwise a trigger refuses the change.
+A lease (job, fence, worker) is the right to write for one attempt. An end closes the attempt before it changes the
+job's status: otherwise a trigger refuses the change.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Leases(StorePart):
         while unreadable:
             for job_id in unreadable:
                 self._fail_unreadable(job_id, worker_id)
-            rest, unreadable = self._store.scheduler.claim(values, most - len(claimed), only)
-            claimed += rest
+            more, unreadable = self._store.scheduler.claim(values, most - len(claimed), only)
+            claimed += more
         return sorted(claimed, key=_claim_order)
 
     def _fail_unreadable(self, job_id: int, worker_id: str) -> None:
@@ -83,8 +84,8 @@ class Leases(StorePart):
         with self._db.transaction():
             if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
-            held = json.dumps([[lease.job_id, lease.fence] for lease in leases])
-            rows = self._db.write("beat_leases", worker_id=worker_id, leases=held, now=self._db.now())
+            pairs = json.dumps([[lease.job_id, lease.fence] for lease in leases])
+            rows = self._db.write("beat_leases", worker_id=worker_id, leases=pairs, now=self._db.now())
         is_to_cancel = {(job_id, fence): bool(is_requested) for job_id, fence, is_requested in rows}
         return Beat(
             lost=[lease for lease in leases if (lease.job_id, lease.fence) not in is_to_cancel],
@@ -123,9 +124,9 @@ class Leases(StorePart):
         has_document: dict[Lease, bool] = {}
         with self._db.transaction():
             now = self._db.now()
-            for some in chunks([*by_lease.values()], _COMPLETED_AT_ONCE):
-                self._db.write_rows("close_completed", [_closing_row(done) for done in some], now)
-                ended = self._db.write_rows("complete", [(*done.lease, done.result) for done in some], now)
+            for chunk in chunks([*by_lease.values()], _COMPLETED_AT_ONCE):
+                self._db.write_rows("close_completed", [_closing_row(done) for done in chunk], now)
+                ended = self._db.write_rows("complete", [(*done.lease, done.result) for done in chunk], now)
                 has_document |= {Lease(*lease): bool(is_of_document) for *lease, is_of_document in ended}
             with_effects = [
                 done
@@ -168,13 +169,13 @@ class Leases(StorePart):
 
     def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
         """Requeue or end the jobs of a worker that is proven gone, unless it has beaten since `last_beat`."""
-        gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
+        worker_died = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
             if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
                 return []
             orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
             for job_id, fence, _, fate in orphans:
-                self._end_by_fate(Lease(job_id, fence, worker_id), fate, gone)
+                self._end_by_fate(Lease(job_id, fence, worker_id), fate, worker_died)
             self._db.write("forget_handlers", worker_id=worker_id)
             self._db.write("forget_worker", worker_id=worker_id)
             self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)

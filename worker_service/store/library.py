@@ -46,22 +46,22 @@ class Library(StorePart):
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
         """List documents. In another order than the default one, the document `before_id` must still exist."""
-        rows, condition, values = _chosen(selector, order)
-        way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
+        from_clause, condition, values = _chosen(selector, order)
+        direction, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]
         if before_id is not None and column == "d.id":
             condition, values = f"{condition} AND d.id {comparison} ?", [*values, before_id]
         elif before_id is not None:
             last = f"SELECT {column}, d.id FROM document d WHERE d.id = ?"
             condition, values = f"{condition} AND ({column}, d.id) {comparison} ({last})", [*values, before_id]
-        by = f"ORDER BY {column} {way}, d.id {way}"
-        chosen = f"SELECT d.id FROM {rows} WHERE {condition} {by} LIMIT ?"
-        sql = f"{self._db.statements['documents_begin']} d.id IN ({chosen}) {by}"
+        order_by = f"ORDER BY {column} {direction}, d.id {direction}"
+        chosen = f"SELECT d.id FROM {from_clause} WHERE {condition} {order_by} LIMIT ?"
+        sql = f"{self._db.statements['documents_begin']} d.id IN ({chosen}) {order_by}"
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def totals(self, selector: DocumentSelector) -> DocumentTotals:
-        rows, condition, values = _chosen(selector)
-        sql = f"SELECT count(*), total(d.pages) FROM {rows} WHERE {condition}"
+        from_clause, condition, values = _chosen(selector)
+        sql = f"SELECT count(*), total(d.pages) FROM {from_clause} WHERE {condition}"
         [(documents, pages)] = self._db.read_sql(sql, values)
         return DocumentTotals(documents, int(pages))
 
@@ -76,11 +76,15 @@ class Library(StorePart):
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
 
     def provenance(self, documents: Sequence[Document]) -> Mapping[int, Provenance]:
-        by_id = {document.id: document for document in documents}
-        rows = self._db.read("provenance", ids=json.dumps(list(by_id)))
-        return {document_id: Provenance(self._folder(by_id[document_id]), *rest) for document_id, *rest in rows}
+        document_by_id = {document.id: document for document in documents}
+        rows = self._db.read("provenance", ids=json.dumps(list(document_by_id)))
+        return {
+            document_id: Provenance(self._folder_of(document_by_id[document_id]), *columns)
+            for document_id, *columns in rows
+        }
 
-    def _folder(self, document: Document) -> str:
+    def _folder_of(self, document: Document) -> str:
+        """Return the folder at the source."""
         values = {"owner": document.owner, "source_key": document.source_key}
         crawled = [name for (name,) in self._db.read("crawled_folders", **values)]
         from worker_service.jobs.names import folder_at_source  # not needed for lists
@@ -98,6 +102,7 @@ class Library(StorePart):
         return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> ReadingSpeed | None:
+        """Return how fast the newest documents were fetched and read."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size = sum(size for _, size in documents.values())
@@ -123,6 +128,7 @@ class Library(StorePart):
         return [DocumentChange(*row) for row in self._db.read("document_changes", after=after, owner=owner, most=most)]
 
     def history(self) -> str:
+        """Return an identity that changes when a backup is restored."""
         [row] = self._db.read("history")
         return json.dumps(row)
 
@@ -151,17 +157,21 @@ class Library(StorePart):
 
     def actions_of(self, document_id: int) -> Sequence[AskedAction]:
         rows = self._db.read("actions_of", document_id=document_id)
-        return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
+        return [
+            AskedAction(job_type, payload, OnEnd(on_end), bool(is_standing), *columns)
+            for job_type, payload, on_end, is_standing, *columns in rows
+        ]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
 
 
-def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
-    total, until = 0.0, float("-inf")
-    for begin, end in sorted(stretches):
-        total += max(0.0, end - max(begin, until))
-        until = max(until, end)
+def _total_length(intervals: Iterable[tuple[float, float]]) -> float:
+    """Count times in which intervals overlap once."""
+    total, counted_until = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, counted_until))
+        counted_until = max(counted_until, end)
     return total
 
 
@@ -205,10 +215,10 @@ def _chosen(selector: DocumentSelector, order: DocumentOrder | None = None) -> t
     # The index has all columns of a list, but some conditions find fewer rows, or read them anyway.
     finds_few = selector.ids or selector.batch_ids or selector.source_keys or (selector.tags and not selector.owners)
     reads_rows = selector.platforms or selector.is_readable
-    rows = "document d" if finds_few or is_by_id or reads_rows else "document d INDEXED BY document_list"
+    from_clause = "document d" if finds_few or is_by_id or reads_rows else "document d INDEXED BY document_list"
     if is_by_tag:
-        rows = "document_tag first CROSS JOIN document d ON d.id = first.document_id"
-    return rows, " AND ".join(terms), values
+        from_clause = "document_tag first CROSS JOIN document d ON d.id = first.document_id"
+    return from_clause, " AND ".join(terms), values
 
 
 def _document_from(row: Row) -> Document:

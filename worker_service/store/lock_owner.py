@@ -16,7 +16,7 @@ _LOCKS = Path("/proc/locks")
 _WRITER = range(120, 121)
 _EXCLUSIVE = range(1073741826, 1073742336)
 _CHARACTERS_MAX = 80
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class LockOwner(Struct, frozen=True):
@@ -31,8 +31,8 @@ class LockOwner(Struct, frozen=True):
 def lock_owner_of(database: Path) -> LockOwner | None:
     for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
         with suppress(OSError):
-            found = path.stat()
-            file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+            status = path.stat()
+            file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
             for pid, first, last in _writers(file):
                 # The kernel shows 0 for a process outside our PID namespace.
                 if first <= bytes_locked[0] and bytes_locked[-1] <= last and pid not in (os.getpid(), 0):
@@ -43,17 +43,17 @@ def lock_owner_of(database: Path) -> LockOwner | None:
 def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None:
     """Return the process that holds the lock during all of these seconds."""
     first = lock_owner_of(database)
-    until = time.monotonic() + seconds
-    while first is not None and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
-        found = lock_owner_of(database)
-        if found is None or found.pid != first.pid:
+    deadline = time.monotonic() + seconds
+    while first is not None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        owner = lock_owner_of(database)
+        if owner is None or owner.pid != first.pid:
             return None
     return first
 
 
 def _writers(file: str) -> Iterator[tuple[int, int, int]]:
-    """Yield (pid, first byte, last byte)."""
+    """Yield (pid, first byte, last byte) of each write lock on the file, given as in /proc/locks."""
     for line in _LOCKS.read_text().splitlines():
         words = line.split()
         # A waiting request has an arrow as its second word, so it is skipped.

@@ -45,7 +45,7 @@ class Notices(StorePart):
             return self._store.intake.insert_many(jobs)
 
     def note(self, kind: str, episodes: Sequence[Episode]) -> None:
-        """Replace the episodes of a kind. A new one becomes a notice; a missing one has ended."""
+        """Store the current episodes of a kind. A new one becomes a notice; a missing one has ended."""
         keys = [f"{kind}:{episode.key}" for episode in episodes]
         if {key for (key,) in self._db.read("episodes", kind=kind)} == set(keys):
             return

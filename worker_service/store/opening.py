@@ -1,3 +1,5 @@
+"""Create or open the database, or refuse it: a network file system, other tables, another version of ours."""
+
 from __future__ import annotations
 
 import os
@@ -16,7 +18,7 @@ from worker_service.store.connection import (
     OnLongWait,
     connect_to_read,
     create,
-    newer,
+    newer_schema_error,
     schema_version_of,
 )
 from worker_service.store.database import Database, Transaction, WriteOptions
@@ -89,7 +91,7 @@ def initialise(
     """Create the database and its tables. Return False if they exist already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_network_file_system(path)
-    _make_file(path)
+    _create_file(path)
     connection = create(path, on_long_wait)
     try:
         with Transaction(lambda: connection, path):
@@ -107,19 +109,19 @@ def initialise(
 def schema_sql() -> str:
     """Read schema.sql: inside the package in a wheel, above it in a checkout."""
     package = Path(__file__).parents[1]
-    carried = package / "schema.sql"
-    return (carried if carried.is_file() else package.parent / "schema.sql").read_text("utf-8")
+    in_wheel = package / "schema.sql"
+    return (in_wheel if in_wheel.is_file() else package.parent / "schema.sql").read_text("utf-8")
 
 
-def _make_file(path: Path) -> None:
-    """Give the group write access in a directory that a group shares; SQLite would not."""
+def _create_file(path: Path) -> None:
+    """Create the file. In a directory that a group shares, give the group write access; SQLite would not."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            made, folder = os.fstat(file), path.parent.stat()
+            created, folder = os.fstat(file), path.parent.stat()
             is_shared = folder.st_mode & stat.S_IWGRP and not folder.st_mode & stat.S_IWOTH
-            if is_shared and made.st_gid == folder.st_gid:
-                os.fchmod(file, stat.S_IMODE(made.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
+            if is_shared and created.st_gid == folder.st_gid:
+                os.fchmod(file, stat.S_IMODE(created.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
         finally:
             os.close(file)
 
@@ -139,7 +141,7 @@ def _refuse_other_version(path: Path, version: int | None) -> None:
     if version < SCHEMA_VERSION:
         raise SchemaMismatch(f"{path} has schema {version}, older than {SCHEMA_VERSION}", "run `pagemill db migrate`")
     if version > SCHEMA_VERSION:
-        raise SchemaMismatch(newer(path, version))
+        raise newer_schema_error(path, version)
 
 
 def refuse_network_file_system(path: Path) -> None:
@@ -152,9 +154,12 @@ def refuse_network_file_system(path: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: str) -> str:
-    found = (Path("/"), "")
+    """Return the type of the file system, such as "ext4". `mounts` is the text of /proc/self/mountinfo."""
+    nearest, kind = Path("/"), ""
     for line in mounts.splitlines():
+        # Blanks in paths are written as octal numbers.
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))
-        if folder.is_relative_to(mount) and mount.is_relative_to(found[0]):
-            found = (mount, line.partition(" - ")[2].split()[0])
-    return found[1]
+        # Of several mounts on one folder, the last one is visible.
+        if folder.is_relative_to(mount) and mount.is_relative_to(nearest):
+            nearest, kind = mount, line.partition(" - ")[2].split()[0]
+    return kind

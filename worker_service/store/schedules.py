@@ -1,4 +1,7 @@
-"""Schedules and their runs. Work starts exactly once: one transaction takes the slot and inserts the work."""
+"""Schedules and their runs. A slot is one planned time of a schedule.
+
+Work starts exactly once: one transaction takes the slot and inserts the work.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class Schedules(StorePart):
         return None
 
     def begin(self, schedule: str, plan: str) -> None:
-        """Take slots from now on. A plan identifies the sequence of a schedule's slots."""
+        """Start the plan now, without earlier slots. A plan identifies the sequence of a schedule's slots."""
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
@@ -122,8 +125,9 @@ class Schedules(StorePart):
             return None
         if isinstance(work, NewJob):
             enqueued = self._store.intake.insert_many([work])[0]
-            taken = StartedWork(enqueued.job_id, None, enqueued.existing)
+            started = StartedWork(enqueued.job_id, None, enqueued.existing)
         else:
-            taken = StartedWork(None, self._store.batches.insert(work.new, work.jobs, work.policy).batch.id)
-        self._db.write("set_work_of_slot", schedule=schedule, slot=slot, job_id=taken.job_id, batch_id=taken.batch_id)
-        return taken
+            started = StartedWork(None, self._store.batches.insert(work.new, work.jobs, work.policy).batch.id)
+        place = {"schedule": schedule, "slot": slot}
+        self._db.write("set_work_of_slot", **place, job_id=started.job_id, batch_id=started.batch_id)
+        return started

@@ -1,4 +1,7 @@
-"""Rank pages by the stems of a query's words (BM25), then again with frequent words of the best pages (RM3)."""
+"""Rank pages by the stems of a query's words (BM25), then again with frequent words of the best pages (RM3).
+
+The stem of a word is the beginning that its forms share: "flood" for "floods" and "flooding".
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from worker_service.store.search_query import with_spellings
 Page = TypeVar("Page", bound=Hashable)
 
 Stem = Callable[[list[str]], list[str]]
+"""Returns the stem of each word."""
 
 RERANKED_MOST = 30
 """Number of pages whose text is read to rank them. More pages did not improve the order."""
@@ -112,12 +116,12 @@ def _with_feedback(
                 shares[word] += score * count / stems[page].total()
     added = {word: shares[word] for word in sorted(shares, key=lambda word: -shares[word])[:_FEEDBACK_STEMS]}
     total = sum(added.values()) or 1.0
-    pages_of = Counter(word for counts in stems.values() for word in counts)
-    weights = {word: each * _ORIGINAL_SHARE / len(rarity) for word, each in rarity.items()}
+    pages_with = Counter(word for counts in stems.values() for word in counts)
+    weights = {word: rarity_of_word * _ORIGINAL_SHARE / len(rarity) for word, rarity_of_word in rarity.items()}
     for word, share in added.items():
         # The rarity of an added word among these pages will do: counting it in the whole index costs time.
-        each = rarity.get(word) or _rarity(pages_of[word], len(stems))
-        weights[word] = weights.get(word, 0.0) + each * (1 - _ORIGINAL_SHARE) * share / total
+        rarity_of_word = rarity.get(word) or _rarity(pages_with[word], len(stems))
+        weights[word] = weights.get(word, 0.0) + rarity_of_word * (1 - _ORIGINAL_SHARE) * share / total
     return weights
 
 

@@ -1,4 +1,9 @@
-"""Effects of ended jobs on waiting jobs, documents and batches, and the actions that all three trigger."""
+"""Effects of ended jobs on waiting jobs, documents and batches, and the actions that all three trigger.
+
+Triggers in schema.sql record which jobs, documents and batches are affected (`worker_job_settled`,
+`document_unsettled`, `batch_unsettled`). `settle` processes these rows, at the end of transactions that end jobs and at
+the beginning of each claim.
+"""
 
 from __future__ import annotations
 
@@ -37,28 +42,28 @@ def settle(db: Database) -> None:
 
 
 def _settle_jobs(db: Database) -> None:
-    left = _SETTLED_MAX
-    while left > 0 and (settled := db.write("next_settled_job")):
-        [(needs_id,)] = settled
-        values = {"needs_id": needs_id, "most": left}
+    rows_left = _SETTLED_MAX
+    while rows_left > 0 and (next_settled := db.write("next_settled_job")):
+        [(needs_id,)] = next_settled
+        values = {"needs_id": needs_id, "most": rows_left}
         changed = len(db.write("fail_broken_dependents", now=db.now(), **values))
         for (job_id,) in db.write("dependents_to_revive", **values):
             # None: it was not refused because another live job has its unique key.
             changed += db.try_to_write("revive_job", {"job_id": job_id}) is None
         changed += len(db.write("free_met_dependents", **values))
         fire_actions_of_job(db, needs_id)
-        if changed < left:
+        if changed < rows_left:
             db.write("forget_settled", needs_id=needs_id)
-        left -= 1 + changed
+        rows_left -= 1 + changed
 
 
 def _settle_documents(db: Database) -> None:
     if documents := db.write("unsettled_documents", most=_SETTLED_MAX):
         document_ids = json.dumps([document_id for (document_id,) in documents])
-        before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
-        after = db.write("update_document_states", document_ids=document_ids, now=db.now())
+        old_states: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
+        updated = db.write("update_document_states", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
-        follow_document_changes(db, [document_id for document_id, state in after if before[document_id] != state])
+        follow_document_changes(db, [document_id for document_id, state in updated if old_states[document_id] != state])
 
 
 def _settle_batches(db: Database) -> None:
@@ -97,6 +102,8 @@ def follow_document_changes(db: Database, document_ids: Sequence[int]) -> None:
 
 
 class ParentFacts(NamedTuple):
+    """What the jobs of actions inherit."""
+
     job_id: int | None = None
     batch_id: int | None = None
     priority: int | None = None
@@ -119,9 +126,8 @@ def fire_actions(
     ids = json.dumps(list(document_ids))
     if tags:
         db.write("request_tag_actions", pairs=json.dumps(list(tags)))
-    for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited in db.write(
-        "actions_due", document_ids=ids
-    ):
+    for row in db.write("actions_due", document_ids=ids):
+        action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited = row
         origin = parent or ParentFacts(*inherited)
         facts = {
             "document_id": document_id,

@@ -1,4 +1,7 @@
-"""The store: parts, loaded when first used. Each public method is one transaction; a lost lease writes nothing (P2)."""
+"""The store of one database file, which services and the daemon use. Its parts are loaded when first used.
+
+Each public method of a part is one transaction, unless it says otherwise. A lost lease writes nothing (P2).
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ if TYPE_CHECKING:
 
 def _part(name: str) -> cached_property[Any]:
     # Imported when first used, so that `pagemill ls` starts quickly.
-    module, _, part = name.partition(".")
-    return cached_property(lambda store: getattr(import_module(f"worker_service.store.{module}"), part)(store))
+    module, _, class_name = name.partition(".")
+    return cached_property(lambda store: getattr(import_module(f"worker_service.store.{module}"), class_name)(store))
 
 
 class Store:
@@ -77,8 +80,8 @@ class Store:
         from worker_service.store.change_watch import FileWatch
 
         pauses = self.database.write_options.pauses
-        begins_turn = (lambda: None) if pauses is None else pauses.turn
-        return FileWatch(self.database.path, self.database.change_counter, begins_turn=begins_turn)
+        on_turn = (lambda: None) if pauses is None else pauses.end_burst
+        return FileWatch(self.database.path, self.database.change_counter, on_turn=on_turn)
 
     def relaxed_durability(self) -> Store:
         return Store(self.database.relaxed_durability(), self.patience)

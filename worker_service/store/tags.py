@@ -46,4 +46,7 @@ class Tags(StorePart):
 
     def actions(self, owner: str | None) -> Sequence[TagAction]:
         rows = self._db.read("tag_actions", owner=owner)
-        return [TagAction(kind, payload, OnEnd(end), tag=tag, owner=of) for kind, payload, end, tag, of in rows]
+        return [
+            TagAction(job_type, payload, OnEnd(on_end), tag=tag, owner=tag_owner)
+            for job_type, payload, on_end, tag, tag_owner in rows
+        ]

@@ -40,7 +40,8 @@ class Tokens(StorePart):
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
-            titles = {token_id: _title_of(*what) for token_id, *what in removed if token_id in ids}
+            # The rows also have the sessions of these tokens.
+            titles = {token_id: _title_of(*columns) for token_id, *columns in removed if token_id in ids}
             if titles and actor is not None:
                 self._record_action("remove_token", actor, titles)
         return len(titles)
@@ -53,8 +54,8 @@ class Tokens(StorePart):
         with self._db.transaction():
             return len(self._db.write("forget_old_tokens", now=self._db.now()))
 
-    def _insert(self, new: NewToken, by: int | None) -> int | None:
-        for (token_id,) in self._db.write("make_token", **asdict(new), now=self._db.now(), token_id=by):
+    def _insert(self, new: NewToken, parent_id: int | None) -> int | None:
+        for (token_id,) in self._db.write("make_token", **asdict(new), now=self._db.now(), token_id=parent_id):
             return int(token_id)
         return None
 

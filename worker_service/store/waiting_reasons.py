@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from worker_service.base.errors import StoreBusy, StoreReadOnly
 from worker_service.jobs.job import Gate, Status
@@ -21,6 +22,18 @@ _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 _RANK_ABOVE_ALL = 100
 
 _RunQuery = Callable[..., list[Row]]
+
+
+class _RankedGate(NamedTuple):
+    rank: int
+    """The order in which `pagemill why` prints gates."""
+    code: str
+    detail: str
+    remedy: str = ""
+
+
+_GatesByWorker = dict[str | None, list[_RankedGate]]
+"""None: the gates of the job and its lane."""
 
 
 class Gates(StorePart):
@@ -60,15 +73,15 @@ class Gates(StorePart):
             # Each lane has at least one row; its code is empty.
             rows = self._db.read("gates_of_ready_lanes", now=now, stale_before=self._db.stale_before(), behind=0)
             resting = self._db.read("rests_of_snoozed_jobs", now=now)
-        gates_by_lane: dict[Row, dict[str | None, list[Row]]] = {}
+        gates_by_lane: dict[Row, _GatesByWorker] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
             gates = gates_by_lane.setdefault(tuple(lane), _gates_by_worker(workers, dead))
             if code in _LASTING_GATES and _is_relevant(code, worker_id, dead):
-                gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
-        found = [_gates_of_nearest(gates, dead) for gates in gates_by_lane.values()]
-        if not all(found):
+                gates.setdefault(worker_id, []).append(_RankedGate(rank, code, detail, remedy))
+        gates_of_lanes = [_gates_of_nearest(gates, dead) for gates in gates_by_lane.values()]
+        if not all(gates_of_lanes):
             return []
-        blocking = [Gate(*gate) for rows in found for _, *gate in rows]
+        blocking = [gate for lane_gates in gates_of_lanes for gate in lane_gates]
         return list(dict.fromkeys([*blocking, *(Gate(code, detail) for code, detail in resting)]))
 
     def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
@@ -76,8 +89,8 @@ class Gates(StorePart):
         rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, remedy, worker_id in rows:
             if _is_relevant(code, worker_id, dead):
-                gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
-        return [Gate(*gate) for _, *gate in _gates_of_nearest(gates, dead)]
+                gates.setdefault(worker_id, []).append(_RankedGate(rank, code, detail, remedy))
+        return _gates_of_nearest(gates, dead)
 
     def _gate_ahead(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
         for worker_id, job_class in run("workers_for", job_id=job_id):
@@ -96,32 +109,33 @@ def _is_relevant(code: str, worker_id: str | None, dead: Collection[str]) -> boo
     return worker_id not in dead or code == _UNKNOWN_TYPE
 
 
-def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
-    # The key None is for the gates of the job and its lane.
-    down = {
-        worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
-    }
-    return {None: [], **{worker_id: down.get(worker_id, []) for worker_id in workers}}
+def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> _GatesByWorker:
+    """Return no gates, except that dead workers are down."""
+    gates: _GatesByWorker = {None: []}
+    for worker_id in workers:
+        is_dead = worker_id in dead
+        gates[worker_id] = [_RankedGate(1, "WORKER_DOWN", f"worker {worker_id} is dead")] if is_dead else []
+    return gates
 
 
-def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
+def _gates_of_nearest(gates: _GatesByWorker, dead: Collection[str]) -> list[Gate]:
     """Return the gates of the job and its lane, and of the worker that is nearest to starting it, by rank."""
-    of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
-    name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
-    nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
-    if name in dead:
+    worker_gates = {worker_id: ranked for worker_id, ranked in gates.items() if worker_id is not None}
+    nearest_id = min(worker_gates, key=lambda worker_id: _distance(worker_gates[worker_id]), default="")
+    nearest = worker_gates.get(nearest_id, [_RankedGate(1, "WORKER_DOWN", "no worker has registered")])
+    if nearest_id in dead:
         # The other gates of a dead worker do not matter.
         nearest = nearest[:1]
-    return sorted([*gates.get(None, []), *nearest], key=lambda gate: int(gate[0]))
+    ranked = sorted([*gates.get(None, []), *nearest], key=lambda gate: gate.rank)
+    return [Gate(gate.code, gate.detail, gate.remedy) for gate in ranked]
 
 
-def _distance(gates: list[Row]) -> tuple[bool, int, int]:
+def _distance(gates: Sequence[_RankedGate]) -> tuple[bool, int, int]:
     """Prefer a worker without a gate, then the worker whose first gate has the highest rank.
 
-    The rows of a worker are in the order of their ranks.
+    The gates of a worker are in the order of their ranks.
     """
-    is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     if not gates:
         return False, -_RANK_ABOVE_ALL, 0
-    first_rank, *_ = gates[0]
-    return is_unknown, -first_rank, len(gates)
+    is_unknown = any(gate.code == _UNKNOWN_TYPE for gate in gates)
+    return is_unknown, -gates[0].rank, len(gates)

@@ -1,6 +1,7 @@
-"""Migrate an older database.
+"""Bring the tables of an older database to today's version, for `pagemill db migrate` and for restored backups.
 
-`adopt.sql` copies version 0, the original proposal's table; `0002_subject.sql` would lead to version 2.
+Version 0 is the table of the original proposal, which `adopt.sql` copies into today's tables. `0002_subject.sql` would
+lead from version 1 to 2.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker_service.base.errors import SchemaMismatch, StoreAbsent
+from worker_service.base.errors import StoreAbsent
 from worker_service.store.connection import (
     SCHEMA_VERSION,
     Connection,
     OnLongWait,
     connect,
     create,
-    newer,
+    newer_schema_error,
     schema_version_of,
 )
 from worker_service.store.database import Transaction
@@ -24,6 +25,7 @@ from worker_service.store.errors import SqlError
 from worker_service.store.opening import schema_sql
 
 STEPS = Path(__file__).parent
+"""Folder of the .sql files."""
 
 
 def migrate(
@@ -40,13 +42,13 @@ def migrate(
             if version is None:
                 raise StoreAbsent(f"{path} has no pagemill tables yet", "make them with `pagemill init`")
             if version > SCHEMA_VERSION:
-                raise SchemaMismatch(newer(path, version))
-            done = _adopt_plain_table(connection) if version == 0 else _run_steps(connection, version, steps)
+                raise newer_schema_error(path, version)
+            changes = _adopt_plain_table(connection) if version == 0 else _run_steps(connection, version, steps)
             if dry_run:
                 connection.execute("ROLLBACK; BEGIN")  # leaves nothing to commit
     finally:
         connection.close()
-    return done
+    return changes
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:
@@ -92,26 +94,26 @@ def _adopt_plain_table(connection: Connection) -> list[str]:
     connection.execute("DROP TRIGGER job_insert_guard")
     connection.execute(f"{_read('adopt.sql')}\n{guard}").fetchall()
     return [
-        *(str(sentence) for (sentence,) in connection.execute(_read("adopt_told.sql"))),
+        *(str(sentence) for (sentence,) in connection.execute(_read("adopt_summary.sql"))),
         *_left_behind(connection),
         *(_attach_again(connection, kind, name, sql) for kind, name, sql in attached),
     ]
 
 
 def _left_behind(connection: Connection) -> Iterator[str]:
-    known = set(_columns(connection, "worker_job_queue"))
-    if extra := [column for column in _columns(connection, _PLAIN_TABLE) if column not in known]:
-        yield f"leave the columns that pagemill does not have in {_PLAIN_TABLE}: {', '.join(extra)}"
+    adopted = set(_columns(connection, "worker_job_queue"))
+    if left := [column for column in _columns(connection, _PLAIN_TABLE) if column not in adopted]:
+        yield f"leave the columns that pagemill does not have in {_PLAIN_TABLE}: {', '.join(left)}"
 
 
 def _attach_again(connection: Connection, kind: str, name: str, sql: str) -> str:
-    """Leave out a trigger or index that would make writes fail."""
+    """Create a trigger or index again, unless it would make writes fail. Return a sentence about it."""
     connection.execute("SAVEPOINT attach")
     try:
         connection.execute(sql)
         # SQLite checks the body of a trigger when it prepares a statement that fires it.
-        same = ", ".join(f"{column} = {column}" for column in _columns(connection, "worker_job_queue"))
-        for statement in ("DELETE FROM worker_job_queue", f"UPDATE worker_job_queue SET {same}",
+        assignments = ", ".join(f"{column} = {column}" for column in _columns(connection, "worker_job_queue"))
+        for statement in ("DELETE FROM worker_job_queue", f"UPDATE worker_job_queue SET {assignments}",
                           "INSERT INTO worker_job_queue DEFAULT VALUES"):  # fmt: skip
             connection.execute(f"EXPLAIN {statement}").fetchall()
     except SqlError as error:

@@ -2,7 +2,7 @@
 WITH row AS (
     SELECT o.priority AS old_priority, o.created_at AS old_created_at, o.status AS old_status, q.*
       FROM worker_job_queue_before_pagemill o JOIN worker_job_queue q USING (id)
-), told (count, sentence) AS (
+), change (count, sentence) AS (
     SELECT sum(old_status = 'running'), 'of them were running and are pending again' FROM row
     UNION ALL
     SELECT sum(error_code = 'PAYLOAD_INVALID'),
@@ -18,4 +18,4 @@ WITH row AS (
 )
 SELECT 'adopt the original worker_job_queue: ' || (SELECT count(*) FROM row) || ' rows'
 UNION ALL
-SELECT count || ' ' || sentence FROM told WHERE count > 0;
+SELECT count || ' ' || sentence FROM change WHERE count > 0;
