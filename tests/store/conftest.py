@@ -21,6 +21,7 @@ from tests.store.kit import (
     lay_out,
     new_worker,
     open_at,
+    work_as,
 )
 from worker_service.store.store import Store
 
@@ -89,6 +90,12 @@ def worker(store_file: StoreFile) -> AddWorker:
 @pytest.fixture
 def worker_is_there(worker: AddWorker) -> None:
     worker()
+
+
+@pytest.fixture
+def document_worker(store: Store) -> None:
+    """A worker with the handlers of documents and many slots."""
+    work_as(store)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from worker_service.store.store import Store
 
 START = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 FAR_FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
+BROKEN = Failure("BROKEN", "it broke")
 ORPHAN_AFTER_SECONDS = 300
 CPU_TYPES = ("ocr_pages", "assemble", "scrape_account")
 IO_TYPES = ("download",)
@@ -119,21 +120,18 @@ class ByHand:
             raise RefusedByHand(done.stderr.strip())
         return done.stdout
 
-    def try_each(self, statements: Sequence[str]) -> None:
-        """Run them one after the other; those that the table refuses are refused."""
-        self._run_each(statements)
-
-    def _run_each(self, statements: Sequence[str]) -> str:
+    def try_each(self, statements: Sequence[str]) -> str:
+        """Run statements one after the other, also after a refused one. Return what the program printed of refusals."""
         program = ["sqlite3", "-cmd", ".timeout 5000", str(self.path)]
         script = "\n".join(f"{statement};" for statement in statements)
         return subprocess.run(program, input=script, capture_output=True, text=True, timeout=30, check=False).stderr
 
     def refusals(self, statements: Sequence[str]) -> list[str]:
         """Run statements of one line, all of which must be refused. Return the refusals in their order."""
-        said = self._run_each(statements)
-        found = re.findall(r"near line (\d+): (.*)", said)
-        assert [int(line) for line, _ in found] == [*range(1, len(statements) + 1)], said
-        return [sentence for _, sentence in found]
+        printed = self.try_each(statements)
+        refusals = re.findall(r"near line (\d+): (.*)", printed)
+        assert [int(line) for line, _ in refusals] == [*range(1, len(statements) + 1)], printed
+        return [sentence for _, sentence in refusals]
 
     def dump(self) -> bytes:
         """Return the whole database: equal before and after means that nothing was written."""
@@ -204,6 +202,14 @@ def status_of(store: Store, job_id: int) -> Status:
     return store.job_queries.get(job_id).status
 
 
+def change(store: Store, verb: str, selector: Selector, *, priority: int = 9) -> Changed:
+    """Run a verb of `job_control` by its name."""
+    if verb == "priority":
+        return store.job_control.priority(selector, priority, actor="ann")
+    changed: Changed = getattr(store.job_control, verb)(selector, actor="ann")
+    return changed
+
+
 def undo(store: Store, action_id: int | None) -> Changed:
     assert action_id is not None, "nothing was changed"
     return store.job_control.undo(action_id, actor="bob")
@@ -221,10 +227,18 @@ def end(store: Store, lease: Lease, how: Status) -> None:
     if how is Status.COMPLETED:
         store.leases.complete(lease)
     elif how is Status.FAILED:
-        store.leases.fail(lease, Failure("BROKEN", "it broke"), retry_at=None)
+        store.leases.fail(lease, BROKEN, retry_at=None)
     else:
         store.job_control.cancel(ids(lease.job_id), actor="test")
         store.leases.confirm_cancel(lease)
+
+
+def findings_after(store: Store, statements: str) -> list[str]:
+    """Return the findings of the audit after rows were changed without the guards."""
+    guards = "DROP TRIGGER job_guard; DROP TRIGGER job_moved; DROP INDEX job_key_running;"
+    program = ["sqlite3", str(store.database.path), f"PRAGMA ignore_check_constraints = 1; {guards} {statements}"]
+    subprocess.run(program, check=True)
+    return [str(broken) for broken in store.integrity.audit()]
 
 
 def requeue(store: Store, lease: Lease) -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from tests.store.kit import MEMORY, ByHand, MovableClock, end, everything, ids, lay_out, new_worker, open_at
+from tests.store.kit import MEMORY, ByHand, MovableClock, change, end, everything, ids, lay_out, new_worker, open_at
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob, Status
@@ -143,21 +143,14 @@ class RandomStore:
                 end(self.store, lease, Status.CANCELLED)
 
     def _steer(self, pick: int, verb: str) -> None:
-        which = ids(self._job(pick).id)
-        match verb:
-            case "cancel":
-                self.store.job_control.cancel(which, actor="ann")
-            case "retry":
-                self.store.job_control.retry(which, actor="ann")
-            case "delete":
-                self.store.job_control.delete(which, actor="ann")
-            case "priority":
-                self.store.job_control.priority(which, pick % 3 + 1, actor="ann")
-            case _:
-                for action in self.store.history.actions():
-                    if action.opposite and action.undone_at is None:
-                        self.store.job_control.undo(action.id, actor="ann")
-                        break
+        selector = ids(self._job(pick).id)
+        if verb != "undo":
+            change(self.store, verb, selector, priority=pick % 3 + 1)
+            return
+        for action in self.store.history.actions():
+            if action.opposite and action.undone_at is None:
+                self.store.job_control.undo(action.id, actor="ann")
+                return
 
     def _pause(self, scope: tuple[str, str], seconds: int | None) -> None:
         self.store.job_control.pause(*scope, until=None if seconds is None else self.clock.after(seconds))

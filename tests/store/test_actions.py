@@ -7,23 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import ByHand, ask_for, claim, ids, publish, settle, wish, work_as
-from worker_service.jobs.attempts import Completion, Failure
+from tests.store.kit import BROKEN, ByHand, ask_for, claim, ids, publish, settle, wish
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
 from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 
-BROKEN = Failure("BROKEN", "it broke")
 HOOK = DeferredAction("action", '{"url":"a"}')
 OTHER = DeferredAction("action", '{"url":"b"}')
 CALL = DeferredAction("action", '{"call":"ann"}', OnEnd.FAILURE)
 
 
-@pytest.fixture(autouse=True)
-def worker_is_there(store: Store) -> None:
-    work_as(store)
+pytestmark = pytest.mark.usefixtures("document_worker")
 
 
 def fired(store: Store) -> list[Any]:
@@ -54,7 +51,7 @@ def fail_it(store: Store) -> Job:
 # ── Of a document ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_second_wish_adds_to_the_first_and_the_same_twice_is_one(store: Store) -> None:
+def test_actions_of_a_second_request_are_added_and_equal_ones_run_once(store: Store) -> None:
     ask_for(store, actions=[HOOK])
     again = ask_for(store, actions=[OTHER, HOOK])
 
@@ -64,7 +61,7 @@ def test_a_second_wish_adds_to_the_first_and_the_same_twice_is_one(store: Store)
     assert fired(store) == [{"url": "a"}, {"url": "b"}]
 
 
-def test_on_a_document_that_is_read_it_follows_at_once_and_reads_nothing_again(store: Store) -> None:
+def test_an_action_for_a_document_already_read_runs_at_once(store: Store) -> None:
     document_id = publish(store)
 
     asked = ask_for(store, actions=[HOOK])
@@ -75,7 +72,7 @@ def test_on_a_document_that_is_read_it_follows_at_once_and_reads_nothing_again(s
     assert store.library.document(document_id).index_generation == 1
 
 
-def test_only_what_stands_follows_the_next_generation_as_well(store: Store) -> None:
+def test_only_standing_actions_run_for_each_generation(store: Store) -> None:
     standing = DeferredAction("action", '{"url":"always"}', is_standing=True)
     publish(store, actions=[HOOK, standing])
     for _ in range(2):
@@ -86,7 +83,7 @@ def test_only_what_stands_follows_the_next_generation_as_well(store: Store) -> N
     assert fired(store) == [{"url": "a"}, {"url": "always"}, {"url": "always"}, {"url": "always"}]
 
 
-def test_what_has_not_followed_an_older_generation_does_not_follow_a_newer_one(store: Store) -> None:
+def test_an_action_of_a_stale_generation_does_not_run_for_a_newer_one(store: Store) -> None:
     ask_for(store, actions=[HOOK])
     ask_for(store, content="c2")
 
@@ -96,9 +93,7 @@ def test_what_has_not_followed_an_older_generation_does_not_follow_a_newer_one(s
 
 
 @pytest.mark.parametrize("taken_by", ["the other batch", "a newer batch"])
-def test_what_was_asked_for_follows_though_another_batch_has_taken_the_document_over(
-    store: Store, taken_by: str
-) -> None:
+def test_actions_run_even_if_another_batch_takes_the_document_over(store: Store, taken_by: str) -> None:
     if taken_by == "the other batch":
         first = store.batches.add(NewBatch("ann"), [wish("a")]).batch
         store.batches.add(NewBatch("ann"), [wish("a", actions=(HOOK,))], policy=OwnerPolicy.OFF)
@@ -113,8 +108,12 @@ def test_what_was_asked_for_follows_though_another_batch_has_taken_the_document_
     assert fired(store) == [{"url": "a"}]
 
 
-def test_after_a_failure_follows_what_was_asked_for_that_and_once(store: Store) -> None:
+def test_a_failure_action_of_a_document_runs_once(store: Store) -> None:
     ask_for(store, actions=[HOOK, CALL])
+    assert [(action.on_end, action.fired_at) for action in store.library.actions_of(1)] == [
+        (OnEnd.SUCCESS, None),
+        (OnEnd.FAILURE, None),
+    ]
     failed = fail_it(store)
     settle(store)
     assert fired(store) == [{"call": "ann"}]
@@ -127,7 +126,7 @@ def test_after_a_failure_follows_what_was_asked_for_that_and_once(store: Store) 
     assert fired(store) == [{"call": "ann"}]
 
 
-def test_a_document_that_is_read_after_it_had_failed_is_followed_by_both(store: Store) -> None:
+def test_both_actions_run_for_a_document_that_fails_and_is_then_read(store: Store) -> None:
     ask_for(store, actions=[HOOK, CALL])
     failed = fail_it(store)
     run_what_follows(store)
@@ -148,7 +147,7 @@ def test_a_completion_that_is_refused_is_followed_by_nothing(store: Store) -> No
     assert fired(store) == []
 
 
-def test_what_follows_is_of_the_owner_the_document_and_the_batch_and_as_urgent(store: Store) -> None:
+def test_an_action_job_inherits_owner_document_batch_and_priority(store: Store) -> None:
     added = store.batches.add(NewBatch(owner="ann"), [wish(owner="ann", actions=[HOOK])])
     store.job_control.priority(Selector(batch_ids=(added.batch.id,)), 2, actor="ann")
     publish_it(store)
@@ -168,37 +167,42 @@ def test_what_follows_is_of_the_owner_the_document_and_the_batch_and_as_urgent(s
     assert action.fired_at is not None
 
 
-def test_a_word_in_a_payload_stands_for_what_has_ended(store: Store) -> None:
-    words = '{"document":"{document_id}","text":"{document_id} is {state}","list":["{error_code}"],"other":"{else}"}'
-    publish(store, actions=[DeferredAction("action", words)])
-
-    assert fired(store) == [{"document": 1, "text": "1 is success", "list": [None], "other": "{else}"}]
-
-
-def test_a_payload_can_name_the_document_its_owner_its_batch_and_its_generation(store: Store) -> None:
-    words = '{"of":"{owner}: {name}","batch":"{batch_id}","generation":"{generation}"}'
-    store.batches.add(
-        NewBatch(owner="ann"), [wish("{owner}.pdf", owner="ann", actions=[DeferredAction("action", words)])]
+def test_placeholders_in_a_payload_are_replaced_by_facts_about_the_document(store: Store) -> None:
+    payload = (
+        '{"document":"{document_id}","text":"{document_id} is {state}","list":["{error_code}"],"other":"{else}",'
+        '"of":"{owner}: {name}","batch":"{batch_id}","generation":"{generation}"}'
     )
+    request = wish("{owner}.pdf", owner="ann", actions=[DeferredAction("action", payload)])
+    store.batches.add(NewBatch(owner="ann"), [request])
     publish_it(store)
 
-    assert fired(store) == [{"of": "ann: {owner}.pdf of ann", "batch": 1, "generation": 1}]
+    assert fired(store) == [
+        {
+            "document": 1,
+            "text": "1 is success",
+            "list": [None],
+            "other": "{else}",
+            "of": "ann: {owner}.pdf of ann",
+            "batch": 1,
+            "generation": 1,
+        }
+    ]
 
 
-def test_each_that_is_fired_is_told(store: Store, by_hand: ByHand) -> None:
+def test_each_fired_action_writes_a_notice(store: Store, by_hand: ByHand) -> None:
     publish(store, actions=[HOOK])
 
     [told] = by_hand("SELECT document_id, job_id, code FROM notice WHERE kind = 'action.fired'")
     assert told == {"document_id": 1, "job_id": 2, "code": "action"}
 
 
-def test_with_its_document_goes_what_would_have_followed(store: Store, by_hand: ByHand) -> None:
-    document_id = publish(store, actions=[HOOK])
+def test_the_actions_and_tags_of_a_removed_document_are_removed(store: Store, by_hand: ByHand) -> None:
+    document_id = publish(store, actions=[HOOK], tags=["invoice"])
     run_what_follows(store)
 
     store.removal.remove_documents([document_id], actor="ann")
 
-    assert by_hand("SELECT * FROM deferred_action") == []
+    assert by_hand("SELECT * FROM deferred_action") == by_hand("SELECT * FROM document_tag") == []
 
 
 # ── Of documents with a tag ─────────────────────────────────────────────────────────────────────────────────────────
@@ -258,7 +262,7 @@ def test_a_tag_given_with_a_request_for_a_known_document_starts_its_action(store
     assert fired(store) == [{"url": "a"}]
 
 
-def test_a_new_action_starts_with_what_is_read_or_tagged_from_then_on(store: Store) -> None:
+def test_a_new_tag_action_applies_only_to_documents_read_or_tagged_later(store: Store) -> None:
     document_id = publish(store, "a.pdf", tags=["invoice"])
     store.tags.add_action("invoice", HOOK, owner="")
 
@@ -275,7 +279,7 @@ def test_a_new_action_starts_with_what_is_read_or_tagged_from_then_on(store: Sto
 # ── Of a job ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_after_a_job_has_failed_for_good_follows_what_was_asked_for_that(store: Store) -> None:
+def test_the_failure_actions_of_a_job_run_after_its_last_retry(store: Store) -> None:
     store.intake.enqueue(
         NewJob("download", owner="ann", on_failure=[CALL, DeferredAction("action", '{"job":"{job_id}"}')])
     )
@@ -290,7 +294,7 @@ def test_after_a_job_has_failed_for_good_follows_what_was_asked_for_that(store: 
         assert (follows.parent_id, follows.owner) == (job.id, "ann")
 
 
-def test_a_failure_that_is_undone_and_comes_again_is_another(store: Store) -> None:
+def test_the_failure_action_runs_again_when_a_retried_job_fails_again(store: Store) -> None:
     store.intake.enqueue(NewJob("download", on_failure=[CALL]))
     for _ in range(2):
         job = claim(store, "download")
@@ -304,7 +308,7 @@ def test_a_failure_that_is_undone_and_comes_again_is_another(store: Store) -> No
     assert len(fired(store)) == 2
 
 
-def test_a_job_that_goes_takes_along_what_would_have_followed(store: Store, by_hand: ByHand) -> None:
+def test_deleting_a_job_deletes_its_failure_actions(store: Store, by_hand: ByHand) -> None:
     job_id = store.intake.enqueue(NewJob("download", on_failure=[CALL])).job_id
 
     store.job_control.delete(ids(job_id), actor="ann")
@@ -315,7 +319,7 @@ def test_a_job_that_goes_takes_along_what_would_have_followed(store: Store, by_h
 # ── Of a batch ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_after_a_batch_it_follows_once_for_each_time_that_it_ends(store: Store) -> None:
+def test_a_batch_action_runs_once_each_time_the_batch_ends(store: Store) -> None:
     actions = json.dumps([{"job_type": "action", "payload": {"batch": "{batch_id}", "state": "{state}"}}])
     batch = store.batches.add(NewBatch(owner="ann", actions=actions), [NewJob("download"), NewJob("download")]).batch
     first, second = store.leases.claim("w1", 2, "io")
@@ -333,12 +337,3 @@ def test_after_a_batch_it_follows_once_for_each_time_that_it_ends(store: Store) 
     store.leases.complete(claim(store, "download").lease)
     settle(store)
     assert fired(store)[1:] == [{"batch": batch.id, "state": "done"}]
-
-
-def test_what_is_there_tells_whether_it_has_followed(store: Store) -> None:
-    ask_for(store, actions=[HOOK, CALL])
-
-    assert [(one.on_end, one.fired_at) for one in store.library.actions_of(1)] == [
-        (OnEnd.SUCCESS, None),
-        (OnEnd.FAILURE, None),
-    ]

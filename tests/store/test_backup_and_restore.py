@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.kit.system import wait_until
-from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker
+from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker, open_at
 from tests.store.test_migrations import ORIGINAL
 from worker_service.base.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import NewJob, Status
-from worker_service.jobs.workers import HandlerFacts
 from worker_service.store.backup_and_restore import RAISED_BY, Restored, back_up, check_backup, restore_backup
 from worker_service.store.opening import initialise, open_store
-from worker_service.store.store import Store
 
 BACK_UP = """
 import sys
@@ -42,18 +40,14 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "copy.db"
 
 
-def opened(path: Path, clock: MovableClock) -> Store:
-    return open_store(path, clock=clock)
-
-
 def restore(copy: Path, path: Path, clock: MovableClock) -> Restored:
     return restore_backup(check_backup(copy), path, clock)
 
 
-def test_what_was_running_goes_back_and_late_results_of_before_miss(
+def test_a_restore_requeues_running_jobs_and_refuses_their_late_results(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
-    before = opened(path, clock)
+    before = open_at(path, clock)
     before.workers.register(new_worker("w1"))
     job = before.intake.enqueue(NewJob("ocr_pages")).job_id
     [late] = before.leases.claim("w1", 1)
@@ -62,7 +56,7 @@ def test_what_was_running_goes_back_and_late_results_of_before_miss(
 
     done = restore(copy, path, clock)
 
-    store = opened(path, clock)
+    store = open_at(path, clock)
     assert (done.requeued, store.job_queries.get(job).status) == (1, Status.PENDING)
     # Even were it the same worker again.
     store.workers.register(new_worker("w1"))
@@ -75,10 +69,8 @@ def test_what_was_running_goes_back_and_late_results_of_before_miss(
     store.close()
 
 
-def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
-    before = opened(path, clock)
+def test_fences_of_attempts_after_the_backup_are_never_used_again(path: Path, copy: Path, clock: MovableClock) -> None:
+    before = open_at(path, clock)
     before.workers.register(new_worker("w1"))
     before.intake.enqueue(NewJob("ocr_pages"))
     back_up(path, copy)
@@ -88,14 +80,14 @@ def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
     before.close()
 
     restore(copy, path, clock)
-    between = opened(path, clock)
+    between = open_at(path, clock)
     between.workers.register(new_worker("w2"))
     [lost_again] = between.leases.claim("w2", 1)
     between.close()
     clock.advance(1)
     restore(copy, path, clock)
 
-    store = opened(path, clock)
+    store = open_at(path, clock)
     store.workers.register(new_worker("w2"))
     [again] = store.leases.claim("w2", 1)
     assert again.lease.fence > lost_again.lease.fence > lost.lease.fence
@@ -107,7 +99,7 @@ def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
 
 
 def test_no_number_is_given_twice(path: Path, copy: Path, clock: MovableClock) -> None:
-    before = opened(path, clock)
+    before = open_at(path, clock)
     known = before.intake.enqueue(NewJob("a")).job_id
     back_up(path, copy)
     lost = [before.intake.enqueue(NewJob("a")).job_id for _ in range(3)]
@@ -115,34 +107,15 @@ def test_no_number_is_given_twice(path: Path, copy: Path, clock: MovableClock) -
 
     restore(copy, path, clock)
 
-    store = opened(path, clock)
+    store = open_at(path, clock)
     assert store.intake.enqueue(NewJob("a")).job_id > max(known, *lost)
-    store.close()
-
-
-def test_a_job_that_may_run_once_only_fails_instead_of_running_again(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
-    before = opened(path, clock)
-    worker = new_worker("w1", types=["pay"], at_most_once=True)
-    before.workers.register(worker)
-    assert HandlerFacts("pay", at_most_once=True).at_most_once
-    job = before.intake.enqueue(NewJob("pay")).job_id
-    before.leases.claim("w1", 1)
-    back_up(path, copy)
-    before.close()
-
-    restore(copy, path, clock)
-
-    store = opened(path, clock)
-    assert (store.job_queries.get(job).status, store.job_queries.get(job).error_code) == (Status.FAILED, "MAY_HAVE_RUN")
     store.close()
 
 
 def test_the_replaced_database_is_kept_whole_and_can_be_brought_back(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
-    before = opened(path, clock)
+    before = open_at(path, clock)
     before.intake.enqueue(NewJob("a"))
     back_up(path, copy)
     later = before.intake.enqueue(NewJob("a")).job_id
@@ -179,12 +152,14 @@ def test_a_backup_of_the_plain_table_is_brought_to_todays_tables(path: Path, cop
     done = restore(copy, path, clock)
 
     assert done.steps
-    store = opened(path, clock)
+    store = open_at(path, clock)
     assert store.job_queries.get(1).job_type == "a"
     store.close()
 
 
-def test_while_somebody_has_the_database_open_nothing_is_changed(path: Path, copy: Path, clock: MovableClock) -> None:
+def test_a_restore_is_refused_while_another_program_has_the_database_open(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
     back_up(path, copy)
     person = subprocess.Popen(["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert person.stdin is not None
@@ -201,7 +176,7 @@ def test_while_somebody_has_the_database_open_nothing_is_changed(path: Path, cop
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_who_opened_the_replaced_file_cannot_write_into_it_any_more(
+def test_a_program_that_opened_the_replaced_file_cannot_write_into_it(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
     back_up(path, copy)
@@ -241,7 +216,7 @@ def test_a_damaged_database_is_replaced_with_all_that_is_left_of_it(
     assert ByHand(path).one("PRAGMA integrity_check") == "ok"
 
 
-def test_what_is_no_sound_backup_is_refused_and_the_database_stays(
+def test_a_file_that_is_no_sound_backup_is_refused_and_the_database_stays(
     path: Path, copy: Path, clock: MovableClock, tmp_path: Path
 ) -> None:
     back_up(path, copy)
@@ -267,7 +242,7 @@ def test_what_is_no_sound_backup_is_refused_and_the_database_stays(
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_a_hand_cannot_raise_a_fence_through_the_table_of_restores(path: Path) -> None:
+def test_a_fence_cannot_be_raised_by_hand_through_the_table_of_restores(path: Path) -> None:
     by_hand = ByHand(path)
     by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'b')")
 
@@ -275,7 +250,7 @@ def test_a_hand_cannot_raise_a_fence_through_the_table_of_restores(path: Path) -
         by_hand("UPDATE worker_job_queue SET fence = 1000001")
 
 
-def test_the_next_backup_removes_what_a_killed_one_has_left(path: Path, tmp_path: Path) -> None:
+def test_the_next_backup_removes_the_file_of_a_killed_one(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copies"
     folder.mkdir()
     store = open_store(path)

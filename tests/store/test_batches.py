@@ -55,7 +55,7 @@ def wish(source_key: str, *, owner: str = "ann", batch_id: int | None = None) ->
 # ── Held ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_that_a_hand_stops_holds_its_jobs_and_one_that_goes_on_frees_them(
+def test_a_batch_stopped_by_hand_holds_its_jobs_until_it_is_active_again(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     first, second = enqueue(batch_id=7), enqueue(batch_id=7)
@@ -72,9 +72,7 @@ def test_a_batch_that_a_hand_stops_holds_its_jobs_and_one_that_goes_on_frees_the
 
 
 @pytest.mark.parametrize("how", ["release", "snooze", "fail", "requeue", "retry", "cancel"])
-def test_a_job_that_comes_back_to_a_stopped_batch_waits_there(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, how: str
-) -> None:
+def test_a_job_put_back_into_a_stopped_batch_is_held(store: Store, enqueue: Enqueue, by_hand: ByHand, how: str) -> None:
     job_id = enqueue(batch_id=7)
     lease = claim_one(store).lease
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
@@ -93,9 +91,7 @@ def test_a_job_that_comes_back_to_a_stopped_batch_waits_there(
     assert claimed_ids(store) == [job_id]
 
 
-def test_why_names_the_batch_who_stopped_it_and_what_it_waits_for(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_the_gate_of_a_held_job_names_its_batch_and_the_reason(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     by_hand("INSERT INTO batch (id, owner, name) VALUES (6, 'ann', 'first'), (7, 'ann', 'reports')")
     job_id = enqueue(batch_id=7, owner="ann")
 
@@ -109,7 +105,7 @@ def test_why_names_the_batch_who_stopped_it_and_what_it_waits_for(
     assert (waiting.code, waiting.detail) == ("BATCH_WAITING", "batch 7 (reports) waits for batch 6 of the same owner")
 
 
-def test_of_jobs_with_one_key_those_of_a_stopped_batch_hold_up_no_other(
+def test_a_job_of_a_stopped_batch_does_not_block_its_concurrency_key(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     first = enqueue(batch_id=7, concurrency_key="k")
@@ -125,7 +121,9 @@ def test_of_jobs_with_one_key_those_of_a_stopped_batch_hold_up_no_other(
     assert claimed_ids(store) == [first]
 
 
-def test_what_would_break_a_batch_is_refused_in_words(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+def test_a_change_that_would_break_a_batch_is_refused_with_a_sentence(
+    store: Store, enqueue: Enqueue, by_hand: ByHand
+) -> None:
     enqueue(batch_id=7)
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
     assert store.batches.add(NewBatch("carol"), []).batch.state is BatchState.DONE
@@ -158,7 +156,7 @@ def test_a_job_replaces_no_batch(store: Store, by_hand: ByHand) -> None:
 # ── What comes of it ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_job_asks_for_is_of_its_batch_though_a_job_of_another_one_has_its_key(
+def test_follow_up_jobs_belong_to_the_batch_even_if_another_batch_has_their_unique_key(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     for batch_id in (7, 8):
@@ -172,7 +170,7 @@ def test_what_a_job_asks_for_is_of_its_batch_though_a_job_of_another_one_has_its
     assert [job.batch_id for job in asked] == [8, 7]
 
 
-def test_the_priority_of_a_batch_reaches_what_runs_and_so_what_is_still_to_come(
+def test_the_priority_of_a_batch_applies_to_running_jobs_and_their_follow_ups(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     enqueue(batch_id=7)
@@ -188,7 +186,7 @@ def test_the_priority_of_a_batch_reaches_what_runs_and_so_what_is_still_to_come(
     assert by_hand.one("SELECT priority FROM batch") == 1
 
 
-def test_what_is_named_adds_up_and_the_rest_narrows_it_down(store: Store, enqueue: Enqueue) -> None:
+def test_a_selector_unites_named_items_and_intersects_other_conditions(store: Store, enqueue: Enqueue) -> None:
     one = enqueue(batch_id=7)
     two = enqueue("assemble", batch_id=7)
     document = store.intake.enqueue(wish("a"))
@@ -221,7 +219,7 @@ def test_a_batch_is_done_once_the_last_of_its_jobs_has_completed_follow_ups_incl
 
 
 @pytest.mark.parametrize("how", [FAILED, CANCELLED])
-def test_a_batch_fails_with_one_of_its_jobs_and_begins_again_when_that_is_retried(
+def test_a_failed_job_fails_its_batch_and_a_retry_starts_the_batch_again(
     store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status
 ) -> None:
     job_id = enqueue(batch_id=7)
@@ -236,7 +234,7 @@ def test_a_batch_fails_with_one_of_its_jobs_and_begins_again_when_that_is_retrie
     assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed", "batch.done"]
 
 
-def test_what_a_hand_does_to_the_last_job_ends_the_batch_with_our_next_transaction(
+def test_the_next_transaction_ends_a_batch_whose_last_job_was_ended_by_hand(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     cancelled, deleted = enqueue(batch_id=7), enqueue(batch_id=8)
@@ -249,7 +247,7 @@ def test_what_a_hand_does_to_the_last_job_ends_the_batch_with_our_next_transacti
     assert states(by_hand) == {7: "failed", 8: "done"}
 
 
-def test_a_stopped_batch_whose_last_job_ends_stays_stopped_and_ends_when_it_goes_on(
+def test_a_stopped_batch_without_live_jobs_ends_only_when_it_is_active_again(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     enqueue(batch_id=7)
@@ -264,7 +262,9 @@ def test_a_stopped_batch_whose_last_job_ends_stays_stopped_and_ends_when_it_goes
     assert states(by_hand) == {7: "done"}
 
 
-def test_a_batch_waits_for_its_documents_whoever_reads_them(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
+def test_a_batch_waits_for_its_documents_even_if_another_job_reads_them(
+    store: Store, by_hand: ByHand, worker: AddWorker
+) -> None:
     worker(types=["ingest", "download"])
     reading = store.intake.enqueue(wish("a"))
     also = store.intake.enqueue(wish("a", batch_id=7))
@@ -281,7 +281,7 @@ def test_a_batch_waits_for_its_documents_whoever_reads_them(store: Store, by_han
     assert notice_kinds(by_hand, "document") == ["document.started", "document.ready"]
 
 
-def test_a_batch_fails_with_one_of_its_documents_and_people_are_told_of_both(
+def test_a_failed_document_fails_its_batch_and_both_write_notices(
     store: Store, by_hand: ByHand, worker: AddWorker
 ) -> None:
     worker(types=["ingest"])
@@ -297,7 +297,7 @@ def test_a_batch_fails_with_one_of_its_documents_and_people_are_told_of_both(
     assert rows == [{"owner": "ann", "document_id": 1, "batch_id": 7, "generation": 1, "code": "BROKEN"}]
 
 
-def test_what_a_newer_wish_made_stale_fails_no_batch(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
+def test_stale_jobs_fail_no_batch(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest"])
     store.intake.enqueue(wish("a", batch_id=7))
 
@@ -307,7 +307,7 @@ def test_what_a_newer_wish_made_stale_fails_no_batch(store: Store, by_hand: ByHa
     assert states(by_hand) == {7: "done"}
 
 
-def test_of_an_owner_with_no_active_batch_the_one_that_has_waited_longest_begins(
+def test_the_batch_that_has_waited_longest_starts_when_the_owner_has_no_active_one(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     by_hand("INSERT INTO batch (id, owner) VALUES (6, 'ann')")
@@ -341,9 +341,7 @@ HALTS: dict[str, Callable[[Store, ByHand, int], object]] = {
 # ── Documents of a batch that is stopped ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_document_that_stands_in_a_stopped_batch_is_taken_over_at_once(
-    store: Store, by_hand: ByHand, worker: AddWorker
-) -> None:
+def test_a_document_of_a_stopped_batch_is_taken_over_at_once(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest"])
     store.intake.enqueue(wish("a", batch_id=7))
     assert store.intake.enqueue(wish("a")).decision is Decision.UNDER_WAY
@@ -357,7 +355,7 @@ def test_a_document_that_stands_in_a_stopped_batch_is_taken_over_at_once(
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel", "stop by hand"])
-def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_that_is_stopped(
+def test_an_active_batch_takes_over_documents_of_a_stopped_one(
     store: Store, by_hand: ByHand, worker: AddWorker, how: str
 ) -> None:
     worker(types=["ingest"])
@@ -390,9 +388,7 @@ def end_all(store: Store) -> None:
         store.leases.complete_many([Completion(job.lease, publishes=job.generation is not None) for job in jobs])
 
 
-def test_a_batch_that_is_resumed_does_not_wait_for_a_document_that_its_replacement_has_taken_over(
-    store: Store, worker: AddWorker
-) -> None:
+def test_a_resumed_batch_takes_back_the_documents_of_its_replacement(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest"])
     first = store.batches.add(NewBatch("ann"), [wish("a")]).batch
     second = store.batches.add(NewBatch("ann"), [wish("a")]).batch
@@ -404,9 +400,7 @@ def test_a_batch_that_is_resumed_does_not_wait_for_a_document_that_its_replaceme
     assert store.batches.get(first.id).state is BatchState.DONE
 
 
-def test_a_batch_whose_turn_comes_does_not_wait_for_a_document_of_the_one_that_is_stopped(
-    store: Store, worker: AddWorker
-) -> None:
+def test_a_queued_batch_takes_over_documents_of_the_stopped_batch_before_it(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest"])
     first, second = (store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.QUEUE).batch for _ in range(2))
 
@@ -417,9 +411,7 @@ def test_a_batch_whose_turn_comes_does_not_wait_for_a_document_of_the_one_that_i
     assert [store.batches.get(each.id).state for each in (first, second)] == [BatchState.DONE] * 2
 
 
-def test_a_batch_does_not_wait_for_a_document_that_stands_in_one_that_waits_for_it(
-    store: Store, worker: AddWorker
-) -> None:
+def test_a_resumed_batch_takes_over_documents_of_a_waiting_batch(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest"])
     first = store.batches.add(NewBatch("ann"), [NewJob("ingest")], policy=OwnerPolicy.QUEUE).batch
     store.batches.add(NewBatch("ann"), [NewJob("ingest")], policy=OwnerPolicy.QUEUE)
@@ -433,7 +425,7 @@ def test_a_batch_does_not_wait_for_a_document_that_stands_in_one_that_waits_for_
     assert [store.batches.get(each.id).state for each in (first, third)] == [BatchState.DONE] * 2
 
 
-def test_what_a_newer_download_has_brought_in_fails_no_batch(store: Store, enqueue: Enqueue) -> None:
+def test_a_failed_download_fails_no_batch_if_a_newer_one_completed(store: Store, enqueue: Enqueue) -> None:
     batch = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages", source_key="/a.pdf")]).batch
     failing = claim_one(store).lease
     store.batches.extend(batch.id, [NewJob("ocr_pages", source_key="/a.pdf")])
@@ -476,7 +468,7 @@ def test_a_batch_begins_with_all_its_jobs_which_are_its_owners_and_as_urgent(sto
     )  # fmt: skip
 
 
-def test_of_a_batch_with_a_job_that_is_refused_there_is_nothing(store: Store) -> None:
+def test_a_batch_with_a_refused_job_is_not_inserted(store: Store) -> None:
     with pytest.raises(RuleBroken):
         store.batches.add(NewBatch("ann"), [NewJob("ocr_pages"), NewJob("ocr_pages", priority=77)])
 
@@ -500,7 +492,7 @@ def test_batches_are_listed_by_owner_and_state_the_newest_first(store: Store) ->
 # ── One active batch of an owner ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_replace_lets_the_owners_other_active_batch_wait_and_nobody_elses(store: Store, by_hand: ByHand) -> None:
+def test_a_new_batch_replaces_only_the_active_batch_of_its_owner(store: Store, by_hand: ByHand) -> None:
     first, other, nobodys = add(store), add(store, owner="bob"), add(store, owner="")
 
     second = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")])
@@ -556,7 +548,7 @@ def test_a_chain_of_replaced_batches_resumes_the_newest_first(store: Store) -> N
     assert {store.batches.get(one.id).state for one in chain} == {BatchState.DONE}
 
 
-def test_a_replaced_batch_that_a_person_resumes_early_replaces_the_newer_one(store: Store) -> None:
+def test_a_replaced_batch_that_a_user_resumes_replaces_the_newer_one(store: Store) -> None:
     first, second, third = (add(store) for _ in range(3))
 
     moved = store.batches.resume(first.id, actor="ann")
@@ -579,7 +571,7 @@ def test_a_replaced_batch_resumes_when_the_newer_one_is_stopped_cancelled_or_gon
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel", "stop by hand"])
-def test_a_replaced_batch_that_a_person_has_stopped_stays_stopped(store: Store, by_hand: ByHand, how: str) -> None:
+def test_a_replaced_batch_that_a_user_stopped_stays_stopped(store: Store, by_hand: ByHand, how: str) -> None:
     first, second = add(store), add(store)
 
     HALTS[how](store, by_hand, first.id)
@@ -590,7 +582,7 @@ def test_a_replaced_batch_that_a_person_has_stopped_stays_stopped(store: Store, 
     assert claimed_ids(store) == []
 
 
-def test_a_replaced_batch_that_a_hand_activates_runs_beside_the_newer_one(store: Store, by_hand: ByHand) -> None:
+def test_a_replaced_batch_activated_by_hand_runs_beside_the_newer_one(store: Store, by_hand: ByHand) -> None:
     first, second = add(store), add(store)
 
     by_hand(f"UPDATE batch SET state = 'active' WHERE id = {first.id}")
@@ -634,7 +626,7 @@ def test_batches_that_name_each_other_as_replacement_by_hand_still_resume(store:
     assert {store.batches.get(one.id).state for one in (first, second, third)} == {BatchState.DONE}
 
 
-def test_a_replaced_batch_of_which_nothing_is_left_ends_without_its_turn(store: Store) -> None:
+def test_a_replaced_batch_without_live_jobs_ends_at_once(store: Store) -> None:
     first = add(store)
     last = claim_one(store)
     second = add(store)
@@ -667,7 +659,7 @@ def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_sto
     assert claimed_ids(store) == jobs_of(store, third)
 
 
-def test_more_is_added_to_a_batch_all_of_it_or_nothing_and_nothing_to_one_that_has_ended(store: Store) -> None:
+def test_all_jobs_or_none_are_added_to_a_batch_that_has_not_ended(store: Store) -> None:
     batch = store.batches.add(NewBatch("ann", priority=2), [NewJob("ocr_pages")]).batch
     store.intake.enqueue(NewJob("ocr_pages", unique_key="a"))
 
@@ -690,9 +682,7 @@ def test_more_is_added_to_a_batch_all_of_it_or_nothing_and_nothing_to_one_that_h
     assert store.job_queries.count(Selector()) == 5
 
 
-def test_of_two_owners_with_a_thousand_jobs_each_stopping_and_resuming_one_changes_no_row_of_the_other(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_changing_the_batch_of_one_owner_changes_no_row_of_another(store: Store, by_hand: ByHand) -> None:
     mine, others = add(store, 1000), add(store, 1000, owner="bob")
     rows = "SELECT * FROM worker_job_queue WHERE owner = 'bob'; SELECT * FROM batch WHERE owner = 'bob'"
     taken = claimed_ids(store, most=8)
@@ -714,7 +704,7 @@ def test_of_two_owners_with_a_thousand_jobs_each_stopping_and_resuming_one_chang
 # ── Stopped and gone on with ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_resumed_batch_goes_on_with_what_is_pending_failed_or_cancelled_and_nothing_else(store: Store) -> None:
+def test_a_resumed_batch_runs_its_pending_failed_and_cancelled_jobs_only(store: Store) -> None:
     batch = add(store, 5)
     completed, failed, cancelled, running, pending = jobs_of(store, batch)
     for job_id, how in ((completed, COMPLETED), (failed, FAILED), (cancelled, CANCELLED)):
@@ -732,9 +722,7 @@ def test_a_resumed_batch_goes_on_with_what_is_pending_failed_or_cancelled_and_no
     assert store.job_queries.get(running).retry_count == 0
 
 
-def test_a_failed_batch_that_is_retried_runs_what_has_failed_and_begins_a_new_round(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_a_retry_of_a_failed_batch_runs_its_failed_jobs_in_a_new_round(store: Store, by_hand: ByHand) -> None:
     batch = add(store, 2)
     failed, _ = jobs_of(store, batch)
     end(store, claim_one(store).lease, FAILED)
@@ -747,7 +735,7 @@ def test_a_failed_batch_that_is_retried_runs_what_has_failed_and_begins_a_new_ro
     assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
 
 
-def test_a_batch_of_which_all_has_failed_does_not_end_while_it_is_resumed(store: Store, by_hand: ByHand) -> None:
+def test_a_batch_whose_jobs_all_failed_stays_active_while_it_is_resumed(store: Store, by_hand: ByHand) -> None:
     batch = add(store, 1200)
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE batch_id = {batch.id}")
     settle(store)
@@ -759,7 +747,7 @@ def test_a_batch_of_which_all_has_failed_does_not_end_while_it_is_resumed(store:
     assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
 
 
-def test_what_was_done_by_something_newer_is_not_done_again(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
+def test_a_resumed_batch_skips_work_that_newer_jobs_have_done(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest", "download"])
     batch = store.batches.add(
         NewBatch("ann"), [NewJob("download", source_key="a"), NewJob("download", source_key="b"), wish("c")]
@@ -781,7 +769,9 @@ def test_what_was_done_by_something_newer_is_not_done_again(store: Store, by_han
 
 
 @pytest.mark.parametrize("verb", ["stop", "resume", "retry", "cancel"])
-def test_a_batch_that_is_done_is_left_alone(store: Store, by_hand: ByHand, verb: str) -> None:
+def test_an_ended_batch_cannot_be_stopped_resumed_retried_or_cancelled(
+    store: Store, by_hand: ByHand, verb: str
+) -> None:
     batch = add(store)
     store.leases.complete(claim_one(store).lease)
     before = by_hand.dump()
@@ -792,7 +782,7 @@ def test_a_batch_that_is_done_is_left_alone(store: Store, by_hand: ByHand, verb:
     assert by_hand.dump() == before
 
 
-def test_a_batch_that_is_stopped_is_resumed_and_not_retried(store: Store) -> None:
+def test_a_stopped_batch_can_be_resumed_but_not_retried(store: Store) -> None:
     batch = add(store)
     store.batches.stop(batch.id, actor="ann")
 
@@ -800,7 +790,7 @@ def test_a_batch_that_is_stopped_is_resumed_and_not_retried(store: Store) -> Non
         store.batches.retry(batch.id, actor="ann")
 
 
-def test_a_batch_that_is_cancelled_is_stopped_and_all_that_lived_of_it_ends(store: Store) -> None:
+def test_cancelling_a_batch_stops_it_and_ends_its_live_jobs(store: Store) -> None:
     batch = add(store, 3)
     lease = claim_one(store).lease
 
@@ -833,7 +823,7 @@ def test_a_cancelled_batch_also_cancels_jobs_that_are_inserted_meanwhile(
     assert [status_of(store, job_id) for job_id in (1, 2, 3)] == [RUNNING, CANCELLED, CANCELLED]
 
 
-def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(store: Store, by_hand: ByHand) -> None:
+def test_a_batch_without_live_jobs_can_be_removed_and_its_jobs_stay(store: Store, by_hand: ByHand) -> None:
     batch = add(store)
     with pytest.raises(Refused, match="1 live job: `pagemill batch cancel 1`"):
         store.batches.remove(batch.id, actor="ann")
@@ -845,9 +835,7 @@ def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(stor
     assert add(store).id == 2
 
 
-def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(
-    store: Store, worker: AddWorker
-) -> None:
+def test_follow_up_jobs_do_not_create_a_removed_batch_again(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest", "ocr_pages"])
     batch = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
     store.leases.complete(claim_one(store).lease)
@@ -863,7 +851,7 @@ def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(
 # ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: AddWorker, clock: MovableClock) -> None:
+def test_the_facts_of_a_batch_show_its_progress(store: Store, worker: AddWorker, clock: MovableClock) -> None:
     worker(types=["ingest", "download", "crawl"])
     sources = [NewJob("download", source_key=name) for name in "de"]
     batch = store.batches.add(NewBatch("ann"), [wish("a"), wish("b"), wish("c"), *sources, NewJob("crawl")]).batch
@@ -907,9 +895,7 @@ def test_cancelled_files_are_counted_apart_from_failed_ones_before_and_after_the
     assert (facts.files_cancelled, facts.files_not_brought_in, facts.files_on_the_way) == (1, 2, 1)
 
 
-def test_the_documents_of_a_batch_are_those_that_it_asked_for_whoever_reads_them(
-    store: Store, worker: AddWorker
-) -> None:
+def test_the_documents_of_a_batch_are_those_it_has_requested(store: Store, worker: AddWorker) -> None:
     worker(types=["download"])
     store.intake.enqueue(wish("a"))
     store.intake.enqueue(wish("b"))
@@ -928,7 +914,7 @@ def test_the_documents_of_a_batch_are_those_that_it_asked_for_whoever_reads_them
 # ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_undone_cancel_sets_the_batch_going_again(store: Store) -> None:
+def test_undoing_the_cancel_of_a_batch_activates_it(store: Store) -> None:
     batch = add(store, 3)
     done = claim_one(store)
     store.leases.complete(done.lease)
@@ -958,7 +944,7 @@ def test_an_undone_cancel_follows_the_owner_policy(store: Store) -> None:
     assert [again.state, store.batches.get(other.id).state] == [BatchState.WAITING, BatchState.ACTIVE]
 
 
-def test_what_is_done_to_a_batch_is_recorded_with_its_actor(store: Store) -> None:
+def test_changes_of_a_batch_are_recorded_with_their_actor(store: Store) -> None:
     batch = add(store, 1)
     store.batches.stop(batch.id, actor="ann")
     store.batches.resume(batch.id, actor="bob")

@@ -19,28 +19,28 @@ from worker_service.store.store import Store
 
 @contextmanager
 def _write(pauses: WritePauses) -> Iterator[None]:
-    pauses.begin()
+    pauses.begin_write()
     yield
-    pauses.end()
+    pauses.end_write()
 
 
-def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed_anyway() -> None:
+def test_the_first_write_of_a_turn_waits_for_the_end_of_the_pause() -> None:
     now, slept = [0.0], list[float]()
     pauses = WritePauses(lambda: now[0], slept.append)
     with _write(pauses):
         now[0] = 0.002
     with _write(pauses):
         assert slept == []
-    pauses.turn()
+    pauses.end_burst()
     with _write(pauses):
         assert slept == [pytest.approx(0.001)]
     now[0] = 1.0
-    pauses.turn()
+    pauses.end_burst()
     with _write(pauses):
         assert len(slept) == 1
 
 
-def test_others_get_a_quarter_of_the_time_of_a_daemon_that_writes_without_an_end() -> None:
+def test_a_daemon_that_writes_without_end_leaves_a_quarter_of_the_time_to_others() -> None:
     now, slept = [0.0], list[float]()
 
     def sleep(seconds: float) -> None:
@@ -56,7 +56,7 @@ def test_others_get_a_quarter_of_the_time_of_a_daemon_that_writes_without_an_end
     assert max(slept) < 0.005
 
 
-def test_after_one_long_write_the_door_is_open_for_as_long_as_it_was_shut() -> None:
+def test_after_a_long_write_the_pause_is_as_long_as_the_write() -> None:
     now, slept = [0.0], list[float]()
     pauses = WritePauses(lambda: now[0], slept.append)
     with _write(pauses):
@@ -77,7 +77,7 @@ def test_a_commit_by_the_sqlite3_program_is_noticed(store: Store, path: Path) ->
     watch.close()
 
 
-def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(path: Path) -> None:
+def test_after_a_hint_the_watch_reads_the_counter_at_growing_intervals(path: Path) -> None:
     counter, now = [1], [0.0]
     watch = FileWatch(path, lambda: counter[0], lambda: now[0])
     assert watch.has_changed()
@@ -98,7 +98,7 @@ def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(path: Path) ->
     watch.close()
 
 
-def test_a_watch_is_content_with_an_open_database(store: Store, path: Path) -> None:
+def test_a_watch_finds_no_fault_in_an_open_database(store: Store, path: Path) -> None:
     watch = store.watch()
     store.overview.counts()
 
@@ -106,7 +106,7 @@ def test_a_watch_is_content_with_an_open_database(store: Store, path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_watch_sees_a_deleted_file(store: Store, path: Path, suffix: str) -> None:
+def test_a_watch_reports_a_deleted_file(store: Store, path: Path, suffix: str) -> None:
     watch = store.watch()
     store.overview.counts()
 
@@ -115,7 +115,7 @@ def test_a_watch_sees_a_deleted_file(store: Store, path: Path, suffix: str) -> N
     assert "was deleted" in str(watch.fault())
 
 
-def test_a_watch_sees_a_replaced_file(store: Store, path: Path) -> None:
+def test_a_watch_reports_a_replaced_file(store: Store, path: Path) -> None:
     watch = store.watch()
     copy = path.with_name("copy.db")
     back_up(path, copy)

@@ -66,7 +66,7 @@ def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(enqueue: Enq
     assert reopen().job_queries.get(job_id).payload == '{"a":1}'
 
 
-def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) -> None:
+def test_enqueue_many_returns_the_jobs_in_the_given_order(store: Store) -> None:
     added = store.intake.enqueue_many([NewJob("ocr_pages", account=str(number)) for number in range(50)])
 
     assert [store.job_queries.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
@@ -89,7 +89,7 @@ def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) 
         ),
     ],
 )
-def test_a_job_is_the_same_row_whether_it_comes_alone_or_with_many(store: Store, job: NewJob) -> None:
+def test_a_job_inserted_alone_or_with_others_has_the_same_row(store: Store, job: NewJob) -> None:
     first = store.intake.enqueue(job)
     alone = store.job_queries.get(first.job_id)
 
@@ -253,7 +253,7 @@ def test_a_job_whose_run_at_has_passed_is_ready_at_once(store: Store, enqueue: E
     assert claimed_ids(store) == [job_id]
 
 
-def test_what_falls_due_together_is_freed_best_priority_first(store: Store, clock: MovableClock) -> None:
+def test_jobs_due_at_the_same_time_are_freed_by_priority(store: Store, clock: MovableClock) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(10), priority=9) for _ in range(2500)])
     best = store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(20), priority=1)).job_id
     clock.advance(30)
@@ -262,7 +262,7 @@ def test_what_falls_due_together_is_freed_best_priority_first(store: Store, cloc
     assert claimed_ids(store, most=1) == [best]
 
 
-def test_what_comes_due_is_what_this_worker_can_run_and_waits_for_its_time_alone(
+def test_only_jobs_of_this_worker_that_wait_for_their_time_alone_come_due(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker(types=["download"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from tests.store.kit import (
     ByHand,
     Enqueue,
     MovableClock,
+    change,
     claim_one,
     claimed_ids,
     codes,
@@ -24,7 +24,6 @@ from tests.store.kit import (
 from worker_service.base.clock import as_text
 from worker_service.base.errors import JobNotFound, PagemillError, Refused, RuleBroken
 from worker_service.jobs.attempts import Failure, Report
-from worker_service.jobs.history import Changed
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
@@ -87,9 +86,10 @@ def test_cancelling_twice_asks_once(store: Store, enqueue: Enqueue, clock: Movab
 # ── retry ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("is_by_hand", [False, True])
 @pytest.mark.parametrize("how", ENDS)
 def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
-    store: Store, enqueue: Enqueue, clock: MovableClock, how: Status
+    store: Store, enqueue: Enqueue, clock: MovableClock, by_hand: ByHand, how: Status, is_by_hand: bool
 ) -> None:
     job_id = enqueue(max_retries=3)
     store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.now)
@@ -97,10 +97,12 @@ def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
     store.leases.report([Report(lease, 50, "half")])
     end(store, lease, how)
 
-    changed = store.job_control.retry(ids(job_id), actor="ann")
+    if is_by_hand:
+        by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
+    else:
+        assert list(store.job_control.retry(ids(job_id), actor="ann").job_ids) == [job_id]
 
     job = store.job_queries.get(job_id)
-    assert list(changed.job_ids) == [job_id]
     assert (job.status, job.fence, job.retry_count, job.requeue_count) == (PENDING, 2, 0, 0)
     assert (job.error_code, job.error_message, job.result, job.cancel_requested_at) == (None, None, None, None)
     assert (job.run_at, job.started_at, job.completed_at, job.worker_id) == (None, None, None, None)
@@ -142,7 +144,7 @@ def test_a_job_that_has_not_ended_is_not_retried(store: Store, enqueue: Enqueue)
     assert everything(store) == before
 
 
-def test_retrying_a_job_whose_unique_key_is_live_again_names_the_live_one(store: Store, enqueue: Enqueue) -> None:
+def test_a_retry_is_refused_while_another_job_with_the_unique_key_is_live(store: Store, enqueue: Enqueue) -> None:
     first = _ended(store, enqueue, FAILED, unique_key="u")
     live = enqueue(unique_key="u")
 
@@ -153,7 +155,7 @@ def test_retrying_a_job_whose_unique_key_is_live_again_names_the_live_one(store:
     assert str(live) in changed.refused[first]
 
 
-def test_of_two_ended_jobs_with_one_unique_key_a_bulk_retry_runs_one(store: Store, enqueue: Enqueue) -> None:
+def test_a_bulk_retry_runs_one_of_two_jobs_with_the_same_unique_key(store: Store, enqueue: Enqueue) -> None:
     both = [_ended(store, enqueue, FAILED, unique_key="u") for _ in range(2)]
 
     changed = store.job_control.retry(Selector(statuses=(FAILED,)), actor="ann")
@@ -185,7 +187,9 @@ def test_delete_removes_what_is_not_running(store: Store, enqueue: Enqueue) -> N
 # ── priority ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_priority_moves_pending_jobs_and_what_a_running_one_will_ask_for(store: Store, enqueue: Enqueue) -> None:
+def test_a_new_priority_applies_to_pending_jobs_and_to_follow_ups_of_running_ones(
+    store: Store, enqueue: Enqueue
+) -> None:
     ended, running = enqueue(priority=1), enqueue(priority=1)
     store.leases.complete(claim_one(store).lease)
     lease = claim_one(store).lease
@@ -229,7 +233,7 @@ def test_each_bulk_change_is_one_action_with_its_actor(store: Store, enqueue: En
     ]
 
 
-def test_what_changes_nothing_is_no_action(store: Store, enqueue: Enqueue) -> None:
+def test_a_verb_that_changes_no_job_records_no_action(store: Store, enqueue: Enqueue) -> None:
     enqueue()
 
     changed = store.job_control.cancel(Selector(owners=("nobody",)), actor="ann")
@@ -238,13 +242,6 @@ def test_what_changes_nothing_is_no_action(store: Store, enqueue: Enqueue) -> No
     assert list(store.history.actions()) == []
 
 
-Verb = Callable[[Store, Selector], Changed]
-VERBS: dict[str, Verb] = {
-    "cancel": lambda store, which: store.job_control.cancel(which, actor="ann"),
-    "retry": lambda store, which: store.job_control.retry(which, actor="ann"),
-    "delete": lambda store, which: store.job_control.delete(which, actor="ann"),
-    "priority": lambda store, which: store.job_control.priority(which, 9, actor="ann"),
-}
 UNDONE_BY = [("cancel", PENDING, PENDING), ("priority", PENDING, PENDING), *(("retry", how, CANCELLED) for how in ENDS)]
 
 
@@ -275,7 +272,7 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
     job_id = _in_state(store, enqueue, status)
     before = store.job_queries.get(job_id)
     kept = (store.history.attempts(job_id), store.history.logs(job_id), store.job_queries.waits_for(job_id))
-    changed = VERBS[verb](store, ids(job_id))
+    changed = change(store, verb, ids(job_id))
     assert list(changed.job_ids) == [job_id]
     clock.advance(1)
 
@@ -290,19 +287,8 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
     assert claimed_ids(store) == ([job_id] if becomes is PENDING else [])
 
 
-def test_an_undo_of_a_cancel_gives_a_fresh_budget(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
-    job_id = enqueue(max_retries=3)
-    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
-    changed = store.job_control.cancel(ids(job_id), actor="ann")
-
-    undo(store, changed.action_id)
-
-    assert store.job_queries.get(job_id).retry_count == 0
-    assert claimed_ids(store) == [job_id]
-
-
 @pytest.mark.parametrize("how", [PENDING, *ENDS])
-def test_a_delete_takes_all_that_was_kept_of_a_job_along_and_is_never_undone(
+def test_a_delete_removes_all_rows_of_the_job_and_cannot_be_undone(
     store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status
 ) -> None:
     job_id = _in_state(store, enqueue, how)
@@ -336,9 +322,7 @@ def test_actions_are_forgotten_after_a_week(
         undo(store, changed.action_id)
 
 
-def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_once_it_has_ended(
-    store: Store, enqueue: Enqueue
-) -> None:
+def test_p7_undo_of_a_cancel_runs_the_job_again_only_after_it_has_ended(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     changed = store.job_control.cancel(ids(job_id), actor="ann")
@@ -351,17 +335,6 @@ def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_onc
     assert status_of(store, job_id) is CANCELLED
     assert list(undo(store, changed.action_id).job_ids) == [job_id]
     assert claimed_ids(store) == [job_id]
-
-
-def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store, enqueue: Enqueue) -> None:
-    first = enqueue(unique_key="u")
-    changed = store.job_control.cancel(ids(first), actor="ann")
-    live = enqueue(unique_key="u")
-
-    undone = undo(store, changed.action_id)
-
-    assert list(undone.refused) == [first]
-    assert [status_of(store, each) for each in (first, live)] == [CANCELLED, PENDING]
 
 
 def test_actions_are_undone_one_after_the_other(store: Store, enqueue: Enqueue) -> None:
@@ -379,7 +352,7 @@ def test_actions_are_undone_one_after_the_other(store: Store, enqueue: Enqueue) 
     assert found == [(CANCELLED, 1), (PENDING, 1), (PENDING, 3), (PENDING, 5)]
 
 
-def test_an_action_is_undone_once_and_one_that_is_not_there_is_refused(store: Store, enqueue: Enqueue) -> None:
+def test_an_undone_or_unknown_action_cannot_be_undone(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     changed = store.job_control.priority(ids(job_id), 3, actor="ann")
     undo(store, changed.action_id)
@@ -405,24 +378,11 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(store: Store, enqueue:
     assert [codes(store, each) for each in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
 
 
-def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(store: Store, enqueue: Enqueue) -> None:
-    first = enqueue()
-    after = enqueue(after=(first,))
-    changed = store.job_control.cancel(ids(first), actor="ann")
-    assert claimed_ids(store) == []
-    assert status_of(store, after) is FAILED
-
-    undo(store, changed.action_id)
-
-    assert claimed_ids(store) == [first]
-    assert status_of(store, after) is PENDING
-
-
 # ── pause ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("scope", "name"), [("all", ""), ("type", "ocr_pages"), ("owner", "ann")])
-def test_a_pause_starts_no_more_jobs_of_its_scope_until_it_is_taken_back(
+def test_a_pause_holds_the_jobs_of_its_scope_until_it_is_lifted(
     store: Store, enqueue: Enqueue, scope: str, name: str
 ) -> None:
     held, other = enqueue("ocr_pages", owner="ann"), enqueue("assemble", owner="bob")
@@ -442,7 +402,7 @@ def test_a_pause_starts_no_more_jobs_of_its_scope_until_it_is_taken_back(
     assert list(store.job_queries.pauses()) == []
 
 
-def test_what_runs_goes_on_through_a_pause(store: Store, enqueue: Enqueue) -> None:
+def test_a_running_job_continues_during_a_pause(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
 
@@ -507,9 +467,7 @@ def test_a_resting_source_holds_its_jobs_and_no_others(store: Store, enqueue: En
 # ── prune ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_p4_prune_removes_ended_jobs_and_all_that_was_kept_about_them(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_p4_prune_deletes_ended_jobs_with_all_their_rows(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     ended = []
     for how in ENDS:
         job_id = enqueue(priority=1)
@@ -537,7 +495,7 @@ def test_prune_goes_in_steps_until_nothing_is_left(store: Store) -> None:
     assert [store.pruning.prune(Selector(), most=10) for _ in range(4)] == [10, 10, 5, 0]
 
 
-def test_prune_takes_only_what_the_selector_means(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
+def test_prune_deletes_only_selected_jobs(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     old = _ended(store, enqueue, COMPLETED)
     old_failed = _ended(store, enqueue, FAILED)
     clock.advance(100)

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from tests.store.kit import (
+    BROKEN,
     ENDINGS,
     AddWorker,
     ByHand,
@@ -33,8 +34,6 @@ from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 
-BROKEN = Failure("BROKEN", "it broke")
-
 
 def _outcomes(store: Store, job_id: int) -> list[str | None]:
     return [attempt.outcome for attempt in store.history.attempts(job_id)]
@@ -57,7 +56,7 @@ def test_p1_a_claim_opens_one_attempt_under_the_next_fence(store: Store, enqueue
     assert (attempt.fence, attempt.worker_id, attempt.started_at, attempt.ended_at) == (1, "w1", clock.text, None)
 
 
-def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: Enqueue) -> None:
+def test_p1_each_end_closes_the_attempt(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(max_retries=9)
 
     store.leases.release(claim_one(store).lease)
@@ -83,9 +82,7 @@ def _now(store: Store, job_id: int) -> datetime:
     return from_text(store.job_queries.get(job_id).created_at)
 
 
-def test_an_attempt_keeps_its_process_what_it_cost_and_how_it_ended(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
+def test_an_attempt_records_its_process_usage_and_error(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     clock.advance(30)
@@ -253,9 +250,7 @@ def test_p5_the_same_completion_twice_in_one_batch_lands_once(store: Store, enqu
 
 
 @pytest.mark.parametrize("percent", [float("nan"), float("inf"), float("-inf"), 1e300])
-def test_p10_a_percentage_that_is_no_number_neither_lands_nor_stops_the_others(
-    store: Store, enqueue: Enqueue, percent: float
-) -> None:
+def test_p10_a_percentage_that_is_not_finite_is_ignored(store: Store, enqueue: Enqueue, percent: float) -> None:
     first, second = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
 
@@ -291,7 +286,7 @@ def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue) 
     ],
     ids=["priority", "payload", "after", "result"],
 )
-def test_p5_a_bad_follow_up_or_result_refuses_the_completion_and_all_that_comes_of_it(
+def test_p5_a_bad_follow_up_or_result_refuses_the_whole_completion(
     store: Store, enqueue: Enqueue, by_hand: ByHand, result: str, bad: NewJob
 ) -> None:
     enqueue()
@@ -360,18 +355,6 @@ def test_p6_a_release_and_a_snooze_cost_no_retry(store: Store, enqueue: Enqueue,
     assert (job.status, job.retry_count, job.requeue_count) == (Status.PENDING, 0, 0)
 
 
-def test_p6_a_released_job_begins_with_clean_hands(store: Store, enqueue: Enqueue) -> None:
-    job_id = enqueue()
-    lease = claim_one(store).lease
-    store.leases.report([Report(lease, 70, "seven of ten")])
-
-    store.leases.release(lease)
-
-    job = store.job_queries.get(job_id)
-    assert (job.worker_id, job.started_at, job.heartbeat_at) == (None, None, None)
-    assert claim_one(store).progress_percent == 0
-
-
 def test_p6_requeues_are_capped(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     job_id = enqueue()
 
@@ -411,7 +394,7 @@ def test_requeue_takes_every_job_of_the_worker_and_its_row(store: Store, enqueue
     assert store.leases.requeue("gone") == []
 
 
-def test_p1_a_worker_that_has_beaten_since_it_was_looked_at_keeps_its_jobs(
+def test_p1_a_worker_that_has_beaten_since_its_last_known_beat_keeps_its_jobs(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
     [seen] = store.overview.workers()
@@ -458,7 +441,7 @@ def test_a_requeued_job_is_claimable_at_once_in_its_old_place(
 # ── P7: cancel is monotonic until a person retries ──────────────────────────────────────────────────────────────────
 
 
-def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
+def test_p7_after_a_request_to_cancel_only_the_confirmation_is_written(
     store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock
 ) -> None:
     job_id = enqueue()
@@ -487,7 +470,7 @@ def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
     assert _outcomes(store, job_id) == ["cancelled"]
 
 
-def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(store: Store, enqueue: Enqueue) -> None:
+def test_p7_a_beat_returns_the_leases_to_cancel(store: Store, enqueue: Enqueue) -> None:
     first, _ = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
     store.job_control.cancel(ids(first), actor="ann")
@@ -519,9 +502,7 @@ def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueu
     assert list(changed.job_ids) == []
 
 
-def test_p7_a_job_that_nobody_asked_to_stop_cannot_be_confirmed_cancelled(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_p7_a_cancel_without_a_request_cannot_be_confirmed(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue()
     lease = claim_one(store).lease
     before = by_hand.dump()
@@ -548,18 +529,6 @@ def test_p10_progress_never_falls(store: Store, enqueue: Enqueue) -> None:
     assert seen[:3] == [10, 40, 40]
     assert seen[6] == 80
     assert seen[-1] == 100
-
-
-def test_p10_the_highest_of_several_reports_in_one_batch_stands(store: Store, enqueue: Enqueue) -> None:
-    job_id = enqueue()
-    lease = claim_one(store).lease
-
-    store.leases.report(
-        [Report(lease, 30, "c", ["one"]), Report(lease, 90, "b", ["two"]), Report(lease, 10, "a", ["three"])]
-    )
-
-    assert store.job_queries.get(job_id).progress_percent == 90
-    assert [line.line for line in store.history.logs(job_id)] == ["one", "two", "three"]
 
 
 def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue) -> None:
@@ -602,9 +571,7 @@ def test_counted_progress_is_replaced_as_a_whole_and_cleared_by_the_next_attempt
 
 
 @pytest.mark.parametrize("how", [Status.FAILED, Status.CANCELLED])
-def test_a_job_that_did_not_get_to_its_end_says_no_longer_how_fast_it_is(
-    store: Store, enqueue: Enqueue, how: Status
-) -> None:
+def test_a_failed_or_cancelled_job_has_no_progress_message(store: Store, enqueue: Enqueue, how: Status) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 30, "0.3 of 1.0 MB, 0.1 MB/s, 7 s left")])
@@ -671,7 +638,7 @@ def test_a_worker_without_a_row_may_neither_beat_nor_claim(store: Store, enqueue
     assert by_hand.dump() == before
 
 
-def test_registering_again_replaces_what_the_worker_can_run(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+def test_registering_a_worker_again_replaces_its_handlers(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(types=["assemble"])
     job_id = enqueue("ocr_pages")
     assert codes(store, job_id) == ["UNKNOWN_TYPE"]

@@ -39,7 +39,7 @@ def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqu
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(store: Store, enqueue: Enqueue, ending: str) -> None:
+def test_p8_each_end_of_the_running_job_of_a_key_frees_the_next(store: Store, enqueue: Enqueue, ending: str) -> None:
     holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
     lease = claim_one(store).lease
     assert lease.job_id == holder
@@ -51,7 +51,7 @@ def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(store: Store, e
     assert claimed_ids(store) == [following]
 
 
-def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_on(
+def test_p8_a_cancelled_deleted_or_delayed_job_passes_the_turn_of_its_key_on(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     heads = [enqueue(concurrency_key="k") for _ in range(5)]
@@ -133,7 +133,7 @@ def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue:
     assert claimed_ids(store, "w1", job_class="io") == loads
 
 
-def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(store: Store, enqueue: Enqueue) -> None:
+def test_p8_a_limit_of_zero_starts_nothing_until_it_is_removed(store: Store, enqueue: Enqueue) -> None:
     store.workers.set_limits("type", {"ocr_pages": 0})
     job_id = enqueue()
     assert codes(store, job_id) == ["TYPE_FULL"]
@@ -183,7 +183,7 @@ def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
     assert waiting.total() == 0
 
 
-def test_p9_a_newcomer_does_not_wait_for_the_backlog_of_another(
+def test_p9_a_new_owner_does_not_wait_for_the_backlog_of_another(
     store: Store, enqueue: Enqueue, worker: AddWorker
 ) -> None:
     worker(cpu=1)

@@ -20,7 +20,6 @@ def head(store: Store) -> Store:
     """A worker that reads pages on nodes, and looks at files itself."""
     facts = [
         HandlerFacts("ocr_pages", NODE),
-        HandlerFacts("send", NODE, at_most_once=True),
         HandlerFacts("ingest", "cpu"),
     ]
     store.workers.register(Worker("h", "here", "boot", 1, "0", 2, 2, facts))
@@ -40,7 +39,7 @@ def claim_on_node(store: Store) -> Lease:
     return claim_one(store, "h", NODE).lease
 
 
-def test_p8_as_many_run_as_the_nodes_have_slots_and_the_class_of_others_is_left_alone(head: Store) -> None:
+def test_p8_node_slots_limit_only_jobs_of_class_node(head: Store) -> None:
     jobs = [enqueue(head) for _ in range(4)]
     has(head, n1=2, n2=1)
 
@@ -51,7 +50,7 @@ def test_p8_as_many_run_as_the_nodes_have_slots_and_the_class_of_others_is_left_
     assert claimed_ids(head, "h", 10, "cpu") == [ingest]
 
 
-def test_p12_without_a_node_nothing_is_claimed_and_the_gate_says_so(head: Store) -> None:
+def test_p12_without_a_node_nothing_is_claimed_and_the_gate_is_no_node(head: Store) -> None:
     job = enqueue(head)
     has(head, n1=0)
 
@@ -62,7 +61,7 @@ def test_p12_without_a_node_nothing_is_claimed_and_the_gate_says_so(head: Store)
     assert claimed_ids(head, "h", 1, NODE) == [job]
 
 
-def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> None:
+def test_workers_without_the_type_do_not_hide_the_gates_of_the_others(head: Store) -> None:
     """Register a second worker without nodes."""
     head.workers.register(Worker("commands", "here", "boot", 2, "0", 2, 2, [HandlerFacts("command")]))
     has(head, n1=0)
@@ -99,7 +98,7 @@ def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Stor
         head.workers.set_nodes("nobody", [])
 
 
-def test_an_attempt_says_where_it_ran(head: Store) -> None:
+def test_an_attempt_records_its_node(head: Store) -> None:
     job = enqueue(head)
     lease = claim_on_node(head)
 
@@ -126,14 +125,7 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
     assert head.integrity.audit() == []
 
 
-def test_what_may_run_at_most_once_does_not_begin_again_after_its_node(head: Store) -> None:
-    job = enqueue(head, "send")
-
-    assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.FAILED
-    assert (head.job_queries.get(job).error_code, head.job_queries.get(job).fence) == ("MAY_HAVE_RUN", 1)
-
-
-def test_p7_what_was_asked_to_stop_ends_cancelled_with_its_node(head: Store) -> None:
+def test_p7_a_job_asked_to_stop_ends_cancelled_when_its_node_is_lost(head: Store) -> None:
     enqueue(head)
     lease = claim_on_node(head)
     head.job_control.cancel(ids(lease.job_id), actor="ann")
@@ -152,7 +144,7 @@ def test_p2_a_lease_that_has_moved_on_takes_nothing_back(head: Store) -> None:
     assert head.job_queries.get(newer.job_id).status is Status.RUNNING
 
 
-def test_what_a_dead_worker_ran_on_nodes_comes_back_and_its_nodes_are_down(head: Store) -> None:
+def test_a_requeue_returns_jobs_from_nodes_and_marks_the_nodes_down(head: Store) -> None:
     jobs = [enqueue(head) for _ in range(2)]
     has(head, n1=2)
     leases = [job.lease for job in head.leases.claim("h", 2, NODE)]

@@ -155,7 +155,7 @@ def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: 
     assert counts.oldest_pending_at == "2026-11-18 10:03:00.000"
 
 
-def test_the_oldest_waiting_job_is_one_that_could_start_and_waits_since_then(store: Store, clock: MovableClock) -> None:
+def test_the_oldest_pending_job_is_the_one_that_has_been_ready_longest(store: Store, clock: MovableClock) -> None:
     store.workers.register(new_worker("w1", types=["download"]))
     store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(600)))
     assert store.overview.counts().oldest_pending_at is None
@@ -175,7 +175,7 @@ def test_the_time_limit_of_a_job_is_its_own_or_that_of_its_handler(store: Store)
     assert [store.job_queries.time_limit(job_id) for job_id in (1, 2, 3)] == [90, 5, None]
 
 
-def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, clock: MovableClock) -> None:
+def test_counts_by_type_separate_held_from_ready_jobs(store: Store, worker: AddWorker, clock: MovableClock) -> None:
     _filled(store, worker, clock)
     store.intake.enqueue(NewJob("assemble", run_at=clock.after(60)))
 
@@ -206,7 +206,7 @@ def test_errors_are_counted_by_code_and_type_with_the_newest_message(
     assert list(store.overview.errors(since=clock.text)) == []
 
 
-def test_what_ended_is_counted_by_hour_and_type_with_how_long_it_waited_and_took(
+def test_ended_jobs_are_counted_by_hour_and_type_with_waiting_and_running_times(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
@@ -244,7 +244,7 @@ def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue
 # ── What a reader may rely on ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_change_counter_moves_when_anybody_else_commits_and_only_then(
+def test_the_change_counter_changes_only_when_another_connection_commits(
     store: Store, path: Path, clock: MovableClock, by_hand: ByHand
 ) -> None:
     watcher = open_at(path, clock)

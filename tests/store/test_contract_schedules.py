@@ -20,9 +20,7 @@ def ids(store: Store) -> list[int]:
     return [*store.job_queries.ids(EVERY_JOB)]
 
 
-def test_a_schedule_begins_when_it_is_first_seen_and_again_when_its_plan_is_another(
-    store: Store, clock: MovableClock
-) -> None:
+def test_a_schedule_begins_when_first_seen_and_again_when_its_plan_changes(store: Store, clock: MovableClock) -> None:
     assert store.schedules.last_handled_slot("nightly", PLAN) is None
 
     store.schedules.begin("nightly", PLAN)
@@ -47,7 +45,7 @@ def test_a_slot_is_taken_once_with_its_job(store: Store) -> None:
     assert store.schedules.last_run("nightly") == ScheduleRun("2026-11-18 11:00:00.000", "2026-11-18 10:00:00.000", 1)
 
 
-def test_no_slot_is_taken_behind_a_later_one_nor_of_another_plan(store: Store) -> None:
+def test_no_slot_before_a_taken_one_or_of_another_plan_can_be_taken(store: Store) -> None:
     store.schedules.begin("nightly", PLAN)
     store.schedules.take("nightly", PLAN, START + 2 * HOUR, JOB)
 
@@ -56,9 +54,7 @@ def test_no_slot_is_taken_behind_a_later_one_nor_of_another_plan(store: Store) -
     assert len(ids(store)) == 1
 
 
-def test_a_slot_stays_taken_when_its_job_is_gone_and_whatever_the_plan_is_meanwhile(
-    store: Store, clock: MovableClock
-) -> None:
+def test_a_slot_stays_taken_after_its_job_was_deleted_or_the_plan_changed(store: Store, clock: MovableClock) -> None:
     store.schedules.begin("nightly", PLAN)
     store.schedules.take("nightly", PLAN, START + HOUR, JOB)
     store.job_control.delete(Selector(ids=(1,)), actor="ann")
@@ -68,7 +64,7 @@ def test_a_slot_stays_taken_when_its_job_is_gone_and_whatever_the_plan_is_meanwh
     assert ids(store) == []
 
 
-def test_slots_that_are_passed_over_begin_nothing_and_are_not_taken_later(store: Store) -> None:
+def test_skipped_slots_start_nothing_and_cannot_be_taken_later(store: Store) -> None:
     store.schedules.begin("nightly", PLAN)
 
     assert store.schedules.skip_slots("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
@@ -79,7 +75,7 @@ def test_slots_that_are_passed_over_begin_nothing_and_are_not_taken_later(store:
     assert (notice.kind, notice.owner, notice.message) == ("schedule.missed", "ann", "missed 1 slot")
 
 
-def test_what_was_missed_before_a_slot_is_told_with_it(store: Store) -> None:
+def test_a_taken_slot_writes_the_notice_about_missed_ones(store: Store) -> None:
     store.schedules.begin("nightly", PLAN)
 
     store.schedules.take("nightly", PLAN, START + HOUR, NewJob("ocr_pages", owner="ann"), "missed 3 slots")
@@ -118,7 +114,7 @@ def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
     assert (last.job_id, last.batch_id) == (None, 2)
 
 
-def test_a_person_may_begin_it_beside_its_slots(store: Store, clock: MovableClock) -> None:
+def test_a_user_can_start_a_schedule_without_taking_a_slot(store: Store, clock: MovableClock) -> None:
     store.schedules.begin("nightly", PLAN)
 
     begun = store.schedules.run_now("nightly", JOB)
@@ -130,7 +126,7 @@ def test_a_person_may_begin_it_beside_its_slots(store: Store, clock: MovableCloc
     assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is not None
 
 
-def test_a_key_is_enqueued_once_in_its_period_whatever_has_become_of_its_job(store: Store) -> None:
+def test_a_key_is_enqueued_once_in_its_period_even_if_its_job_has_ended(store: Store) -> None:
     first = store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
     store.job_control.cancel(Selector(ids=(1,)), actor="ann")
 
@@ -141,7 +137,7 @@ def test_a_key_is_enqueued_once_in_its_period_whatever_has_become_of_its_job(sto
     assert (again.job_id, ids(store)) == (1, [1, 2])
 
 
-def test_a_key_whose_job_of_yesterday_is_live_does_not_spend_the_day(store: Store) -> None:
+def test_a_live_job_of_yesterday_does_not_use_up_the_key_for_today(store: Store) -> None:
     store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
 
     next_day = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
@@ -152,9 +148,7 @@ def test_a_key_whose_job_of_yesterday_is_live_does_not_spend_the_day(store: Stor
     assert (after_its_end.existing, after_its_end.job_id) == (False, 2)
 
 
-def test_what_was_begun_long_ago_is_forgotten_but_for_the_newest_and_never_begun_again(
-    store: Store, clock: MovableClock
-) -> None:
+def test_old_runs_are_deleted_except_the_newest_and_never_repeated(store: Store, clock: MovableClock) -> None:
     store.schedules.begin("nightly", PLAN)
     slots = [START + hours * HOUR for hours in (1, 2, 3)]
     for slot in slots:

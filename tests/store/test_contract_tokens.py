@@ -23,7 +23,7 @@ def session(clock: MovableClock) -> NewToken:
     return replace(link(clock), kind=TokenKind.SESSION)
 
 
-def test_a_token_is_found_with_its_digest_and_its_name_is_there_once(store: Store) -> None:
+def test_a_token_is_found_with_its_digest_and_its_name_is_unique(store: Store) -> None:
     token_id = store.tokens.make(HERS)
 
     assert token_id is not None
@@ -54,7 +54,7 @@ def test_a_link_begins_one_session_and_a_token_many(store: Store, clock: Movable
     assert [one.token_id for one in store.tokens.list() if one.kind is TokenKind.SESSION] == [once, often, often]
 
 
-def test_nothing_begins_by_what_is_out_of_date_or_is_a_session_itself(store: Store, clock: MovableClock) -> None:
+def test_an_expired_link_or_a_session_starts_no_session(store: Store, clock: MovableClock) -> None:
     late = store.tokens.make(link(clock))
     token = store.tokens.make(HERS)
     assert late is not None
@@ -68,7 +68,7 @@ def test_nothing_begins_by_what_is_out_of_date_or_is_a_session_itself(store: Sto
     assert store.tokens.begin_session(99, session(clock)) is None
 
 
-def test_a_token_goes_with_its_sessions(store: Store, clock: MovableClock) -> None:
+def test_removing_a_token_removes_its_sessions(store: Store, clock: MovableClock) -> None:
     hers, his = store.tokens.make(HERS), store.tokens.make(replace(HERS, name="nagios"))
     assert hers is not None
     assert his is not None
@@ -79,9 +79,7 @@ def test_a_token_goes_with_its_sessions(store: Store, clock: MovableClock) -> No
     assert [one.id for one in store.tokens.list()] == [his, stays]
 
 
-def test_what_is_out_of_date_is_forgotten_but_tokens_are_kept_for_whoever_wonders(
-    store: Store, clock: MovableClock
-) -> None:
+def test_expired_links_and_sessions_are_deleted_but_tokens_kept(store: Store, clock: MovableClock) -> None:
     until = link(clock).until
     kept = store.tokens.make(replace(HERS, until=until))
     assert kept is not None
@@ -94,7 +92,7 @@ def test_what_is_out_of_date_is_forgotten_but_tokens_are_kept_for_whoever_wonder
     assert [one.id for one in store.tokens.list()] == [kept]
 
 
-def test_the_last_use_is_noted_and_never_goes_back(store: Store) -> None:
+def test_the_last_use_of_a_token_never_goes_back(store: Store) -> None:
     token_id = store.tokens.make(HERS)
     assert token_id is not None
 

@@ -19,7 +19,6 @@ from tests.store.kit import (
     settle,
     status_of,
 )
-from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
@@ -27,7 +26,6 @@ from worker_service.store.store import Store
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 PENDING, COMPLETED, FAILED, CANCELLED = Status.PENDING, Status.COMPLETED, Status.FAILED, Status.CANCELLED
-BROKEN = Failure("BROKEN", "it broke")
 
 
 def _run(store: Store, job_id: int, how: Status) -> None:
@@ -41,7 +39,7 @@ def _take(store: Store, job_id: int) -> Job:
     return job
 
 
-def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueue: Enqueue) -> None:
+def test_a_job_waits_until_all_jobs_it_needs_have_completed(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(), enqueue()
     last = enqueue(after=(first, second), priority=1)
 
@@ -59,7 +57,7 @@ def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueu
     assert list(store.job_queries.waits_for(last)) == [(first, "completed"), (second, "completed")]
 
 
-def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(store: Store, enqueue: Enqueue) -> None:
+def test_a_job_that_waits_for_a_completed_job_is_ready_at_once(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     _run(store, first, COMPLETED)
 
@@ -85,7 +83,7 @@ UNMET = ["failed", "cancelled", "cancelled by hand", "deleted", "deleted by hand
 
 
 @pytest.mark.parametrize("fate", UNMET)
-def test_when_a_need_will_not_be_met_the_waiting_job_fails(
+def test_a_job_fails_when_the_job_it_waits_for_cannot_complete(
     store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
 ) -> None:
     first = enqueue()
@@ -108,7 +106,7 @@ def test_when_a_need_will_not_be_met_the_waiting_job_fails(
 
 
 @pytest.mark.parametrize("fate", ["completed", *UNMET])
-def test_with_after_any_the_job_runs_however_its_need_ended(
+def test_a_job_with_after_any_runs_after_any_end_of_the_needed_job(
     store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
 ) -> None:
     first = enqueue()
@@ -121,7 +119,7 @@ def test_with_after_any_the_job_runs_however_its_need_ended(
     assert claimed_ids(store) == [waiting]
 
 
-def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
+def test_a_release_of_the_needed_job_does_not_fail_the_waiting_job(
     store: Store, enqueue: Enqueue, reopen: Reopen
 ) -> None:
     first = enqueue()
@@ -151,9 +149,7 @@ def test_a_need_that_was_met_stays_met_when_its_job_is_removed(
     assert claimed_ids(store) == [waiting]
 
 
-def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_the_head_revives_all(
-    store: Store, enqueue: Enqueue
-) -> None:
+def test_a_failed_job_fails_its_whole_chain_and_its_retry_revives_it(store: Store, enqueue: Enqueue) -> None:
     chain = [enqueue()]
     for _ in range(4):
         chain.append(enqueue(after=(chain[-1],)))
@@ -217,7 +213,7 @@ def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(store: Store, en
     assert store.job_queries.get(after).error_code == "BROKEN"
 
 
-def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(store: Store, enqueue: Enqueue) -> None:
+def test_retrying_a_failed_job_and_its_dependent_runs_both(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     after = enqueue(after=(first,))
     _run(store, first, FAILED)

@@ -26,7 +26,7 @@ def written_in(path: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS])
-def test_each_move_of_a_document_names_a_test_that_is_there(row: list[str]) -> None:
+def test_each_transition_of_a_document_names_an_existing_test(row: list[str]) -> None:
     states, _, _, _, shown_by = row
 
     assert {word.partition(" (")[0] for word in re.sub(r" \([^)]*\)", "", states).split(", ")} <= STATES

@@ -87,7 +87,7 @@ def counts(by_hand: ByHand) -> tuple[object, ...]:
     return tuple(by_hand(f"SELECT count(*) AS n FROM {table}")[0]["n"] for table in tables)
 
 
-def test_pages_are_found_by_meaning_behind_those_with_all_words_and_only_by_those_who_may(store: Store) -> None:
+def test_pages_of_similar_meaning_come_after_pages_with_all_words_within_the_owner_filter(store: Store) -> None:
     publish(store, "a.pdf", "the ship sails", owner="ann")
     publish(store, "b.pdf", "the tax is due", owner="ann", content="c2")
     publish(store, "c.pdf", "another ship of bob", owner="bob", content="c3")
@@ -114,9 +114,7 @@ def test_equal_passages_are_embedded_once_and_found_by_each_owner(store: Store, 
     assert (find(store, "boat", owner="ann"), find(store, "boat", owner="bob")) == ([], [2])
 
 
-def test_reading_a_document_again_embeds_only_what_has_changed_and_leaves_nothing_of_before(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_reading_a_document_again_embeds_only_changed_passages(store: Store, by_hand: ByHand) -> None:
     same = "the tax is due " * 30
     publish(store, "a.pdf", "the ship sails", same)
     embed(store, limits=SHORT)
@@ -170,9 +168,7 @@ def test_a_set_that_lacks_a_passage_is_forgotten_and_made_again(store: Store, by
     assert store.embeddings.is_behind(MODEL)
 
 
-def test_an_attempt_that_lost_its_lease_saves_nothing_and_a_second_one_nothing_twice(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_vectors_are_saved_once_and_only_under_the_lease(store: Store, by_hand: ByHand) -> None:
     publish(store, "a.pdf", "the ship sails")
     job = embedding_job(store)
     save_one(store, job)
@@ -233,7 +229,7 @@ def test_a_passage_of_several_pages_is_found_on_the_page_that_is_alike(store: St
     assert [one.number for one in found.items[0].best_pages][:1] == [5]
 
 
-def test_the_audit_names_what_does_not_agree(store: Store, by_hand: ByHand) -> None:
+def test_the_audit_names_passages_without_vectors_or_documents(store: Store, by_hand: ByHand) -> None:
     publish(store, "a.pdf", "the ship sails")
     embed(store)
     by_hand("INSERT INTO passage_embedding (model, digest, vectors) VALUES ('m', 'd', x'00')")

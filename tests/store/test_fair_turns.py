@@ -9,11 +9,10 @@ from random import Random
 
 import pytest
 
-from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker
+from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker, open_at
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob
 from worker_service.store.claim_order import claim_values, make_ready
-from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 
 TYPES = ("ocr_pages", "assemble", "scrape_account")
@@ -27,7 +26,7 @@ class Queue:
     def __init__(self, path: Path) -> None:
         lay_out(path)
         self.clock = MovableClock()
-        self.daemon, self.somebody = self._opened(path), self._opened(path)
+        self.daemon, self.somebody = open_at(path, self.clock), open_at(path, self.clock)
         self.ran = Counter[str]()
         written = self.daemon.database.write
 
@@ -38,9 +37,6 @@ class Queue:
         self.daemon.database.write = write  # type: ignore[method-assign,assignment]
         self.daemon.workers.register(new_worker(cpu=1000))
         self.somebody.workers.register(new_worker("w2", cpu=1000))
-
-    def _opened(self, path: Path) -> Store:
-        return open_store(path, clock=self.clock)
 
     def next_by_a_walk(self) -> list[int]:
         database = self.somebody.database

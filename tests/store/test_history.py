@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.store.kit import MovableClock, new_worker, undo
+from tests.store.kit import MovableClock, findings_after, new_worker, undo
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
 from worker_service.store.integrity import SENTENCES_MOST
 from worker_service.store.store import Store
-
-TRIGGERS = ("job_guard", "job_moved")
 
 
 @pytest.fixture
@@ -29,13 +25,6 @@ def begin(store: Store) -> Callable[..., Lease]:
         return store.leases.claim("w1", 1)[0].lease
 
     return _begin
-
-
-def tampered(store: Store, path: Path, statements: str) -> list[str]:
-    """Return the audit's findings after rows were changed without the guards."""
-    dropped = "".join(f"DROP TRIGGER {name};" for name in TRIGGERS)
-    subprocess.run(["sqlite3", str(path), f"{dropped} DROP INDEX job_key_running; {statements}"], check=True)
-    return [str(broken) for broken in store.integrity.audit()]
 
 
 def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lease], clock: MovableClock) -> None:
@@ -97,44 +86,44 @@ def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
         ),
     ],
 )
-def test_books_that_do_not_agree_are_told(
-    store: Store, begin: Callable[..., Lease], path: Path, statements: str, said: str
+def test_the_audit_names_rows_that_do_not_agree(
+    store: Store, begin: Callable[..., Lease], statements: str, said: str
 ) -> None:
     store.leases.complete(begin())
 
-    told = tampered(store, path, statements)
+    told = findings_after(store, statements)
 
     assert [line for line in told if said in line], told
     assert [check.detail for check in store.integrity.check() if check.name == "consistency"] == ["; ".join(told)]
 
 
-def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
+def test_the_audit_names_jobs_of_one_key_that_overlapped(store: Store, begin: Callable[..., Lease]) -> None:
     first, second = begin("k"), begin("other")
     store.leases.complete(first)
     store.leases.complete(second)
     assert store.integrity.audit() == []
 
-    told = tampered(store, path, "UPDATE worker_job_queue SET concurrency_key = 'k'")
+    told = findings_after(store, "UPDATE worker_job_queue SET concurrency_key = 'k'")
 
     assert told == ["P8: job 2 began at event 2, while another with the concurrency_key k ran until event 3"]
 
 
-def test_a_requeue_too_many_is_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
+def test_the_audit_names_a_job_that_counts_too_few_requeues(store: Store, begin: Callable[..., Lease]) -> None:
     begin()
     store.leases.requeue("w1")
     assert store.integrity.audit() == []
 
-    told = tampered(store, path, "UPDATE worker_job_queue SET requeue_count = 0")
+    told = findings_after(store, "UPDATE worker_job_queue SET requeue_count = 0")
 
     assert told == ["P6: job 1 had 0 retries of 3 and 1 requeues of 5, and counts 0 and 0"]
 
 
-def test_of_what_broke_a_thousand_times_a_few_are_told(store: Store, path: Path) -> None:
+def test_the_audit_limits_the_findings_of_each_rule(store: Store) -> None:
     store.workers.register(new_worker("w1", cpu=1000))
     store.intake.enqueue_many([NewJob("ocr_pages")] * 200)
     for job in store.leases.claim("w1", 200):
         store.leases.complete(job.lease)
 
-    told = tampered(store, path, "UPDATE worker_job_queue SET status = 'failed'")
+    told = findings_after(store, "UPDATE worker_job_queue SET status = 'failed'")
 
     assert len(told) == SENTENCES_MOST

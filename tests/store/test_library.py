@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import ByHand, MovableClock, ask_for, claim, publish, save, start_reading, work_as
+from tests.store.kit import ByHand, MovableClock, ask_for, claim, publish, save, start_reading
 from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
@@ -14,16 +14,13 @@ from worker_service.jobs.job import NewJob
 from worker_service.jobs.library import DocumentOrder, DocumentSelector, DocumentSort
 from worker_service.store.store import Store
 
-
-@pytest.fixture(autouse=True)
-def worker_is_there(store: Store) -> None:
-    work_as(store)
+pytestmark = pytest.mark.usefixtures("document_worker")
 
 
 # ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_document_is_shown_with_all_that_is_known_of_it(store: Store, clock: MovableClock) -> None:
+def test_a_document_is_returned_with_its_facts(store: Store, clock: MovableClock) -> None:
     asked = ask_for(store, owner="ann")
     job = claim(store)
     save(store, job.lease, "one")
@@ -66,9 +63,7 @@ def test_a_document_that_is_not_there_is_named(store: Store) -> None:
         store.library.document(7)
 
 
-def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
-    store: Store, clock: MovableClock
-) -> None:
+def test_a_failed_download_is_listed_until_it_is_tried_again(store: Store, clock: MovableClock) -> None:
     def fail(name: str, owner: str = "ann") -> int:
         asked = NewJob("download", "gdrive", name=name, source_key=f"key of {name}", owner=owner)
         job_id = store.intake.enqueue(asked).job_id
@@ -109,7 +104,7 @@ def test_pages_are_summed_up_and_read(store: Store) -> None:
     assert [page.text for page in store.library.page_texts(1, 1, 1)] == ["Grüße"]
 
 
-def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_together(store: Store) -> None:
+def test_the_note_of_a_document_includes_that_of_its_newest_original(store: Store) -> None:
     first = NewFile("a.pdf", "objects/1-1/a.pdf", "original", note="the source gives no digest")
     other = NewFile("a.txt", "objects/1-1/a.txt", "text", note="of no original")
     job = start_reading(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.store.kit import (
+    BROKEN,
     FAR_FUTURE,
     AddWorker,
     ByHand,
@@ -18,7 +19,6 @@ from tests.store.kit import (
     status_of,
     undo,
 )
-from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob, Status
 from worker_service.store import job_control, settling
 from worker_service.store.database import Database
@@ -27,18 +27,12 @@ from worker_service.store.store import Store
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 
-def _fail(store: Store) -> int:
-    job = claim_one(store)
-    store.leases.fail(job.lease, Failure("BROKEN", "it broke"), retry_at=None)
-    return job.id
-
-
-def test_of_two_waiting_jobs_with_one_unique_key_a_retry_revives_one_and_claims_go_on(
+def test_a_retry_revives_one_of_two_dependents_with_the_same_unique_key(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     need = enqueue()
     first = enqueue(unique_key="u", after=(need,))
-    _fail(store)
+    end(store, claim_one(store).lease, Status.FAILED)
     second = enqueue(unique_key="u", after=(need,))
     assert claimed_ids(store) == []
 
@@ -48,7 +42,7 @@ def test_of_two_waiting_jobs_with_one_unique_key_a_retry_revives_one_and_claims_
     assert sorted([status_of(store, first), status_of(store, second)]) == [Status.FAILED, Status.PENDING]
 
 
-def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
+def test_an_interrupted_undo_can_be_continued(
     store: Store, enqueue: Enqueue, worker: AddWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker(cpu=2000)
@@ -76,7 +70,7 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
     assert all(store.job_queries.get(job_id).status is Status.COMPLETED for job_id in done)
 
 
-def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+def test_an_id_cannot_be_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job_id = enqueue()
     end(store, claim_one(store).lease, Status.COMPLETED)
     store.job_control.delete(ids(job_id), actor="ann")
@@ -88,7 +82,7 @@ def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: 
     assert enqueue() == job_id + 1
 
 
-def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(store: Store, enqueue: Enqueue) -> None:
+def test_a_job_that_no_worker_can_run_does_not_block_other_jobs_of_its_key(store: Store, enqueue: Enqueue) -> None:
     stuck = enqueue("nobody_knows_it", concurrency_key="k", priority=1)
     paused = enqueue("assemble", concurrency_key="k", priority=2)
     store.job_control.pause("type", "assemble")
@@ -100,7 +94,7 @@ def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(store:
     assert "KEY_BUSY" in codes(store, paused)
 
 
-def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
+def test_a_claim_of_many_takes_one_job_of_a_key_from_all_lanes_together(
     store: Store, enqueue: Enqueue, worker: AddWorker
 ) -> None:
     worker(cpu=10)
@@ -124,7 +118,7 @@ def test_a_hold_in_an_insert_is_the_tables_own_affair(store: Store, enqueue: Enq
     assert claimed_ids(store) == [1, 2]
 
 
-def test_what_a_job_waits_for_is_not_rewritten_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+def test_a_dependency_cannot_be_changed_by_hand_but_deleted(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     need, other = enqueue(), enqueue()
     waiting = enqueue(after=(need,))
 
@@ -135,7 +129,9 @@ def test_what_a_job_waits_for_is_not_rewritten_by_hand(store: Store, enqueue: En
     assert waiting in claimed_ids(store)
 
 
-def test_a_hand_does_not_remove_the_attempt_of_a_running_job(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+def test_the_attempt_of_a_running_job_cannot_be_deleted_by_hand(
+    store: Store, enqueue: Enqueue, by_hand: ByHand
+) -> None:
     job_id = enqueue()
     claim_one(store)
 
@@ -145,11 +141,11 @@ def test_a_hand_does_not_remove_the_attempt_of_a_running_job(store: Store, enque
     assert [job.id for job in store.leases.requeue("w1")] == [job_id]
 
 
-def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(store: Store, enqueue: Enqueue) -> None:
+def test_cancelling_a_job_after_it_completed_once_fails_no_dependent(store: Store, enqueue: Enqueue) -> None:
     need = enqueue()
     dependent = enqueue(after=(need,))
     end(store, claim_one(store).lease, Status.COMPLETED)
-    store.leases.fail(claim_one(store).lease, Failure("BROKEN", "it broke"), retry_at=FAR_FUTURE)
+    store.leases.fail(claim_one(store).lease, BROKEN, retry_at=FAR_FUTURE)
 
     store.job_control.retry(ids(need), actor="ann")
     store.job_control.cancel(ids(need), actor="ann")

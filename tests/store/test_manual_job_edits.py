@@ -28,7 +28,8 @@ from worker_service.store.store import Store
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
-SCHEMA = Path(__file__).parents[2] / "schema.sql"
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "schema.sql"
 CANONICAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
 
 # The original proposal's INSERT, its parameters written out; and its two shorter forms.
@@ -40,7 +41,6 @@ WITH_PRIORITY = """
         INSERT INTO worker_job_queue (job_type, platform, account, priority, payload)
         VALUES ('scrape_account', 'instagram', 'user123', 1, '{"scrape_type": "full"}')
 """
-ROOT = Path(__file__).resolve().parents[2]
 ONLY_NOT_NULL = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
 CRON_LINE = (
     "INSERT INTO worker_job_queue (job_type, platform, account, payload) VALUES "
@@ -185,7 +185,7 @@ def test_any_other_valid_time_is_brought_to_the_canonical_form(store: Store, by_
         assert (inserted.created_at, inserted.run_at, updated.run_at) == (kept, kept, kept)
 
 
-def test_a_unique_key_inserted_twice_by_hand_is_refused_or_passed_over_where_the_statement_says_so(
+def test_a_unique_key_inserted_twice_by_hand_is_refused_unless_the_statement_ignores_conflicts(
     store: Store, by_hand: ByHand
 ) -> None:
     rows = "INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u'), ('t', 'p', '{}')"
@@ -199,7 +199,7 @@ def test_a_unique_key_inserted_twice_by_hand_is_refused_or_passed_over_where_the
     assert [job.unique_key for job in everything(store).values()] == ["y", "x", "v", "u"]
 
 
-def test_one_statement_adds_a_job_once_a_day_whatever_has_become_of_it(by_hand: ByHand) -> None:
+def test_the_documented_statement_adds_a_job_once_a_day(by_hand: ByHand) -> None:
     text = (ROOT / "docs/by-hand.md").read_text("utf-8")
     [once_a_day] = [part for part in text.split("```") if "WHERE NOT EXISTS" in part]
     statement = once_a_day.removeprefix("sql\n")
@@ -308,46 +308,6 @@ def test_p7_a_running_job_set_to_cancelled_is_asked_to_stop(store: Store, enqueu
     assert by_hand.dump() == before
     store.leases.confirm_cancel(lease)
     assert status_of(store, job_id) is CANCELLED
-
-
-@pytest.mark.parametrize("how", [COMPLETED, FAILED, CANCELLED])
-def test_an_ended_job_set_to_pending_runs_again_with_a_fresh_budget(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status
-) -> None:
-    job_id = enqueue()
-    end(store, claim_one(store).lease, how)
-
-    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
-
-    job = store.job_queries.get(job_id)
-    assert (job.status, job.fence, job.retry_count, job.error_code, job.completed_at) == (PENDING, 1, 0, None, None)
-    assert (job.progress_percent, job.result, job.cancel_requested_at) == (0, None, None)
-    assert claim_one(store).fence == 2
-
-
-def test_a_pending_job_given_a_priority_by_hand_moves_ahead(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
-    first, second = enqueue(), enqueue()
-
-    by_hand(f"UPDATE worker_job_queue SET priority = 1 WHERE id = {second}")
-
-    assert claimed_ids(store) == [second, first]
-
-
-@pytest.mark.parametrize("how", [PENDING, COMPLETED, FAILED, CANCELLED])
-def test_a_job_that_is_not_running_can_be_deleted_with_its_history(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status
-) -> None:
-    job_id = enqueue()
-    lease = claim_one(store).lease
-    if how is PENDING:
-        store.leases.release(lease)
-    else:
-        end(store, lease, how)
-
-    by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
-
-    assert everything(store) == {}
-    assert (list(store.history.attempts(job_id)), list(store.history.events(job_id))) == ([], [])
 
 
 # ── The moves that are refused ──────────────────────────────────────────────────────────────────────────────────────
@@ -562,7 +522,7 @@ def test_schema_sql_loads_and_works_under_the_distributions_own_program(tmp_path
     assert person.one("PRAGMA integrity_check") == "ok"
 
 
-def test_schema_sql_says_nothing_that_sqlite_3_37_does_not_know() -> None:
+def test_schema_sql_uses_nothing_newer_than_sqlite_3_37() -> None:
     text = re.sub(r"--.*", "", SCHEMA.read_text())
 
     newer = "-> returning right·join full·join unixepoch timediff jsonb is·distinct concat( octet_length unhex 'subsec"
@@ -570,7 +530,7 @@ def test_schema_sql_says_nothing_that_sqlite_3_37_does_not_know() -> None:
     assert [word for word in newer.split() if word.replace("·", " ") in text.lower()] == []
 
 
-def test_the_views_show_every_state_in_words(
+def test_the_view_v_jobs_shows_every_state_in_words(
     store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock
 ) -> None:
     stopping = enqueue(priority=1)
@@ -635,7 +595,9 @@ def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, by_hand: ByH
         ("INSERT INTO document (platform, source_key, settings) VALUES ('local', 'k', 'what')", "settings are JSON"),
     ],
 )
-def test_what_would_stop_others_is_refused(store: Store, by_hand: ByHand, statement: str, sentence: str) -> None:
+def test_a_row_that_would_stop_other_programs_is_refused(
+    store: Store, by_hand: ByHand, statement: str, sentence: str
+) -> None:
     store.intake.enqueue(NewJob("t"))
     before = by_hand.dump()
 
@@ -645,7 +607,7 @@ def test_what_would_stop_others_is_refused(store: Store, by_hand: ByHand, statem
     assert by_hand.dump() == before
 
 
-def test_an_owner_who_was_served_for_ever_by_hand_stops_no_claim(store: Store, by_hand: ByHand) -> None:
+def test_a_turn_number_written_by_hand_stops_no_claim(store: Store, by_hand: ByHand) -> None:
     by_hand("INSERT INTO owner_served VALUES ('ann', 9223372036854775807)")
     jobs = [store.intake.enqueue(NewJob("ocr_pages", owner=owner)).job_id for owner in ("ann", "bob", "ann")]
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("worker_is_there")
 BAD = "CAST(x'61ff62' AS TEXT)"
 
 
-def test_every_row_can_be_read_with_what_is_not_text_replaced(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+def test_every_row_is_read_with_replacement_characters(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job = enqueue()
     by_hand(f"UPDATE worker_job_queue SET account = {BAD}, progress_message = {BAD} WHERE id = {job}")
     by_hand(f"INSERT INTO worker_job_log (job_id, fence, at, line) VALUES ({job}, 1, 'now', {BAD})")
@@ -33,7 +33,7 @@ def test_every_row_can_be_read_with_what_is_not_text_replaced(store: Store, enqu
     assert [found.host for found in store.overview.workers()] == ["a�b"]
 
 
-def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
+def test_a_job_that_is_not_utf8_fails_at_its_claim_and_the_others_are_claimed(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
     jobs = [enqueue() for _ in range(4)]

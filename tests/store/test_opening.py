@@ -63,7 +63,7 @@ def test_a_database_on_a_network_file_system_is_refused_before_it_is_made(
     assert not path.exists()
 
 
-def test_whoever_wishes_for_a_job_it_gets_the_retries_that_the_settings_give_its_type(
+def test_each_way_to_insert_a_job_applies_the_retries_of_the_settings(
     path: Path, clock: MovableClock, worker: AddWorker
 ) -> None:
     worker(types=["ingest"])

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker
+from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker, open_at
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.connection import connect
 from worker_service.store.database import Database
-from worker_service.store.opening import initialise, open_store
+from worker_service.store.opening import initialise
 from worker_service.store.statements import sqlite_statements
 from worker_service.store.store import Store
 
@@ -36,16 +36,12 @@ Prepare = Callable[[Store, MovableClock], object]
 StepsOf = Callable[[Prepare, Prepare], int]
 
 
-def _open_store(path: Path, clock: MovableClock) -> Store:
-    return open_store(path, clock=clock)
-
-
 @pytest.fixture(scope="module")
 def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Thousands of completed jobs and thousands of pending ones, with one running."""
     path, clock = tmp_path_factory.mktemp("plans") / "large.db", MovableClock()
     initialise(path)
-    store = _open_store(path, clock)
+    store = open_at(path, clock)
     store.workers.register(new_worker("w1", cpu=MANY))
     store.intake.enqueue_many([NewJob("ocr_pages", owner=("", "ann")[number % 2]) for number in range(MANY)])
     while jobs := store.leases.claim("w1", 500):
@@ -154,7 +150,7 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
         asked.append(sql)
         return []
 
-    store = _open_store(large_table, clock)
+    store = open_at(large_table, clock)
     monkeypatch.setattr(Database, "read_sql", spy)
     store.job_queries.list(selector, before_id=99)
     store.close()
@@ -198,7 +194,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
     def prepared(prepare: Prepare) -> bytes:
         path = place / "prepared.db"
         initialise(path)
-        store = _open_store(path, clock)
+        store = open_at(path, clock)
         store.workers.register(new_worker("w1", cpu=MANY))
         store.intake.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
         prepare(store, clock)
@@ -210,7 +206,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
     def count(prepare: Prepare, deed: Prepare) -> int:
         path = place / "measured.db"
         path.write_bytes(prepared(prepare))
-        store = _open_store(path, clock)
+        store = open_at(path, clock)
         store.leases.claim("w1", 1)  # what is due or settled is so by now
         store.intake.enqueue(
             NewJob("ocr_pages", unique_key="u0")
@@ -317,7 +313,7 @@ def test_the_work_of_a_verb_does_not_grow(steps: StepsOf, verb: str, behind: str
     assert crowded <= alone * 1.5 + 200
 
 
-def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(steps: StepsOf) -> None:
+def test_inserting_a_job_with_a_key_does_not_read_the_other_jobs_with_it(steps: StepsOf) -> None:
     def prepare(store: Store, clock: MovableClock) -> None:
         store.intake.enqueue_many([NewJob("ocr_pages", concurrency_key="k") for _ in range(MANY)])
 
@@ -329,10 +325,10 @@ def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(step
     assert steps(prepare, insert) <= few * 1.5 + 200
 
 
-def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> None:
+def test_jobs_due_at_the_same_time_are_freed_in_bounded_steps(tmp_path: Path) -> None:
     clock = MovableClock()
     initialise(tmp_path / "due.db")
-    store = _open_store(tmp_path / "due.db", clock)
+    store = open_at(tmp_path / "due.db", clock)
     store.workers.register(new_worker("w1", cpu=MANY))
     store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(5)) for _ in range(MANY)])
     clock.advance(10)

@@ -82,9 +82,7 @@ def _insert_by_hand(store: Store, say: Say, path: Path) -> None:
         say(("inserted", 1))
 
 
-def test_p1_claimers_take_each_job_exactly_once_and_p3_what_a_hand_inserts_meanwhile_as_well(
-    wall_store: Store, path: Path
-) -> None:
+def test_p1_p3_claimers_take_each_job_once_and_jobs_inserted_by_hand_too(wall_store: Store, path: Path) -> None:
     wall_store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(200)])
 
     said = _race(path, (_insert_by_hand, path), *((_claim_all, f"w{number}", 1 + number) for number in range(3)))
@@ -103,7 +101,7 @@ def _initialise(store: Store, say: Say, path: Path) -> None:
     other.close()
 
 
-def test_two_who_initialise_at_once_both_find_a_database(wall_store: Store, path: Path, tmp_path: Path) -> None:
+def test_processes_that_initialise_at_once_all_find_a_database(wall_store: Store, path: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh.db"
 
     said = _race(path, *((_initialise, fresh) for _ in range(3)))
@@ -117,7 +115,7 @@ def _wish_for(store: Store, say: Say) -> None:
         say((str(asked.decision), asked.job_id))
 
 
-def test_p11_of_many_who_want_the_same_one_is_accepted(wall_store: Store, path: Path) -> None:
+def test_p11_one_of_many_equal_requests_is_accepted(wall_store: Store, path: Path) -> None:
     said = _race(path, *[(_wish_for,)] * 4)
 
     assert [decision for decision, _ in said].count(str(Decision.ACCEPTED)) == 1

@@ -14,10 +14,7 @@ from worker_service.jobs.documents import DocumentFacts
 from worker_service.jobs.search import FoundCopy, KeywordCount, SearchRequest, SearchResult
 from worker_service.store.store import Store
 
-
-@pytest.fixture(autouse=True)
-def worker_is_there(store: Store) -> None:
-    work_as(store)
+pytestmark = pytest.mark.usefixtures("document_worker")
 
 
 def find(store: Store, query: str, **where: object) -> SearchResult:
@@ -112,7 +109,7 @@ def test_a_document_shows_its_best_pages_and_the_numbers_of_all(store: Store) ->
     assert list(store.search.page_numbers(1, "climate")) == [1, 3, 4]
 
 
-def test_the_answer_comes_in_pages_that_do_not_overlap(store: Store) -> None:
+def test_pages_of_the_result_list_do_not_overlap(store: Store) -> None:
     for number in range(5):
         publish(store, f"{number}.pdf", f"climate {number}", content=f"c{number}")
     publish(store, "some.pdf", "climate", content="some")
@@ -124,7 +121,7 @@ def test_the_answer_comes_in_pages_that_do_not_overlap(store: Store) -> None:
     assert sorted(one.document_id for found in (first, second) for one in found.items) == [1, 2, 3, 4, 5, 6]
 
 
-def test_copies_are_shown_once_and_named_within_what_the_asker_may_see(store: Store) -> None:
+def test_copies_are_listed_below_one_document_within_the_owner_filter(store: Store) -> None:
     publish(store, "a.pdf", "climate", "risk", owner="ann")
     publish(store, "b.pdf", "climate", "risk", owner="bob")
     publish(store, "c.pdf", "climate of another file", owner="ann", content="c2")
@@ -155,7 +152,7 @@ def test_documents_are_filtered_by_kind_and_by_the_day_they_were_added(store: St
     assert find_pages(store, "climate", document_id=1, kind="image") == []
 
 
-def test_of_very_many_hits_the_newest_are_compared_and_that_is_said(
+def test_only_the_newest_of_too_many_hits_are_ranked_and_the_result_is_partial(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(store, "report.pdf", *(f"climate {number}" for number in range(9)))
@@ -176,7 +173,7 @@ def test_of_very_many_hits_the_newest_are_compared_and_that_is_said(
         "GHG OR (water NOT climate)", "climate AND NOT water", "water OR GHG NEAR/2 CO2",
     ],
 )  # fmt: skip
-def test_what_people_type_finds_what_they_mean(store: Store, query: str) -> None:
+def test_punctuation_in_a_query_still_finds_the_page(store: Store, query: str) -> None:
     said = "it's unbalanced: scope-3 emissions, GHG/CO2, 50% in C++ near a:b b a, R&D and not the climate, scope(3)"
     publish(store, "report.pdf", f"{said} to be or not to be", "oil")
 
@@ -209,7 +206,7 @@ def test_a_query_with_operators_finds_only_what_matches_all_of_it(store: Store, 
     assert find_pages(store, "wing oil", needs_all=True) == []
 
 
-def test_within_a_document_pages_with_some_of_the_words_come_only_where_none_has_all(store: Store) -> None:
+def test_within_a_document_pages_with_some_words_are_found_only_if_none_has_all(store: Store) -> None:
     publish(store, "wings.pdf", "a wing", "a wing in oil", "oil")
 
     assert find_pages(store, "wing oil", document_id=1) == [(1, 2)]
@@ -233,23 +230,21 @@ def test_other_forms_of_a_word_are_found_in_the_language_of_the_pages(store: Sto
     assert store.search.match_ranges(1, 1, query)
 
 
-def test_of_very_many_pages_with_some_of_the_words_it_is_said_that_not_all_were_compared(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_with_too_many_pages_with_some_words_is_partial(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker_service.store.search.SOME_RANKED_MOST", 2)
     publish(store, "wings.pdf", "a wing", "a wing", "oil")
 
     assert find(store, "wing oil").is_partial
 
 
-def test_a_word_that_is_in_quotes_or_has_a_star_is_taken_as_it_is(store: Store) -> None:
+def test_a_quoted_word_or_a_prefix_matches_without_stemming(store: Store) -> None:
     publish(store, "floods.pdf", "the risk of a flood in the valley is high and it was not known to them")
 
     assert find_pages(store, '"flooding of" risks OR "floods of"') == []
     assert find_pages(store, "flooding*") == []
 
 
-def test_small_words_of_a_question_choose_no_page_and_are_not_marked(store: Store) -> None:
+def test_common_small_words_choose_no_page_and_are_not_marked(store: Store) -> None:
     text = "the risk of a flood in the valley is high and it was not known to them"
     publish(store, "floods.pdf", text, "the end of it")
 
@@ -270,13 +265,13 @@ def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: p
 @pytest.mark.parametrize(
     "query", ["3-scope", "co2 ghg NEAR risk", "climate NOT scope-3", '"emissions scope"', "scope4", "c* NOT 50%"]
 )
-def test_signs_in_a_word_hold_its_parts_together(store: Store, query: str) -> None:
+def test_a_word_with_punctuation_is_searched_as_a_phrase(store: Store, query: str) -> None:
     publish(store, "report.pdf", "scope-3 emissions, GHG/CO2, 50% of the climate")
 
     assert find_pages(store, query) == []
 
 
-def test_no_text_at_all_is_an_error_of_syntax(store: Store) -> None:
+def test_no_query_is_a_syntax_error(store: Store) -> None:
     publish(store, "report.pdf", "climate and risk, a NEAR b")
     pieces = st.sampled_from('AND OR NOT NEAR NEAR/3 NEAR( ( ) " * ^ + - : , text a climate'.split())
 
@@ -298,7 +293,7 @@ def test_no_text_at_all_is_an_error_of_syntax(store: Store) -> None:
     search()
 
 
-def test_however_long_and_deep_a_search_is_it_is_one(store: Store) -> None:
+def test_very_long_and_deeply_nested_queries_are_valid(store: Store) -> None:
     publish(store, "report.pdf", "a b c")
 
     for query in ("(a OR (b NOT (c " * 200, "a NOT " * 2000 + "b", "NEAR(" * 2000 + "a", "a AND " * 2000 + "a"):
@@ -347,7 +342,7 @@ def test_documents_are_found_by_their_names_and_tags(store: Store) -> None:
     assert find(store, "annual report", owner="bob").documents_with_all == 0
 
 
-def test_a_renamed_document_is_found_by_its_new_name_and_a_removed_one_by_none(store: Store, by_hand: ByHand) -> None:
+def test_a_document_is_found_by_its_new_name_and_after_its_removal_by_none(store: Store, by_hand: ByHand) -> None:
     publish(store, "old.pdf", "text")
     by_hand("UPDATE document SET name = 'new.pdf'")
 

@@ -53,7 +53,7 @@ def test_deleting_results_by_hand_does_not_break_search(store: Store, by_hand: B
 
 
 @pytest.mark.parametrize("change", ["text = 'other'", "id = 99"])
-def test_what_was_read_of_a_page_does_not_change_by_hand(by_hand: ByHand, change: str) -> None:
+def test_the_text_of_a_page_cannot_be_changed_by_hand(by_hand: ByHand, change: str) -> None:
     with pytest.raises(RefusedByHand, match="what was read of a page does not change"):
         by_hand(f"UPDATE page_result SET {change} WHERE id = 1")
 

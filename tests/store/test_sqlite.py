@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -24,14 +23,6 @@ from worker_service.store.store import Store
 
 
 @pytest.fixture
-def sqlite(path: Path, clock: MovableClock) -> Iterator[Store]:
-    initialise(path)
-    store = open_store(path, clock=clock)
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the waits for a lock; none is long."""
     asked: list[int] = []
@@ -44,34 +35,34 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_what_is_acknowledged_survives_a_power_cut(sqlite: Store, path: Path) -> None:
+def test_the_write_connection_uses_wal_mode_and_full_synchronisation(store: Store, path: Path) -> None:
     pragmas = {
-        name: sqlite.database.writer.execute(f"PRAGMA {name}").fetchall()[0][0]
+        name: store.database.writer.execute(f"PRAGMA {name}").fetchall()[0][0]
         for name in ("journal_mode", "synchronous")
     }
 
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
 
 
-def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: Store) -> None:
+def test_a_store_for_beats_may_lose_its_last_writes(path: Path, store: Store) -> None:
     beats = open_store(path, writing=WriteOptions(is_durable=False))
 
     assert beats.database.writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
     beats.close()
 
 
-def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_durable_again(
-    sqlite: Store, path: Path, waits: list[int]
+def test_a_relaxed_commit_counts_as_our_own_and_the_next_one_is_durable(
+    store: Store, path: Path, waits: list[int]
 ) -> None:
     def level() -> object:
-        [(level,)] = sqlite.database.writer.execute("PRAGMA synchronous").fetchall()
+        [(level,)] = store.database.writer.execute("PRAGMA synchronous").fetchall()
         return level
 
-    sqlite.workers.register(new_worker())
-    sqlite.intake.enqueue(NewJob("ocr_pages"))
-    lease = claim_one(sqlite).lease
-    hurried = sqlite.relaxed_durability()
-    watch = sqlite.watch()
+    store.workers.register(new_worker())
+    store.intake.enqueue(NewJob("ocr_pages"))
+    lease = claim_one(store).lease
+    hurried = store.relaxed_durability()
+    watch = store.watch()
     watch.has_changed()
 
     hurried.leases.report([Report(lease, 50.0, "half")])
@@ -87,17 +78,17 @@ def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_dura
 
     assert levels == [1, 2, 2, 2]
     assert not watch.has_changed()
-    assert sqlite.job_queries.get(lease.job_id).progress_percent == 50
+    assert store.job_queries.get(lease.job_id).progress_percent == 50
     watch.close()
 
 
-def test_the_write_ahead_log_stays_under_1000_pages(sqlite: Store, path: Path) -> None:
-    sqlite.workers.register(new_worker())
+def test_the_write_ahead_log_stays_under_1000_pages(store: Store, path: Path) -> None:
+    store.workers.register(new_worker())
     wal = path.with_name(path.name + "-wal")
 
     largest = 0
     for number in range(300):
-        sqlite.intake.enqueue(NewJob("ocr_pages", payload='"' + "x" * 20_000 + '"', account=str(number)))
+        store.intake.enqueue(NewJob("ocr_pages", payload='"' + "x" * 20_000 + '"', account=str(number)))
         largest = max(largest, wal.stat().st_size)
 
     assert largest < 1000 * 4096
@@ -119,13 +110,13 @@ def test_a_database_that_a_reader_keeps_out_of_wal_mode_is_refused_in_words(
     store.close()
 
 
-def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Path) -> None:
-    sqlite.intake.enqueue(NewJob("ocr_pages"))
+def test_a_backup_is_in_wal_mode_as_well(store: Store, path: Path, tmp_path: Path) -> None:
+    store.intake.enqueue(NewJob("ocr_pages"))
     copy = tmp_path / "copy.db"
     back_up(path, copy)
 
     restored = open_store(copy)
-    assert everything(restored) == everything(sqlite)
+    assert everything(restored) == everything(store)
     restored.intake.enqueue(NewJob("ocr_pages"))
 
     assert ByHand(copy).one("PRAGMA journal_mode") == "wal"
@@ -134,30 +125,30 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("moment", ["explain", "has_unsettled_or_due", "next_turn"])
-def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
-    sqlite: Store, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
+def test_explain_returns_no_gate_for_a_job_that_is_claimed_meanwhile(
+    store: Store, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    sqlite.workers.register(new_worker())
-    job = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
-    daemon, ask = open_store(path, clock=clock), sqlite.database.read
+    store.workers.register(new_worker())
+    job = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    daemon, ask = open_store(path, clock=clock), store.database.read
 
     def claimed_meanwhile(name: str, **values: object) -> list[tuple[object, ...]]:
         if name == moment:
             daemon.leases.claim("w1", 1)
         return ask(name, **values)
 
-    monkeypatch.setattr(sqlite.database, "read", claimed_meanwhile)
-    gates = sqlite.gates.explain(job)
+    monkeypatch.setattr(store.database, "read", claimed_meanwhile)
+    gates = store.gates.explain(job)
     daemon.close()
 
     assert gates == []
-    assert sqlite.job_queries.get(job).status == "running"
+    assert store.job_queries.get(job).status == "running"
 
 
-def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: MovableClock, waits: list[int]) -> None:
-    sqlite.workers.register(new_worker())
-    running, ready = (sqlite.intake.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
-    sqlite.leases.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
+def test_readers_never_wait_for_a_writer(store: Store, path: Path, clock: MovableClock, waits: list[int]) -> None:
+    store.workers.register(new_worker())
+    running, ready = (store.intake.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
+    store.leases.report([Report(claim_one(store).lease, 10, "x", ["a line"])])
     reader = open_store(path, clock=clock)
 
     with locked(path):
@@ -177,31 +168,29 @@ def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: Movab
     reader.close()
 
 
-def test_p12_explain_tells_the_truth_while_another_program_writes(
-    sqlite: Store, path: Path, clock: MovableClock, waits: list[int]
+def test_p12_explain_is_right_while_another_program_writes(
+    store: Store, path: Path, clock: MovableClock, waits: list[int]
 ) -> None:
-    sqlite.workers.register(new_worker())
-    ready = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
-    after = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
+    store.workers.register(new_worker())
+    ready = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    after = store.intake.enqueue(NewJob("ocr_pages")).job_id
 
     with locked(path):
-        assert codes(sqlite, after) == ["AHEAD_IN_QUEUE"]
-        assert codes(sqlite, ready) == []
+        assert codes(store, after) == ["AHEAD_IN_QUEUE"]
+        assert codes(store, ready) == []
 
 
-def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
-    sqlite: Store, path: Path, waits: list[int]
-) -> None:
+def test_a_writer_that_cannot_get_the_lock_raises_store_busy(store: Store, path: Path, waits: list[int]) -> None:
     with locked(path) as pid, pytest.raises(StoreBusy, match=rf"by process {pid} \(sqlite3 .*try again"):
-        sqlite.intake.enqueue(NewJob("ocr_pages"))
+        store.intake.enqueue(NewJob("ocr_pages"))
 
     assert waits
-    assert sqlite.job_queries.count(EVERY_JOB) == 0
-    assert sqlite.intake.enqueue(NewJob("ocr_pages")).job_id == 1
+    assert store.job_queries.count(EVERY_JOB) == 0
+    assert store.intake.enqueue(NewJob("ocr_pages")).job_id == 1
 
 
-def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: Store, path: Path) -> None:
-    sqlite.intake.enqueue(NewJob("ocr_pages"))
+def test_a_program_that_commits_often_is_not_a_lasting_lock_owner(store: Store, path: Path) -> None:
+    store.intake.enqueue(NewJob("ocr_pages"))
     busy = subprocess.Popen(["sqlite3", "-cmd", ".timeout 5000", str(path)], stdin=subprocess.PIPE, text=True)
     assert busy.stdin is not None
     commits = Thread(target=busy.communicate, args=("UPDATE worker_job_queue SET priority = 3;\n" * 20_000,))
@@ -217,15 +206,15 @@ def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: Store, path
     commits.join()
 
 
-def test_a_full_disk_is_told_in_words_and_changes_nothing(sqlite: Store) -> None:
-    sqlite.intake.enqueue(NewJob("ocr_pages"))
-    before = everything(sqlite)
-    [(pages,)] = sqlite.database.writer.execute("PRAGMA page_count").fetchall()
-    sqlite.database.writer.execute(f"PRAGMA max_page_count = {pages}")
+def test_a_full_disk_is_reported_and_changes_nothing(store: Store) -> None:
+    store.intake.enqueue(NewJob("ocr_pages"))
+    before = everything(store)
+    [(pages,)] = store.database.writer.execute("PRAGMA page_count").fetchall()
+    store.database.writer.execute(f"PRAGMA max_page_count = {pages}")
 
     with pytest.raises(DiskFull, match="free some space"):
-        sqlite.intake.enqueue_many([NewJob("ocr_pages", payload='"' + "x" * 100_000 + '"')] * 20)
+        store.intake.enqueue_many([NewJob("ocr_pages", payload='"' + "x" * 100_000 + '"')] * 20)
 
-    assert everything(sqlite) == before
-    sqlite.database.writer.execute("PRAGMA max_page_count = 1000000")
-    assert sqlite.intake.enqueue(NewJob("ocr_pages")).job_id == 2
+    assert everything(store) == before
+    store.database.writer.execute("PRAGMA max_page_count = 1000000")
+    assert store.intake.enqueue(NewJob("ocr_pages")).job_id == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.store.kit import ByHand, ask_for, claim, publish, work_as
+from tests.store.kit import ask_for, claim, publish
 from worker_service.base.errors import BadInput
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentRequest
@@ -14,10 +14,7 @@ from worker_service.jobs.search import SearchRequest
 from worker_service.jobs.tags import TagCount, read_one_tag, read_tags
 from worker_service.store.store import Store
 
-
-@pytest.fixture(autouse=True)
-def worker_is_there(store: Store) -> None:
-    work_as(store)
+pytestmark = pytest.mark.usefixtures("document_worker")
 
 
 def tags_of(store: Store, document_id: int) -> list[str]:
@@ -54,7 +51,7 @@ def test_a_crawl_gives_a_tag_only_to_a_new_document(store: Store) -> None:
     assert tags_of(store, document_id) == []
 
 
-def test_what_is_inside_an_archive_gets_its_tags(store: Store) -> None:
+def test_documents_inside_an_archive_get_its_tags(store: Store) -> None:
     ask_for(store, "a.zip", tags=["invoice"])
     inner = NewJob("ingest", document=DocumentRequest("a.zip!/b.pdf", "b.pdf"))
     store.leases.complete_many([Completion(claim(store, "ingest").lease, publishes=True, follow_ups=[inner])])
@@ -73,14 +70,6 @@ def test_documents_are_found_by_all_of_their_tags_and_counted_for_their_owner(st
     assert store.tags.counts(None) == [TagCount("invoice", 2), TagCount("paid", 1)]
     assert store.tags.counts("bob") == [TagCount("invoice", 1)]
     assert (store.tags.names(None, most=9), store.tags.names("bob", most=9)) == (["invoice", "paid"], ["invoice"])
-
-
-def test_tags_go_with_their_document(store: Store, by_hand: ByHand) -> None:
-    document_id = publish(store, "a.pdf", tags=["invoice"])
-
-    store.removal.remove_documents([document_id], actor="ann")
-
-    assert by_hand("SELECT * FROM document_tag") == []
 
 
 def test_a_search_finds_documents_with_all_of_the_tags(store: Store) -> None:

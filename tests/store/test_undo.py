@@ -10,24 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.full_length import short
-from tests.store.kit import EVERY_JOB, everything
+from tests.store.kit import EVERY_JOB, change, everything
 from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.errors import Refused
-from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Status
-from worker_service.store.store import Store
-
-
-def _act(store: Store, verb: str) -> Changed:
-    match verb:
-        case "cancel":
-            return store.job_control.cancel(EVERY_JOB, actor="ann")
-        case "retry":
-            return store.job_control.retry(EVERY_JOB, actor="ann")
-        case "delete":
-            return store.job_control.delete(EVERY_JOB, actor="ann")
-        case _:
-            return store.job_control.priority(EVERY_JOB, 7, actor="ann")
 
 
 def _standing(job: Job) -> tuple[Status, int, int]:
@@ -37,14 +23,14 @@ def _standing(job: Job) -> tuple[Status, int, int]:
 
 @settings(max_examples=short(40, full=800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps, verb=st.sampled_from(["cancel", "retry", "delete", "priority"]), since=steps)
-def test_an_undo_takes_back_what_has_not_moved_since_and_names_the_rest(
+def test_an_undo_reverses_unchanged_jobs_and_refuses_the_others(
     steps: list[Step], verb: str, since: list[Step]
 ) -> None:
     with a_world() as world:
         world.walk(steps)
         world.settle()
         before = everything(world.store)
-        changed = _act(world.store, verb)
+        changed = change(world.store, verb, EVERY_JOB)
         if changed.action_id is None:
             assert everything(world.store) == before
             return

@@ -89,7 +89,7 @@ def scene(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 
 
 @pytest.mark.parametrize("code", ORDER)
-def test_p12_every_gate_can_be_met_and_is_told_alone(scene: _Scene, code: str) -> None:
+def test_p12_each_gate_can_hold_a_job_alone(scene: _Scene, code: str) -> None:
     job_id = scene.held_by(code)
 
     (gate,) = scene.store.gates.explain(job_id)
@@ -100,7 +100,7 @@ def test_p12_every_gate_can_be_met_and_is_told_alone(scene: _Scene, code: str) -
         assert job_id not in claimed_ids(scene.store, most=1)
 
 
-def test_p12_gates_are_told_in_their_order(
+def test_p12_gates_are_returned_in_their_order(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker(cpu=1)
@@ -127,7 +127,7 @@ STANDS = {
 
 
 @pytest.mark.parametrize("code", ORDER)
-def test_the_queue_stands_still_where_ready_jobs_wait_for_more_than_their_turn(
+def test_standstill_returns_the_lasting_gates_of_ready_jobs(
     store: Store, enqueue: Enqueue, worker: AddWorker, scene: _Scene, code: str
 ) -> None:
     job_id = scene.held_by(code)
@@ -142,7 +142,7 @@ def test_the_queue_stands_still_where_ready_jobs_wait_for_more_than_their_turn(
     assert {gate.code for gate in store.gates.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
 
 
-def test_the_queue_stands_still_while_a_resting_source_has_put_off_all_that_is_pending(
+def test_standstill_names_a_resting_source_whose_jobs_were_snoozed(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
@@ -164,7 +164,9 @@ def test_the_queue_stands_still_while_a_resting_source_has_put_off_all_that_is_p
     assert list(store.gates.standstill()) == []
 
 
-def test_a_worker_that_is_known_to_be_dead_takes_no_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+def test_a_job_of_a_dead_worker_only_has_the_gate_worker_down(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
     worker("w1")
     job_id, behind = enqueue(), enqueue()
     assert list(store.gates.explain(job_id)) == []
@@ -219,7 +221,7 @@ def test_p12_a_pending_job_has_no_gate_exactly_when_the_next_claim_could_take_it
             assert found == sorted(found, key=ORDER.index)
 
 
-def test_p12_a_due_job_ahead_is_counted_though_nobody_has_freed_it_yet(
+def test_p12_a_due_job_ahead_is_counted_before_it_is_freed(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
@@ -248,7 +250,7 @@ def test_p12_progress_of_others_does_not_change_what_holds_a_job(
 # ── What they tell ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_job_that_comes_back_says_what_sent_it_away(
+def test_the_gate_of_a_snoozed_or_retried_job_names_the_reason(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
