@@ -209,9 +209,11 @@ class _WatchedLeases(Leases):
 class _WatchedJobControl(JobControl):
     _db: WatchedDatabase
 
-    def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
+    def cancel(
+        self, selector: Selector, *, actor: str, without_grace: bool = False, action_id: int | None = None
+    ) -> Changed:
         with self._db.doing(Deed("cancel")):
-            return super().cancel(selector, actor=actor, without_grace=without_grace)
+            return super().cancel(selector, actor=actor, without_grace=without_grace, action_id=action_id)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         with self._db.doing(Deed("retry")):
