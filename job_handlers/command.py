@@ -120,7 +120,7 @@ def _description(program: Program) -> dict[str, str]:
     return {
         "program": str(program.path),
         "takes": " ".join(placeholders),
-        "stdin": program.stdin.written if program.stdin is not None else "",
+        "stdin": program.stdin.text if program.stdin is not None else "",
         "cwd": "an empty directory for each attempt" if program.cwd is None else str(program.cwd),
         "files": files if program.cwd is None else "",
         "memory": "" if program.memory is None else f"{program.memory >> 20:,} MiB for each process",

@@ -17,7 +17,7 @@ from worker_service.base.humanize import counted
 from worker_service.handlers import Context, Done, Handler, Limits, MissingDependency, PageResult, Permanent, Snooze
 from worker_service.handlers.embedding import (
     EMBED,
-    PAGES_MAX,
+    STRUCTURED_PAGES_MAX,
     DocumentsToEmbed,
     Embeddings,
     KnownVectors,
@@ -71,7 +71,7 @@ def _passages(
     context: Context[EmbedPayload], document_id: int, generation: int, limits: PassageLimits
 ) -> Iterator[Passage]:
     pages = _pages(context, document_id, generation)
-    while some := list(islice(pages, PAGES_MAX)):
+    while some := list(islice(pages, STRUCTURED_PAGES_MAX)):
         for one in passages_of(document_id, generation, structure_of(some), limits):
             if one.text.split():
                 yield one

@@ -15,15 +15,16 @@ from tests import fake_distributions as installed
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.retries import RetryRule
 from worker_service.jobs.workers import allows_type
-from worker_service.settings import config
-from worker_service.settings.config import HANDLERS_SETTINGS, Settings, load_settings
+from worker_service.settings import locations
+from worker_service.settings.config import HANDLERS_SETTINGS, Settings
+from worker_service.settings.loading import load_settings
 
 
 @pytest.fixture(autouse=True)
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the service of this machine would have its settings and its database."""
-    monkeypatch.setattr(config, "SERVICE_CONFIGURATION", tmp_path / "service/etc")
-    monkeypatch.setattr(config, "SERVICE_STATE", tmp_path / "service/state")
+    monkeypatch.setattr(locations, "SERVICE_CONFIGURATION", tmp_path / "service/etc")
+    monkeypatch.setattr(locations, "SERVICE_STATE", tmp_path / "service/state")
     return tmp_path / "service"
 
 
@@ -55,7 +56,7 @@ def load(home: dict[str, str], tmp_path: Path) -> Load:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout, and this code its own."""
-    monkeypatch.setattr(config, "OWN_PLACE", tmp_path / "tree")
+    monkeypatch.setattr(locations, "CHECKOUT", tmp_path / "tree")
     return write(tmp_path / "tree/pyproject.toml", "").parent
 
 
@@ -131,6 +132,10 @@ def test_the_database_lives_where_systemd_says_else_in_a_checkout_else_at_home(
     assert load_settings(environ=xdg, directory=tmp_path).database == Path("/data/pagemill/pagemill.db")
     relative = {**home, "XDG_DATA_HOME": "data"}
     assert load_settings(environ=relative, directory=tmp_path).database.is_relative_to(tmp_path / "home")
+
+
+def test_this_repository_is_the_checkout() -> None:
+    assert (locations.CHECKOUT / "pyproject.toml").is_file()
 
 
 def test_in_a_checkout_an_installed_pagemill_is_as_anywhere(home: dict[str, str], tmp_path: Path) -> None:
@@ -332,7 +337,7 @@ def test_what_handlers_are_set_by_is_read_like_any_other_and_reaches_them_by_nam
         monkeypatch.setenv(name, "")
 
     settings = load_settings(environ=given, directory=tmp_path)
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
 
     shown = [line for line in settings.describe_values() if line[0].startswith(("webhook", "download"))]
     assert sorted(shown) == [

@@ -11,7 +11,7 @@ import pytest
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.history import Notice
 from worker_service.services.notification_messages import messages
-from worker_service.settings.notifications import NotifyRule, read_addresses, read_rules
+from worker_service.settings.notifications import ADDRESSES, RULES, NotifyRule
 
 OPS = {"name": "ops", "to": "mailto:ops@example.com"}
 
@@ -91,7 +91,7 @@ def test_what_gathers_is_told_together_and_not_in_quiet_hours() -> None:
     rule = quiet_rule("22:00-07:00", "Europe/Zurich")
 
     def is_told(moment: str) -> bool:
-        return rule.is_time(failed(1), at(moment), "UTC")
+        return rule.is_due(failed(1), at(moment), "UTC")
 
     assert not is_told("2026-11-19 06:00:30"), "it gathers, for a minute"
     assert is_told("2026-11-19 06:01:00")
@@ -101,7 +101,7 @@ def test_what_gathers_is_told_together_and_not_in_quiet_hours() -> None:
 
 
 def quiet_rule(hours: str, zone: str) -> NotifyRule:
-    [rule] = read_rules([{**OPS, "quiet": hours, "zone": zone}], "here")
+    [rule] = RULES.read([{**OPS, "quiet": hours, "zone": zone}], "here")
     return rule
 
 
@@ -113,7 +113,7 @@ def test_quiet_hours_within_a_day_are_that_day_s() -> None:
 
 
 def test_without_a_zone_quiet_hours_are_those_of_the_settings() -> None:
-    [rule] = read_rules([{**OPS, "quiet": "22:00-07:00"}], "here")
+    [rule] = RULES.read([{**OPS, "quiet": "22:00-07:00"}], "here")
 
     assert rule.is_quiet(at("2026-11-19 21:30"), "Europe/Zurich")
     assert not rule.is_quiet(at("2026-11-19 21:30"), "UTC")
@@ -135,20 +135,20 @@ def test_without_a_zone_quiet_hours_are_those_of_the_settings() -> None:
 )
 def test_a_slip_is_told_with_the_rule_that_it_is_in(table: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        read_rules([table], "pagemill.toml")
+        RULES.read([table], "pagemill.toml")
 
     assert str(table.get("name", "notify[0]")) in str(caught.value)
 
 
 def test_two_rules_of_one_name_are_refused_for_each_has_its_own_place_in_the_notices() -> None:
     with pytest.raises(ConfigError, match="two tables"):
-        read_rules([OPS, OPS], "here")
+        RULES.read([OPS, OPS], "here")
 
 
 def test_an_address_of_an_owner_is_looked_at() -> None:
-    assert read_addresses({"alice": "mailto:a@b.c"}, "here") == {"alice": "mailto:a@b.c"}
+    assert ADDRESSES.read({"alice": "mailto:a@b.c"}, "here") == {"alice": "mailto:a@b.c"}
     with pytest.raises(ConfigError, match=r"addresses\.alice"):
-        read_addresses({"alice": 7}, "here")
+        ADDRESSES.read({"alice": 7}, "here")
 
 
 def test_programs_are_told_the_same_as_people() -> None:

@@ -11,8 +11,9 @@ import pytest
 from worker_service.base.clock import period_of
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.job import NewJob
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
 from worker_service.settings.cron_schedules import EXAMPLE, Schedule, choose_slots, next_slot, slots, slots_between
+from worker_service.settings.loading import load_settings
 
 JOB = 'job = { type = "report" }'
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

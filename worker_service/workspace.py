@@ -1,7 +1,8 @@
-"""The workspace on disk: its owner database, links with readable names, and removal of unreferenced files.
+"""The workspace on disk: its database, links with readable names, and removal of unreferenced files.
 
-Links are relative and symbolic, so a removed file frees its bytes and the workspace can be moved. Only pagemill's own
-links are replaced, and none is followed on the way to one.
+Published files are in `objects/`; `by-owner/` has links to them under the names that users know. Links are relative and
+symbolic, so a removed file frees its bytes and the workspace can be moved. Only pagemill's own links are replaced, and
+none is followed on the way to one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-# No attempt starts with less space.
-FREE_BYTES_LEAST = 128 * 1024 * 1024
-_MARK = ".database"
-_AT_ONCE = 50
+"""Rows that are deleted in one transaction, so that no other writer waits long."""
+FREE_BYTES_LEAST = 128 << 20
+"""No attempt starts with less space on the disk."""
+_DATABASE_ID_FILE = ".database"
+_LINKED_AT_ONCE = 50
 # Errors of the whole disk or workspace, not of a single name.
 _WORKSPACE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -38,12 +40,11 @@ class PathOccupied(PagemillError):
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:
-    """Raise if another database has marked the workspace: both would use the same job ids."""
+    """Raise `ConfigError` if another database uses the workspace: both would have the same job ids."""
     workspace.mkdir(parents=True, exist_ok=True)
-    mark = workspace / _MARK
     try:
-        with mark.open("x") as new:
-            new.write(f"{database_id}\n")
+        with (workspace / _DATABASE_ID_FILE).open("x") as file:
+            file.write(f"{database_id}\n")
     except FileExistsError:
         if (fault := fault_of_workspace(workspace, database_id)) is not None:
             raise fault from None
@@ -51,14 +52,15 @@ def take_workspace(workspace: Path, database_id: str) -> None:
 
 def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
     try:
-        found = (workspace / _MARK).read_text().strip()
+        owner_id = (workspace / _DATABASE_ID_FILE).read_text().strip()
     except FileNotFoundError:
         return None
     # The file is empty if another daemon has just created it, or was killed at that moment.
-    if found in ("", database_id):
+    if owner_id in ("", database_id):
         return None
+    # The id of a database is the time when it was created.
     return ConfigError(
-        f"the workspace {workspace} belongs to another database, made at {found}",
+        f"the workspace {workspace} belongs to another database, made at {owner_id}",
         f"give this one a workspace of its own (WORKER_WORKSPACE), or, if that database is gone for good, remove "
         f"{workspace}",
     )
@@ -70,8 +72,9 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 def find_deleted_sources(
     store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
 ) -> set[str]:
-    copies = store.library.copies(owner, platform, source_keys) if source_keys else {}
-    return {key for key, path in copies.items() if not file_exists(workspace / path)}
+    """Return the keys of sources whose published file somebody has deleted, so that it has to be fetched again."""
+    path_by_key = store.library.copies(owner, platform, source_keys) if source_keys else {}
+    return {key for key, path in path_by_key.items() if not file_exists(workspace / path)}
 
 
 def file_exists(file: Path) -> bool:
@@ -89,17 +92,19 @@ def file_exists(file: Path) -> bool:
 
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
+    """Update the links of documents that have changed. Return errors."""
     errors: list[str] = []
-    while ids := [document_id for document_id in store.links.links_due(_AT_ONCE) if document_id]:
+    while ids := [document_id for document_id in store.links.links_due(_LINKED_AT_ONCE) if document_id]:
         errors += link(store, workspace, ids)
     return errors
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
+    """Save the names of the documents' links, which the store makes unique, then change the links. Return errors."""
     errors: list[str] = []
-    before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
-    wanted = []
-    for document_id, present in before.items():
+    links_before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
+    changed = []
+    for document_id, present in links_before.items():
         try:
             facts = store.links.link_facts(document_id)
             links = Links(document_id) if facts is None else links_of(facts)
@@ -107,14 +112,15 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
             errors.append(f"document {document_id}: {error}")
             continue
         if not _has_links(links, present):
-            wanted.append(links)
-    if wanted:
-        store.links.save_links(wanted)
-    for document_id, present in before.items():
-        now = dict(store.links.links_of(document_id))
-        for path in [*now, *(path for path, _ in present if path not in now)]:
+            changed.append(links)
+    if changed:
+        store.links.save_links(changed)
+    for document_id, present in links_before.items():
+        target_by_path = dict(store.links.links_of(document_id))
+        removed_paths = [path for path, _ in present if path not in target_by_path]
+        for path in [*target_by_path, *removed_paths]:
             try:
-                _update_link(workspace, path, now.get(path, ""))
+                _update_link(workspace, path, target_by_path.get(path, ""))
             except PathOccupied as error:
                 errors.append(str(error))
             except OSError as error:
@@ -126,7 +132,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
 
 
 def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """Return True if the present links have the wanted name, perhaps with a number after it."""
+    """Return whether the present links, as (path, target), have the wanted name, perhaps with a number after it."""
     folder = "/".join(links.folders)
     return any(
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
@@ -135,6 +141,7 @@ def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
 
 
 def _update_link(workspace: Path, path: str, target: str) -> None:
+    """Make the link, or remove it if the target is empty."""
     if target:
         _make_link(workspace, path, target)
     else:
@@ -144,10 +151,10 @@ def _update_link(workspace: Path, path: str, target: str) -> None:
 
 def _make_link(workspace: Path, path: str, target: str) -> None:
     *folders, name = path.split("/")
-    leads_to = "../" * len(folders) + target
+    relative_target = "../" * len(folders) + target
     with _open_folder(workspace, folders, creates=True) as folder:
         try:
-            if os.readlink(name, dir_fd=folder) == leads_to:
+            if os.readlink(name, dir_fd=folder) == relative_target:
                 return
             os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
@@ -157,7 +164,7 @@ def _make_link(workspace: Path, path: str, target: str) -> None:
                 raise
             raise PathOccupied(f"{workspace / path} is not a link of ours", "move it away") from error
         with suppress(FileExistsError):  # another daemon made it first
-            os.symlink(leads_to, name, dir_fd=folder)
+            os.symlink(relative_target, name, dir_fd=folder)
 
 
 def _remove_link(workspace: Path, path: str) -> None:
@@ -196,14 +203,15 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = Fal
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
     """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
     while paths := store.removal.gone_files():
-        left = [path for path in paths if not _is_removed(workspace, path)]
-        store.removal.forget_gone_files([path for path in paths if path not in left])
-        if left:
-            return left
+        failed = [path for path in paths if not _remove_file(workspace, path)]
+        store.removal.forget_gone_files([path for path in paths if path not in failed])
+        if failed:
+            return failed
     return []
 
 
-def _is_removed(workspace: Path, path: str) -> bool:
+def _remove_file(workspace: Path, path: str) -> bool:
+    """Remove a published file and its empty folders. Return False if the file is still there."""
     # A row written by hand may name a path outside the published files.
     if not Path(path).is_relative_to("objects"):
         return True

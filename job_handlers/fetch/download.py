@@ -44,8 +44,8 @@ from worker_service.handlers import (
     OnEnd,
     Permanent,
     PublishedFile,
+    RepublishedFile,
     SameContent,
-    SameFile,
     canonical,
     read_tags,
     safe_name,
@@ -212,11 +212,11 @@ def _publish(
         "restarts": fetched.restarts,
         **({"note": fetched.note} if fetched.note else {}),
     }
-    file: File | SameFile
+    file: File | RepublishedFile
     if same is not None:
         fetched.part.delete()
         result["same_as"] = same.id
-        file = SameFile(same.id, role="original", name=name)
+        file = RepublishedFile(same.id, role="original", name=name)
     else:
         target = context.staging / name
         fetched.move_to(target)
@@ -236,7 +236,7 @@ def _publish_again(
     result = {"name": name, "size": known.size, "md5": known.md5, "sha256": known.sha256, "same_as": known.id}
     return Done(
         {**result, "bytes_fetched": 0},
-        files=[SameFile(known.id, role="original", name=name)],
+        files=[RepublishedFile(known.id, role="original", name=name)],
         follow_ups=_follow_ups(reference, name, known.sha256, context),
     )
 

@@ -40,8 +40,8 @@ from worker_service.handlers import (
     Limits,
     PageResult,
     Permanent,
+    RepublishedFile,
     SameContent,
-    SameFile,
     counted,
 )
 
@@ -59,7 +59,7 @@ class _PdfResult(msgspec.Struct, frozen=True):
 class Assembly:
     def __init__(self, context: Context[Any], original: Path, kind: str, how: HowToRead) -> None:
         self._context, self._original, self._kind, self._how = context, original, kind, how
-        self._files: list[File | SameFile] = []
+        self._files: list[File | RepublishedFile] = []
         self.pages = 0
         self._methods: Counter[str] = Counter()
         self._left_out: list[int] = []
@@ -160,7 +160,7 @@ class Assembly:
         if not self._has_words and self._kind == FileKind.PDF:
             # The original is already searchable.
             files = self._context.ask(SameContent(sha256=content_of(self._context))).files
-            self._files += [SameFile(file.id, "pdf", f"{self._stem}.pdf") for file in files[:1]]
+            self._files += [RepublishedFile(file.id, "pdf", f"{self._stem}.pdf") for file in files[:1]]
             return True
         original, target = self._original, self._context.staging / "searchable.pdf"
         password = password_of(self._context, self._how)

@@ -27,8 +27,8 @@ from worker_service.handlers import (
     File,
     NewJob,
     Permanent,
+    RepublishedFile,
     SameContent,
-    SameFile,
     counted,
     safe_name,
 )
@@ -68,7 +68,7 @@ Answer = UnpackedFile | SkippedFile | FileCount
 
 @dataclass(slots=True)
 class UnpackedFiles:
-    files: list[File | SameFile] = field(default_factory=list)
+    files: list[File | RepublishedFile] = field(default_factory=list)
     follow_ups: list[NewJob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -124,7 +124,7 @@ def _add_document(context: Context[Any], unpacked: UnpackedFiles, file: Unpacked
     stored = [one for one in context.ask(SameContent(sha256=file.sha256)).files if one.size == file.size]
     if stored:
         path.unlink()
-        unpacked.files.append(SameFile(stored[0].id, role="inside", name=file.name))
+        unpacked.files.append(RepublishedFile(stored[0].id, role="inside", name=file.name))
     else:
         unpacked.files.append(File(path, role="inside", name=file.name, sha256=file.sha256))
     request = DocumentRequest(key, file.name, content=file.sha256, settings=document_of(context).settings)

@@ -196,7 +196,9 @@ class PageRange:
         self.context.save_pages(
             [
                 PageResult(
-                    number, name, also=self._file_digest(number) if number in self._pixels_digest_of_page else ""
+                    number,
+                    name,
+                    alias_digest=self._file_digest(number) if number in self._pixels_digest_of_page else "",
                 )
                 for number, name in name_of_page.items()
             ]
@@ -231,7 +233,7 @@ class PageRange:
             self.context.log(f"page {number} is left out: {read.why}")
             return PageResult(number, job_digest(file_digest, self.context.idempotency_key), "", read.method)
         name = self._pixels_digest_of_page[number]
-        return PageResult(number, name, read.text, read.method, read.confidence, read.layout, also=file_digest)
+        return PageResult(number, name, read.text, read.method, read.confidence, read.layout, alias_digest=file_digest)
 
 
 def _stop_if_asked(context: Context[OcrPagesPayload]) -> None:

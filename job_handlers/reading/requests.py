@@ -157,7 +157,7 @@ def download_job(
         name=legible(file.name),
         source_key=source,
         unique_key=key,
-        brings=request,
+        adds_document=request,
         on_failure=options.actions_on_failure(),
     )
 

@@ -30,7 +30,7 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.services.session import Session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 
 
 def jobs(shelf: Shelf, job_type: str) -> list[Job]:

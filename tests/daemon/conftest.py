@@ -16,7 +16,7 @@ from worker_service.daemon.attempts import Attempt, DaemonContext, Slots
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import Ended, How
 from worker_service.runner.worker_identity import Identity
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 

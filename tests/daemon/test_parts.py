@@ -40,7 +40,8 @@ from worker_service.services.health import Level, check_health
 from worker_service.services.job_control import set_slots
 from worker_service.services.overview import CheckedWorker, Overview
 from worker_service.services.session import Session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.runner.conftest import MakeClient, PoolClient
-from worker_service.jobs.documents import Currency, KnownDigests, PageResult, PagesAnswer, RepublishedFile
+from worker_service.jobs.documents import IsCurrentAnswer, KnownDigests, PageResult, PagesAnswer, RepublishedFile
 from worker_service.runner.messages import Asked, Checkpointed, How, Order, PagesRead
 from worker_service.runner.questions import decode_question, empty_answer
 
@@ -114,7 +114,7 @@ def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served
         nonlocal answered
         questions = [one for one in client.of(order) if isinstance(one, Asked)]
         for question in questions[answered:]:
-            client.pool.answer(question, Currency())
+            client.pool.answer(question, IsCurrentAnswer())
         answered = len(questions)
         return answered
 
@@ -164,8 +164,8 @@ def test_many_pages_arrive_whole_and_in_order(client: PoolClient, job_type: str,
 def test_an_answer_to_what_nobody_asked_is_dropped(client: PoolClient) -> None:
     order = client.launch("waits")
     client.until_progress(order)
-    client.pool.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), Currency())
-    client.pool.answer(Asked(99, 1, 1, "IsCurrent", "{}"), Currency())
+    client.pool.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), IsCurrentAnswer())
+    client.pool.answer(Asked(99, 1, 1, "IsCurrent", "{}"), IsCurrentAnswer())
 
     assert client.run("silent").how is How.DONE
 
@@ -177,7 +177,7 @@ def test_a_stop_interrupts_the_wait_for_an_answer_and_what_comes_late_is_not_tak
     order = client.launch("waits_for_an_answer")
     first = asked(client, order)
     client.pool.stop(order.job_id, order.fence)
-    client.pool.answer(first, Currency())
+    client.pool.answer(first, IsCurrentAnswer())
 
     client.pool.answer(asked(client, order), KnownDigests(["d"]))
 

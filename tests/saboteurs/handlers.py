@@ -43,8 +43,8 @@ from worker_service.handlers import (
     PageResult,
     PauseSource,
     Permanent,
+    RepublishedFile,
     Retryable,
-    SameFile,
     Snooze,
 )
 from worker_service.runner import seccomp
@@ -159,7 +159,7 @@ def reads_a_document(context: Context[Nothing]) -> Done:
     (context.staging / "all.txt").write_text(" ".join(page.text or "" for page in pages))
     return Done(
         {"known": len(known), "text": " ".join(page.text or "" for page in pages)},
-        files=[File("all.txt", "text", "Report.txt", sha256="ab" * 32), SameFile(7, "original")],
+        files=[File("all.txt", "text", "Report.txt", sha256="ab" * 32), RepublishedFile(7, "original")],
         document=DocumentFacts(pages=2),
         publishes=True,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.store.kit import MEMORY, MovableClock, lay_out, new_worker
 from worker_service.services.session import Session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 from worker_service.store.opening import open_store
 
 

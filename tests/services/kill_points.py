@@ -27,7 +27,7 @@ from worker_service.jobs.attempts import Completion
 from worker_service.services import batches
 from worker_service.services.schedule_ticks import run_tick
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 
 
 def stop(session: Session) -> None:

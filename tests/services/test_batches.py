@@ -18,7 +18,7 @@ from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, describe_progress, progress_of
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 from worker_service.store.opening import open_store
 
 FACTS = BatchFacts(

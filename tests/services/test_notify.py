@@ -17,7 +17,7 @@ from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services import batches, notifications
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 
 SETTINGS = """
 notify_old_after = "1h"

@@ -30,7 +30,7 @@ from worker_service.services.page_images import (
 )
 from worker_service.services.parse import read_document_selector
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 from worker_service.web.resources.read_requests import give_password
 
 

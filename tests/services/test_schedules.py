@@ -20,7 +20,8 @@ from worker_service.services.schedule_ticks import run_tick
 from worker_service.services.schedules import list_schedules, start_schedule_now
 from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable, undo_action
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,7 +28,8 @@ from worker_service.jobs.documents import NewFile
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.messages import Ended
 from worker_service.runner.worker_identity import Identity
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 HEARTBEAT_SECONDS = 30.0
 

@@ -108,7 +108,7 @@ def test_the_decision_about_a_request(
 ) -> None:
     decided = decide(
         IndexStatus(status),
-        still_seconds=still,
+        seconds_without_progress=still,
         same_content=same or what != "content",
         same_settings=same or what != "settings",
         is_forced=forced,
@@ -513,7 +513,7 @@ def download(store: Store, *, content: str = "c1", name: str = "a.pdf", revision
 def bring(store: Store, *, revision: str, **fields: Any) -> Enqueued:
     """The wish for a file of which no more is known than its revision."""
     request = wish("a.pdf", content="", revision=revision, **fields).document
-    return store.intake.enqueue(NewJob("download", platform="gdrive", owner="ann", brings=request))
+    return store.intake.enqueue(NewJob("download", platform="gdrive", owner="ann", adds_document=request))
 
 
 def read_at(store: Store, revision: str, *, content: str = "c1") -> None:
@@ -737,10 +737,10 @@ def test_a_page_is_found_by_its_second_digest_until_it_is_deleted(
 ) -> None:
     ask_for(store), ask_for(store, "copy.pdf", owner="bob"), ask_for(store, "third.pdf", owner="cem")
     first, second, third = store.leases.claim("w1", 3)
-    store.attempts.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", also="first file, page 1"))])
+    store.attempts.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", alias_digest="first file, page 1"))])
 
     # Bob's file shows the same, and is known by its own digest from then on.
-    store.attempts.save_pages([(second.lease, PageResult(4, "shown", also="other file, page 4"))])
+    store.attempts.save_pages([(second.lease, PageResult(4, "shown", alias_digest="other file, page 4"))])
     names = ["first file, page 1", "other file, page 4", "shown", "other"]
     assert set(store.attempts.answer(third.lease, KnownPages(names)).digests) == set(names[:3])
     store.attempts.save_pages([(third.lease, PageResult(7, "other file, page 4"))])

@@ -21,7 +21,7 @@ from worker_service.base.errors import PagemillError
 from worker_service.jobs.library import DocumentSelector
 from worker_service.services.search import embedder_of
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 
 SETTINGS = {"embeddings": "bundled", "passage_tokens": 60}
 _FILES = 12

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.settings.config import every_setting, load_settings
+from worker_service.settings.config import every_setting
+from worker_service.settings.loading import load_settings
 
 PLACE = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = sorted(path.name for path in PLACE.glob("*.service"))

@@ -17,7 +17,8 @@ from tests.store.kit import lay_out, work_as
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.settings.value_types import Listen
 from worker_service.web import app, http_server
 

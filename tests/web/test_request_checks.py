@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from tests.web.conftest import bearer, connected, served, sign_in, site_of, with_url
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 # ── Hosts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

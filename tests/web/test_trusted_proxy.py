@@ -11,7 +11,8 @@ from tests.web.conftest import served
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.job import NewJob
 from worker_service.services.session import Session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 PAGE = {"Accept": "text/html"}
 

@@ -1,20 +1,22 @@
+"""Refuse to start with a limit of address space in which imports would fail one by one."""
+
 from __future__ import annotations
 
 import resource
 
 from worker_service.base.errors import ConfigError
 
-ADDRESS_SPACE_BYTES_MIN = 192 << 20
+_ADDRESS_SPACE_BYTES_MIN = 192 << 20
 
 
 class TooLittleMemory(ConfigError, code="too_little_memory"): ...
 
 
 def require_address_space() -> None:
-    """Call before importing large libraries."""
+    """Raise `TooLittleMemory` if the limit is too low. Call it before importing large libraries."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE_BYTES_MIN:
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE_BYTES_MIN:
         raise TooLittleMemory(
-            f"the limit of address space is {limit >> 20} MiB, and the daemon needs {ADDRESS_SPACE_BYTES_MIN >> 20}",
+            f"the limit of address space is {limit >> 20} MiB, and the daemon needs {_ADDRESS_SPACE_BYTES_MIN >> 20}",
             "raise the limit: ulimit -v unlimited, or LimitAS=infinity in the unit",
         )

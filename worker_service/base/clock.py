@@ -1,4 +1,7 @@
-"""Times are UTC text, which sorts. No other module reads the wall clock."""
+"""Times, lengths of time and periods, and their texts. No other module reads the wall clock.
+
+A stored time is text in UTC, such as `2026-11-18 10:00:00.000`, so that later times sort behind earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from worker_service.base.errors import BadTime
 Clock = Callable[[], datetime]
 
 PERIODS = ("hour", "day", "week", "month")
+"""The periods of `enqueue --once-per`."""
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -53,11 +57,11 @@ def zone_of(name: str) -> tzinfo:
 
 
 def period_of(moment: datetime, period: str, zone: str) -> str:
-    """Return text such as ``day 2026-11-19``."""
-    here = moment.astimezone(zone_of(zone))
-    # With the offset, the two hours at the end of daylight saving time differ.
-    forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
-    return f"{period} {here.strftime(forms[period])}"
+    """Return a name of the period such as ``day 2026-11-19``."""
+    local = moment.astimezone(zone_of(zone))
+    # With the offset %z, the hour that is repeated at the end of daylight saving time has two names.
+    formats = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+    return f"{period} {local.strftime(formats[period])}"
 
 
 def parse_duration(text: str) -> timedelta:

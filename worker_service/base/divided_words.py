@@ -1,3 +1,5 @@
+"""Words divided at line ends, which search finds by the whole word."""
+
 from __future__ import annotations
 
 import re
@@ -12,5 +14,5 @@ _DIVISIONS = re.compile(_DIVISION)
 def divided_words(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and whole word of each word divided by a line end or soft hyphen."""
     if _DIVISIONS.search(text):
-        for found in _DIVIDED.finditer(text):
-            yield found.start(), found.end(), _DIVISIONS.sub("", found[0])
+        for match in _DIVIDED.finditer(text):
+            yield match.start(), match.end(), _DIVISIONS.sub("", match[0])

@@ -1,6 +1,7 @@
 """Vectors of text by meaning, from the static model in the wordllama wheel or an endpoint like OpenAI's.
 
-Nothing is fetched for the wheel's model. Needs the extra `semantic`.
+Needs the extra `semantic`. The job `embed` computes vectors of passages, a search that of its question. A long text is
+divided into overlapping windows, each with a vector of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +29,9 @@ _VERSION = 2
 """Part of the model's name. Raise it when windows change, so that all pages are embedded again."""
 
 WINDOW_WORDS, WINDOW_STEP = 60, 45
-"""Length and distance of the windows, chosen on half of the Cranfield questions."""
+"""Length and distance of the windows, in words. Chosen on half of the Cranfield questions."""
 _WORD = re.compile(r"\S+")
-_TEXTS_AT_ONCE = 64
+_TEXTS_PER_REQUEST = 64
 _TIMEOUT_SECONDS = 30.0
 
 
@@ -38,10 +40,14 @@ class EmbeddingUnavailable(PagemillError, code="embedding_unavailable"):
 
 
 def windows(text: str) -> list[tuple[int, int]]:
-    """Return start and end of the overlapping windows of a text."""
-    words = [found.span() for found in _WORD.finditer(text)]
-    starts = range(0, max(1, len(words) - (WINDOW_WORDS - WINDOW_STEP)), WINDOW_STEP)
-    return [(words[at][0], words[min(at + WINDOW_WORDS, len(words)) - 1][1]) for at in starts] if words else []
+    """Return start and end, in characters, of the overlapping windows of a text."""
+    words = [match.span() for match in _WORD.finditer(text)]
+    if not words:
+        return []
+    overlap = WINDOW_WORDS - WINDOW_STEP
+    first_words = range(0, max(1, len(words) - overlap), WINDOW_STEP)
+    last_words = [min(first + WINDOW_WORDS, len(words)) - 1 for first in first_words]
+    return [(words[first][0], words[last][1]) for first, last in zip(first_words, last_words, strict=True)]
 
 
 def middle_word(window: int, count: int) -> int:
@@ -56,8 +62,10 @@ def count_words(text: str) -> int:
 
 def why_missing() -> str | None:
     """Return what the bundled model lacks on this machine, or None."""
-    absent = [name for name in ("numpy", "safetensors", "tokenizers", "wordllama") if find_spec(name) is None]
-    return f"the package {absent[0]} is not installed" if absent else None
+    for package in ("numpy", "safetensors", "tokenizers", "wordllama"):
+        if find_spec(package) is None:
+            return f"the package {package} is not installed"
+    return None
 
 
 class Embedder:
@@ -70,31 +78,31 @@ class Embedder:
         self._key = key
         self.model = model if self._url else Path(_BUNDLED_FILES[1]).stem
         self.name = f"{self.model}/{_VERSION}/{passages}"
-        self._loaded: tuple[Any, Vectors] | None = None
+        self._tokenizer_and_weights: tuple[Any, Vectors] | None = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
-        parts = [texts[at : at + _TEXTS_AT_ONCE] for at in range(0, len(texts), _TEXTS_AT_ONCE)]
-        found = np.concatenate([self._ask(part) if self._url else self._mean_of_words(part) for part in parts])
-        return normalised(found)
+        embed_some = self._request_embeddings if self._url else self._mean_of_words
+        begins = range(0, len(texts), _TEXTS_PER_REQUEST)
+        return normalised(np.concatenate([embed_some(texts[at : at + _TEXTS_PER_REQUEST]) for at in begins]))
 
     def embed_passages(self, texts: Sequence[str]) -> list[bytes]:
         """Return each text's mean vector and its windows' vectors as 8-bit numbers; empty without words."""
         import numpy as np
 
-        parts = [[text[begin:end] for begin, end in windows(text)] for text in texts]
-        all_parts = [window for part in parts for window in part]
-        vectors = self.embed(all_parts) if all_parts else np.zeros((0, 1), np.float32)
-        ends = np.cumsum([len(part) for part in parts])
-        return [packed(vectors[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)]
+        windows_by_text = [[text[begin:end] for begin, end in windows(text)] for text in texts]
+        all_windows = list(chain.from_iterable(windows_by_text))
+        vectors = self.embed(all_windows) if all_windows else np.zeros((0, 1), np.float32)
+        ends = np.cumsum([len(text_windows) for text_windows in windows_by_text])
+        return [packed(vectors[end - len(some) : end]) for some, end in zip(windows_by_text, ends, strict=True)]
 
     def _mean_of_words(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
-        if self._loaded is None:
-            self._loaded = _load()
-        tokenizer, weights = self._loaded
+        if self._tokenizer_and_weights is None:
+            self._tokenizer_and_weights = _load()
+        tokenizer, weights = self._tokenizer_and_weights
         means = []
         for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False):
             has_tokens = bool(encoding.ids)
@@ -102,7 +110,7 @@ class Embedder:
             means.append(mean.astype(np.float32))
         return np.array(means)
 
-    def _ask(self, texts: Sequence[str]) -> Vectors:
+    def _request_embeddings(self, texts: Sequence[str]) -> Vectors:
         import urllib.request  # slow to import
 
         import numpy as np
@@ -112,13 +120,13 @@ class Embedder:
         request = urllib.request.Request(f"{self._url.rstrip('/')}/embeddings", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                data = sorted(json.load(answer)["data"], key=lambda one: one["index"])
-            found: Vectors = np.array([one["embedding"] for one in data], np.float32)
+                items = sorted(json.load(answer)["data"], key=lambda item: item["index"])
+            vectors: Vectors = np.array([item["embedding"] for item in items], np.float32)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EmbeddingUnavailable(f"{self._url} returned no embeddings: {error}", "check the server") from error
-        if found.ndim != 2 or len(found) != len(texts):
-            raise EmbeddingUnavailable(f"{self._url} returned {len(found)} embeddings for {len(texts)} texts")
-        return found
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            raise EmbeddingUnavailable(f"{self._url} returned {len(vectors)} embeddings for {len(texts)} texts")
+        return vectors
 
 
 def _load() -> tuple[Any, Vectors]:

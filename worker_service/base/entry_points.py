@@ -21,6 +21,7 @@ _NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
 class EntryPoint(Struct, frozen=True):
     name: str
     spec: str
+    """module:attribute, perhaps followed by [extras]."""
     distribution: str
 
     def load(self) -> Any:
@@ -30,29 +31,32 @@ class EntryPoint(Struct, frozen=True):
 
 
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
-    found: set[EntryPoint] = set()
-    seen: set[str] = set()
+    """Return the entry points of a group by name. `path` replaces `sys.path`."""
+    points: set[EntryPoint] = set()
+    visited_names: set[str] = set()
     for directory in sys.path if path is None else path:
         for info_path in _info_directories(directory or "."):
             normalised_name = re.sub(r"[-_.]+", "-", info_path.stem.partition("-")[0]).lower()
             # Python imports the first distribution of this name on the path.
-            if normalised_name in seen:
+            if normalised_name in visited_names:
                 continue
-            seen.add(normalised_name)
-            if points := list(_points_of(info_path, group)):
-                found |= {EntryPoint(*point, _distribution_name(info_path)) for point in points}
-    return sorted(found, key=lambda point: (point.name, point.distribution))
+            visited_names.add(normalised_name)
+            if specs := list(_specs_by_name(info_path, group)):
+                distribution = _distribution_name(info_path)
+                points |= {EntryPoint(name, spec, distribution) for name, spec in specs}
+    return sorted(points, key=lambda point: (point.name, point.distribution))
 
 
 def _info_directories(directory: str) -> list[Path]:
     with contextlib.suppress(OSError):
-        found = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(_INFO_SUFFIXES)]
+        paths = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(_INFO_SUFFIXES)]
         # pip renames a distribution that it is removing, so that it starts with a tilde.
-        return [path for path in found if not path.name.startswith("~")]
+        return [path for path in paths if not path.name.startswith("~")]
     return []
 
 
-def _points_of(info_path: Path, group: str) -> Iterator[tuple[str, str]]:
+def _specs_by_name(info_path: Path, group: str) -> Iterator[tuple[str, str]]:
+    """Yield name and spec of each entry point of the group in the file, which has the form of an INI file."""
     try:
         text = (info_path / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -71,7 +75,7 @@ def _distribution_name(info_path: Path) -> str:
     # Read the metadata, because the name of the directory has no hyphens.
     for file in ("METADATA", "PKG-INFO"):
         with contextlib.suppress(OSError):
-            named = _NAME.search((info_path / file).read_text(encoding="utf-8", errors="replace"))
-            if named:
-                return named[1]
+            name = _NAME.search((info_path / file).read_text(encoding="utf-8", errors="replace"))
+            if name:
+                return name[1]
     return info_path.stem.partition("-")[0]

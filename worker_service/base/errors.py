@@ -1,4 +1,8 @@
-"""One small class for each thing that a caller would do differently."""
+"""The errors of all packages: one small class for each thing that a caller would do differently.
+
+Each has a stable `code` for programs, an `exit_code` for shells (as in sysexits.h), a `detail` in one sentence, and a
+`remedy`, which is the next command or click.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ def in_a_sentence(detail: str, remedy: str | None) -> str:
 
 
 class Problem(NamedTuple):
+    """An error as a value, such as the reason why a handler cannot run here."""
+
     code: str
     detail: str
     remedy: str = ""

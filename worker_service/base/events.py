@@ -84,6 +84,7 @@ NOTICES = (
 )  # fmt: skip
 
 _JOURNAL = "/run/systemd/journal/socket"
+# Levels as syslog numbers them.
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
@@ -93,25 +94,25 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 
     stream = stream or sys.stderr
     format_name = _format_for(log_format, os.environ if environ is None else environ, stream)
-    shared: list[Processor] = [structlog.processors.add_log_level]
+    processors: list[Processor] = [structlog.processors.add_log_level]
     if format_name == "journal":
-        of_format: list[Processor] = [_as_journal_entry]
+        processors += [_as_journal_entry]
     elif format_name == "console":
-        of_format = [
+        processors += [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             structlog.processors.format_exc_info,
             _sanitised_event,
             structlog.dev.ConsoleRenderer(colors=stream.isatty() and not os.environ.get("NO_COLOR")),
         ]
     else:
-        of_format = [
+        processors += [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             lambda _, __, event: as_json(event),
         ]
     logger: _LineLogger | _JournalLogger = _JournalLogger() if format_name == "journal" else _LineLogger(stream)
     structlog.configure(
-        processors=[*shared, *of_format],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger("info"),
         logger_factory=lambda *_: logger,
         cache_logger_on_first_use=True,

@@ -1,4 +1,4 @@
-"""Forks of this process, and what a fork keeps open."""
+"""Fork processes that end with their parent, and close the descriptors that they must not have."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Collection
 
 EXIT_OUT_OF_MEMORY = 86
+"""Exit code of a fork that ended with a MemoryError."""
 _PR_SET_PDEATHSIG = 1
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -18,7 +19,7 @@ libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
-    """Fork a process that calls `run` and ends when this one ends.
+    """Fork a process that calls `run` and then exits; return its pid. It is killed when this process ends.
 
     Only the descriptors 0, 1, 2 and `keeps` stay open; None keeps all.
     """
@@ -51,7 +52,7 @@ def prctl(option: int, *values: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    # The kernel kills this process when its parent ends.
+    """Let the kernel kill this process when its parent ends."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before prctl was called.
     if os.getppid() != parent:
@@ -64,21 +65,22 @@ def flush_output() -> None:
             stream.flush()
 
 
-def close_all_but(kept: Collection[int]) -> None:
+def close_all_but(descriptors_to_keep: Collection[int]) -> None:
     begin = 0
-    for descriptor in sorted(kept):
+    for descriptor in sorted(descriptors_to_keep):
         # os.closerange(0, 0) would close everything.
         if begin < descriptor:
             os.closerange(begin, descriptor)
         begin = descriptor + 1
     end = _DESCRIPTOR_MAX
     if not _HAS_CLOSE_RANGE:
+        # Without the system call, Python would try each number up to the end.
         end = max(begin, *map(int, os.listdir("/proc/self/fd"))) + 1  # noqa: PTH208
     os.closerange(begin, end)
 
 
 def _has_close_range() -> bool:
-    # The kernel closes a range in one call from 5.9, so that open descriptors need not be listed.
+    """Return whether the kernel closes a range of descriptors in one call, as it does from 5.9."""
     try:
         return bool(libc.close_range(ctypes.c_uint(_DESCRIPTOR_MAX - 1), ctypes.c_uint(_DESCRIPTOR_MAX - 1), 0) == 0)
     except AttributeError:

@@ -10,15 +10,16 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def length(time: timedelta) -> str:
-    whole = max(0, int(time.total_seconds()))
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * size or (unit == "min" and whole >= size):
-            return f"{whole // size} {unit}"
-    return f"{whole} s"
+    """Return text such as `90 min`: the next larger unit begins at two, so that little is lost by rounding."""
+    seconds = max(0, int(time.total_seconds()))
+    for unit, unit_seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_seconds or (unit == "min" and seconds >= unit_seconds):
+            return f"{seconds // unit_seconds} {unit}"
+    return f"{seconds} s"
 
 
 def size(number: int) -> str:
-    for unit, bytes_each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= bytes_each:
-            return f"{number / bytes_each:.1f} {unit}"
+    for unit, unit_bytes in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= unit_bytes:
+            return f"{number / unit_bytes:.1f} {unit}"
     return f"{number} B"

@@ -1,4 +1,7 @@
-"""Languages by their most frequent words, which survive bad OCR."""
+"""Identify the language of a text by its most frequent words, which survive bad OCR.
+
+Languages have the three-letter codes of tesseract. `job_handlers` chooses trained data with it.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +48,16 @@ _SMALL_WORDS = {
 _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("ell",)}
 _WORD = re.compile(r"[^\W\d_]+")
 _SMALL_WORDS_LEAST = 5
+"""Minimum number of small words in a text; with fewer, chance decides."""
 _LEAD_LEAST = 1.5
 """Minimum factor over the second-best language; related languages share half of their small words."""
 
 KNOWN = frozenset(_SMALL_WORDS)
+"""Codes of the languages that can be identified."""
 
 
 def language_of(text: str, among: Sequence[str]) -> str | None:
-    """Return None if the text has too few known words."""
+    """Return None if the text has too few small words, or two languages are too close."""
     words = Counter(_WORD.findall(text.lower()))
     hits = {code: sum(words[word] for word in _SMALL_WORDS[code]) for code in among if code in KNOWN}
     best_first = sorted(hits, key=lambda code: -hits[code])
@@ -69,8 +74,9 @@ def small_words(language: str) -> frozenset[str]:
 
 def one_of_each_script(among: Sequence[str], *, but: str) -> list[str]:
     """Return the first language of each script, except the script of the language `but`."""
-    found = {script_of(code): code for code in reversed(among)}
-    return [code for script, code in found.items() if script != script_of(but)]
+    # Reversed, so that the first language of a script is the one that stays.
+    code_by_script = {script_of(code): code for code in reversed(among)}
+    return [code for script, code in code_by_script.items() if script != script_of(but)]
 
 
 def script_of(code: str) -> str:

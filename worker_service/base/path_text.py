@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 FILE_URL = "file:///"
 
-_USUAL_BEFORE_UTF_8 = "cp1252"
+_LEGACY_ENCODING = "cp1252"
 
 
 def written(path: Path) -> str:
@@ -19,11 +19,12 @@ def written(path: Path) -> str:
 
 
 def path_of(text: str) -> Path:
+    """Parse a path or a file: URL."""
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(text).path)) if text.startswith(FILE_URL) else text)
 
 
 def legible(path: Path | str) -> str:
-    """Show bytes that are not UTF-8 as Windows-1252."""
+    """Return the path for display. Parts that are not UTF-8 are decoded as Windows-1252."""
     text = str(path)
     return text if _is_text(text) else "/".join(map(_decode_part, os.fsencode(text).split(b"/")))
 
@@ -32,7 +33,7 @@ def _decode_part(part: bytes) -> str:
     try:
         return part.decode()
     except UnicodeDecodeError:
-        return part.decode(_USUAL_BEFORE_UTF_8, "replace")
+        return part.decode(_LEGACY_ENCODING, "replace")
 
 
 def _is_text(text: str) -> bool:

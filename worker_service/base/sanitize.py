@@ -18,16 +18,16 @@ _JOINERS = "\u200c\u200d"
 _BYTE_SURROGATES = range(0xDC80, 0xDD00)
 _SIGNED_NUMBER = re.compile(r"[+-](?:[ .,]?\d+)*%?")
 # A spreadsheet takes these as the start of a formula, also in full width.
-_BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def harmless(text: str) -> str:
     """Return one line, with characters that cannot be shown escaped."""
     if text.isprintable():
         return text
-    if any(letter in text for letter in "\n\r\t"):
+    if any(character in text for character in "\n\r\t"):
         text = _LINE_ENDS.sub(" ", text).rstrip()
-    return "".join(letter if _is_shown(letter) else _as_escape(letter) for letter in text)
+    return "".join(character if _is_shown(character) else _as_escape(character) for character in text)
 
 
 def harmless_text(text: str) -> str:
@@ -35,12 +35,12 @@ def harmless_text(text: str) -> str:
     return _CONTROLS_IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def safe_text(value: str, length: int) -> str:
-    return clip(harmless_text(value), length)
+def safe_text(text: str, characters_max: int) -> str:
+    return clip(harmless_text(text), characters_max)
 
 
-def clip(value: str, length: int) -> str:
-    return value if len(value) <= length else value[: length - 1] + "…"
+def clip(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
 
 
 def strip_surrogates(text: str) -> str:
@@ -55,7 +55,8 @@ def harmless_cell(value: object) -> object:
     text = harmless(value)
     if _SIGNED_NUMBER.fullmatch(value):
         return text
-    return f"'{text}" if value.startswith(_BEGINS_FORMULA) or text.startswith(_BEGINS_FORMULA) else text
+    begins_formula = value.startswith(_FORMULA_BEGINS) or text.startswith(_FORMULA_BEGINS)
+    return f"'{text}" if begins_formula else text
 
 
 def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:
@@ -65,17 +66,17 @@ def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False)
 
 
 def escaped_json(text: str) -> str:
-    return _CONTROLS_IN_JSON.sub(_escaped, text)
+    return _CONTROLS_IN_JSON.sub(_as_json_escape, text)
 
 
-def _is_shown(letter: str) -> bool:
+def _is_shown(character: str) -> bool:
     import unicodedata
 
-    return letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs"
+    return character.isprintable() or character in _JOINERS or unicodedata.category(character) == "Zs"
 
 
-def _as_escape(letter: str) -> str:
-    number = ord(letter)
+def _as_escape(character: str) -> str:
+    number = ord(character)
     if number in _BYTE_SURROGATES:
         # Python represents a byte that is not UTF-8 by a surrogate.
         number -= 0xDC00
@@ -84,7 +85,7 @@ def _as_escape(letter: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _as_json_escape(match: re.Match[str]) -> str:
     import json
 
-    return json.dumps(found[0])[1:-1]
+    return json.dumps(match[0])[1:-1]

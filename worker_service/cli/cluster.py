@@ -22,7 +22,8 @@ from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_settings
 from worker_service.services.job_control import drain_node
 from worker_service.services.overview import Overview
-from worker_service.settings.config import SERVICE_CONFIGURATION, Settings, own_configuration
+from worker_service.settings.config import Settings
+from worker_service.settings.locations import SERVICE_CONFIGURATION, own_configuration
 
 if TYPE_CHECKING:
     from worker_service.cluster.pool import RayPool
@@ -152,7 +153,7 @@ def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
     cluster = settings.cluster
     if cluster is None:
         raise ConfigError("there is no cluster", "set WORKER_CLUSTER=ray:HOST:6379, or [cluster] in the settings")
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     handlers = describe(settings.commands, settings.sandbox, settings.handlers_dir)
     handler_of_type = {handler.facts.job_type: handler for handler in handlers}
     types = cluster_types(handler_of_type, cluster)

@@ -16,7 +16,8 @@ from worker_service.cli import output, refuse_empty_words
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import FILTER_COLUMNS, Column, Selector
 from worker_service.services.parse import read_job_reference, read_selector
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 if TYPE_CHECKING:
     from worker_service.services.session import Session

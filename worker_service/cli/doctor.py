@@ -204,7 +204,7 @@ def _check_scripts(session: Session) -> Iterator[Finding]:
 
 
 def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     try:
         handlers = installed_handlers(settings)
     except ChildError as error:
@@ -336,7 +336,7 @@ def _audit_files(session: Session) -> Iterator[Finding]:
 
 
 def examine_online(settings: Settings) -> Iterator[Finding]:
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     ended = _run_drive_check(settings)
     if isinstance(ended, Ended) and ended.how is How.DONE:
         for finding in json.loads(ended.result or "[]"):

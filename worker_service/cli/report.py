@@ -232,7 +232,7 @@ def _config(settings: Settings, *, with_names: bool) -> object:
 
 
 def _handlers(settings: Settings, *, with_names: bool) -> object:
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     items = []
     for handler in installed_handlers(settings):
         item: dict[str, object] = {

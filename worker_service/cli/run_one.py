@@ -71,7 +71,7 @@ def run_one(
 
 def _run_attempt(settings: Settings, order: Order, directory: Path | None) -> Iterator[AttemptEvent]:
     """Yield the events of the attempt, its end last. Without a `directory`, its files are deleted afterwards."""
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     with ExitStack() as stack:
         if directory is None:
             # Child processes that were stopped may still be deleting their files.

@@ -35,7 +35,8 @@ from worker_service.runner.worker_identity import (
     own_identity,
     staging_root,
 )
-from worker_service.settings.config import RELOADABLE, Settings, load_settings
+from worker_service.settings.config import RELOADABLE, Settings
+from worker_service.settings.loading import load_settings
 from worker_service.store.database import WriteOptions, WritePauses
 from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
@@ -157,7 +158,7 @@ def _prepare_workspace(context: DaemonContext, stack: ExitStack) -> Path:
 
 
 def _set_environment(settings: Settings) -> None:
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     # For the user's own programs that call `pagemill`.
     os.environ["WORKER_DATABASE"] = str(settings.database.absolute())
     os.environ["WORKER_WORKSPACE"] = str(settings.workspace.absolute())

@@ -25,7 +25,6 @@ from worker_service.handlers.contract import MissingDependency as MissingDepende
 from worker_service.handlers.contract import PauseSource as PauseSource
 from worker_service.handlers.contract import Permanent as Permanent
 from worker_service.handlers.contract import Retryable as Retryable
-from worker_service.handlers.contract import SameFile as SameFile
 from worker_service.handlers.contract import Snooze as Snooze
 from worker_service.handlers.contract import Stopped as Stopped
 from worker_service.handlers.registry import find as find
@@ -56,6 +55,7 @@ from worker_service.jobs.documents import KnownPages as KnownPages
 from worker_service.jobs.documents import OnEnd as OnEnd
 from worker_service.jobs.documents import PageResult as PageResult
 from worker_service.jobs.documents import PublishedFile as PublishedFile
+from worker_service.jobs.documents import RepublishedFile as RepublishedFile
 from worker_service.jobs.documents import SameContent as SameContent
 from worker_service.jobs.job import CAPABILITY_MISSING as CAPABILITY_MISSING
 from worker_service.jobs.job import NewJob as NewJob

@@ -21,6 +21,7 @@ from worker_service.jobs.documents import (
     PageResult,
     Question,
     QuestionAnswer,
+    RepublishedFile,
 )
 from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import CAPABILITY_MISSING, NewJob
@@ -138,17 +139,9 @@ class File(Struct, frozen=True):
     """Text for users. The note of an original is also shown with its document."""
 
 
-class SameFile(Struct, frozen=True):
-    """A published file that this job publishes again, without a copy."""
-
-    file_id: int
-    role: str = ""
-    name: str = ""
-
-
 class Done(Struct, frozen=True):
     result: object = None
-    files: Sequence[Path | str | File | SameFile] = ()
+    files: Sequence[Path | str | File | RepublishedFile] = ()
     """Files in staging, published after the handler has returned."""
     follow_ups: Sequence[NewJob] = ()
     document: DocumentFacts | None = None
@@ -237,18 +230,23 @@ class Limits(Struct, frozen=True):
 
 
 class Choices(Struct, frozen=True):
-    there: Sequence[str]
+    """The values that a key of the payload may have."""
+
+    available: Sequence[str] = field(name="there")
     """Values available on this machine."""
-    to_get: Mapping[str, str] = field(default_factory=dict)
-    """Other known values → how to install them. A job that needs one of them waits."""
-    called: Mapping[str, str] = field(default_factory=dict)
+    how_to_install: Mapping[str, str] = field(default_factory=dict, name="to_get")
+    """By value: how to install it. A job that needs one of them waits."""
+    value_by_alias: Mapping[str, str] = field(default_factory=dict, name="called")
 
     def closest(self, word: str) -> str | None:
-        plain = word.lower().replace("-", "_")
-        known = {**{value.lower(): value for value in (*self.there, *self.to_get)}, **self.called}
+        normalised = word.lower().replace("-", "_")
+        values = (*self.available, *self.how_to_install)
+        value_by_word = {**{value.lower(): value for value in values}, **self.value_by_alias}
+        if normalised in value_by_word:
+            return value_by_word[normalised]
         # A word of two or three letters is close to many values.
-        near = difflib.get_close_matches(plain, known, n=1, cutoff=0.75) if len(plain) > 3 else []
-        return known.get(plain) or (known[near[0]] if near else None)
+        near = difflib.get_close_matches(normalised, value_by_word, n=1, cutoff=0.75) if len(normalised) > 3 else []
+        return value_by_word[near[0]] if near else None
 
 
 class Handler(Struct, Generic[P], frozen=True):
@@ -319,8 +317,8 @@ class Handler(Struct, Generic[P], frozen=True):
             "at_most_once": self.at_most_once,
             'sandbox="off"': self.sandbox == "off",
         }
-        for name, is_there in hindrances.items():
-            if self.reuse > 1 and is_there:
+        for name, is_set in hindrances.items():
+            if self.reuse > 1 and is_set:
                 raise ValueError(f"{self.job_type}: reuse does not go with {name}: leave one of them out")
 
 

@@ -6,7 +6,7 @@ from worker_service.jobs.documents import PagesToEmbed as PagesToEmbed
 from worker_service.jobs.embeddings import EMBED as EMBED
 from worker_service.jobs.embeddings import Embeddings as Embeddings
 from worker_service.jobs.embeddings import PassageVectors as PassageVectors
-from worker_service.jobs.page_structure import PAGES_MAX as PAGES_MAX
+from worker_service.jobs.page_structure import STRUCTURED_PAGES_MAX as STRUCTURED_PAGES_MAX
 from worker_service.jobs.page_structure import structure_of as structure_of
 from worker_service.jobs.passages import Passage as Passage
 from worker_service.jobs.passages import PassageLimits as PassageLimits

@@ -1,10 +1,10 @@
-"""Find the entry points of installed distributions, and load what they provide."""
+"""Find the handlers of installed distributions and of the administrator's directory, and load them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from worker_service.handlers.contract import Family, Handler
 GROUP = "worker_service.handlers"
 
 Commands = Mapping[str, Mapping[str, object]]
+"""Table of the settings by job type."""
 
 
 class LoadedHandlers(Struct, frozen=True):
@@ -28,8 +29,8 @@ class LoadedHandlers(Struct, frozen=True):
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
     """Search `path`, or sys.path. `extra` adds entry points (module:attribute) that no distribution declares."""
-    found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
-    return sorted(found, key=lambda entry_point: (entry_point.name, entry_point.distribution))
+    points = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
+    return sorted(points, key=lambda entry_point: (entry_point.name, entry_point.distribution))
 
 
 def find_in_directory(directory: Path) -> list[EntryPoint]:
@@ -42,26 +43,29 @@ def find_in_directory(directory: Path) -> list[EntryPoint]:
     return [EntryPoint(file.stem, str(file), file.name) for file in public]
 
 
-def load(found: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
-    offered = _load_file(Path(found.spec)) if found.spec.endswith(".py") else found.load()
-    if isinstance(offered, Family):
-        return _load_family(offered, settings.get(offered.section, {}))
-    if isinstance(offered, Handler):
-        return LoadedHandlers([offered])
-    if isinstance(offered, Iterable):
-        handlers = list(offered)
+def load(point: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
+    """Import an entry point. `settings` are the tables for families, by section."""
+    provided = _load_file(Path(point.spec)) if point.spec.endswith(".py") else point.load()
+    if isinstance(provided, Family):
+        return _load_family(provided, settings.get(provided.section, {}))
+    if isinstance(provided, Handler):
+        return LoadedHandlers([provided])
+    if isinstance(provided, Iterable):
+        handlers = list(provided)
         if all(isinstance(handler, Handler) for handler in handlers):
             return LoadedHandlers(handlers)
-    raise TypeError(f"{found.spec} is {type(offered).__name__}: an entry point names a Handler, several, or a Family")
+    raise TypeError(f"{point.spec} is {type(provided).__name__}: an entry point names a Handler, several, or a Family")
 
 
 def _load_file(path: Path) -> Any:
-    for place in (path.parent, path):
-        facts = place.stat()
-        if facts.st_uid not in (0, os.geteuid()):
-            raise PermissionError(f"{place} belongs to another user, who could run code: chown root {place}")
-        if facts.st_mode & 0o022:
-            raise PermissionError(f"others may write {place}, and so run code: chmod go-w {place}")
+    for checked_path in (path.parent, path):
+        status = checked_path.stat()
+        if status.st_uid not in (0, os.geteuid()):
+            raise PermissionError(
+                f"{checked_path} belongs to another user, who could run code: chown root {checked_path}"
+            )
+        if status.st_mode & 0o022:
+            raise PermissionError(f"others may write {checked_path}, and so run code: chmod go-w {checked_path}")
     spec = spec_from_file_location(f"pagemill_dropped_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -77,14 +81,15 @@ def _load_file(path: Path) -> Any:
 
 def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
     """Return the job types that several entry points provide, with the reason why none is used."""
-    by_type: dict[str, list[EntryPoint]] = {}
-    for job_type, found in claims:
-        by_type.setdefault(job_type, []).append(found)
-    return {
-        job_type: f"{job_type} is provided by {' and by '.join(_providers(found))}: uninstall or rename one of them"
-        for job_type, found in by_type.items()
-        if len(found) > 1
-    }
+    points_by_type: dict[str, list[EntryPoint]] = {}
+    for job_type, point in claims:
+        points_by_type.setdefault(job_type, []).append(point)
+    clashes: dict[str, str] = {}
+    for job_type, points in points_by_type.items():
+        if len(points) > 1:
+            providers = " and by ".join(f"{point.distribution} ({point.spec})" for point in points)
+            clashes[job_type] = f"{job_type} is provided by {providers}: uninstall or rename one of them"
+    return clashes
 
 
 def _load_family(family: Family, tables: Commands) -> LoadedHandlers:
@@ -96,8 +101,3 @@ def _load_family(family: Family, tables: Commands) -> LoadedHandlers:
         except (ValueError, PagemillError) as error:
             refused[key] = f"[{family.section}.{key}]: {error}"
     return LoadedHandlers(handlers, refused)
-
-
-def _providers(several: Sequence[EntryPoint]) -> Iterator[str]:
-    for found in several:
-        yield f"{found.distribution} ({found.spec})"

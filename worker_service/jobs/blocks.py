@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ _RUNNING_LINES_MAX = 3
 _SAME_HEIGHT_SHARE = 0.02
 """Share of the page's height by which running lines of the same text may differ in height."""
 _PLACE_POINTS = 4
-"""Size of the squares within which two blocks are at the same place."""
+"""Size of the squares into which positions are rounded to compare places of different pages."""
 _LARGER_RATIO = 1.08
 _SAME_SIZE_POINTS = 0.4
 
@@ -112,12 +112,15 @@ class BlocksOfPage(Struct, frozen=True):
         return self.text[block.begin : block.end]
 
 
-def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
-    """Add roles that only the whole document shows."""
-    pages = _with_running_lines(pages)
-    facts = _facts_of(pages)
-    with_headings: list[BlocksOfPage] = []
-    for page in pages:
+P = TypeVar("P", bound=BlocksOfPage)
+
+
+def resolve_roles(pages: Sequence[P]) -> list[P]:
+    """Add roles that only the whole document shows, and the levels of headings."""
+    without_headings = _with_running_lines(pages)
+    facts = _facts_of(without_headings)
+    with_headings: list[P] = []
+    for page in without_headings:
         blocks = list(page.blocks)
         for index, block in enumerate(page.blocks):
             if (
@@ -133,16 +136,17 @@ def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
 # ── Running heads, feet and page numbers ──────────────────────────────────────────────────────────────────────────────
 
 
-def _with_running_lines(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
+def _with_running_lines(pages: Sequence[P]) -> list[P]:
     edge_blocks = [_edge_blocks(page) for page in pages]
     heights: dict[tuple[bool, str], list[float]] = defaultdict(list)
     for page, is_top_by_index in zip(pages, edge_blocks, strict=True):
         for index, is_top in is_top_by_index.items():
             block = page.blocks[index]
             heights[is_top, _pattern(page.text_of(block))].append(block.y0)
+    # In a document of few pages, a running line of even or odd pages is repeated only once.
     repetitions_min = 2 if len(pages) < 6 else 3
     repeated_places = _repeated_places(pages)
-    with_running_lines: list[BlocksOfPage] = []
+    with_running_lines: list[P] = []
     for page, is_top_by_index in zip(pages, edge_blocks, strict=True):
         blocks = [
             replace(block, role=Role.HEAD, level=0) if _place(page, block) in repeated_places else block
@@ -179,17 +183,17 @@ def _place(page: BlocksOfPage, block: Block) -> _Place:
 
 
 def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
-    """Return the indexes of the blocks at the top (True) and bottom (False)."""
+    """Return the indexes of the blocks at the edges of the page: True at the top, False at the bottom."""
     height = page.size[1]
-    short = [
+    short_blocks = [
         index
         for index, block in enumerate(page.blocks)
         if block.is_placed
         and block.role not in (Role.TABLE, Role.PICTURE, *RUNNING)
         and page.text_of(block).strip().count("\n") < _RUNNING_LINES_MAX
     ]
-    upper = sorted(short, key=lambda index: page.blocks[index].y0)[:_EDGE_BLOCKS]
-    lower = sorted(short, key=lambda index: -page.blocks[index].y1)[:_EDGE_BLOCKS]
+    upper = sorted(short_blocks, key=lambda index: page.blocks[index].y0)[:_EDGE_BLOCKS]
+    lower = sorted(short_blocks, key=lambda index: -page.blocks[index].y1)[:_EDGE_BLOCKS]
     pictures = [index for index, block in enumerate(page.blocks) if block.role is Role.PICTURE]
     at_bottom = [index for index in [*lower, *pictures] if page.blocks[index].y0 > (1 - _EDGE_SHARE) * height]
     at_top = [index for index in [*upper, *pictures] if page.blocks[index].y1 < _EDGE_SHARE * height]
@@ -197,6 +201,7 @@ def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
 
 
 def _pattern(text: str) -> str:
+    """Return the text without its numbers, which differ between the running lines of pages."""
     return re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(text.split()).casefold())[:200]
 
 
@@ -285,19 +290,19 @@ def _is_beside(other: Block, block: Block) -> bool:
     return other.y1 - other.y0 < 4.5 * block.size and overlap > 0.5 * block.size
 
 
-def _with_levels(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
+def _with_levels(pages: Sequence[P]) -> list[P]:
     """Set heading levels: by the file, else by numbers, else by size, weight and capitals."""
     headings = [(page, block) for page in pages for block in page.blocks if _lacks_level(block)]
     ranks = _style_ranks(headings)
     usual_ranks: dict[int, int] = {}
     for depth in range(1, HEADING_LEVELS):
-        of_depth = [ranks[_heading_style(page, block)] for page, block in headings if _depth(page, block) == depth]
-        if of_depth:
-            usual_ranks[depth] = round(median(of_depth))
+        depth_ranks = [ranks[_heading_style(page, block)] for page, block in headings if _depth(page, block) == depth]
+        if depth_ranks:
+            usual_ranks[depth] = round(median(depth_ranks))
     # If a larger heading, such as the title, is above the numbered headings, they begin one level below it.
     rank_above = next((rank - depth for depth, rank in usual_ranks.items()), 0)
     title_levels = 1 if rank_above > 0 else 0
-    with_levels: list[BlocksOfPage] = []
+    with_levels: list[P] = []
     for page in pages:
         blocks = list(page.blocks)
         for index, block in enumerate(page.blocks):

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 
-# Created once: `json.dumps` with options creates an encoder at each call.
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-
-
-def canonical(value: object) -> str:
-    return _canonical(value)
+# One encoder for all calls: `json.dumps` with options would create one at each.
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def digest(value: object) -> str:

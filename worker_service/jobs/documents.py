@@ -1,4 +1,8 @@
-"""Requests for documents, results of their pages and files, and the questions that handlers ask about them."""
+"""Requests to read documents, results of their pages and files, and the questions that handlers ask about them.
+
+A document is one file of one owner at one source. Each reading of it is a generation; users see the newest that is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """A job inserted at the end of a document, job or batch. `SAMPLE_FACTS` lists its payload's placeholders."""
+    """A job to insert when a document, job or batch ends. `SAMPLE_FACTS` lists the placeholders of its payload."""
 
     job_type: str
     payload: str = ""
@@ -33,6 +37,8 @@ class DeferredAction(Struct, frozen=True):
 
 
 class AskedAction(DeferredAction, frozen=True):
+    """An action of a document as it is stored."""
+
     document_id: int = 0
     generation: int = 0
     fired_at: str | None = None
@@ -40,29 +46,37 @@ class AskedAction(DeferredAction, frozen=True):
 
 
 class TagAction(DeferredAction, frozen=True):
+    """An action of each document with a tag."""
+
     tag: str = ""
     owner: str = ""
     """Empty: documents of all owners."""
 
 
 class DocumentRequest(Struct, frozen=True):
+    """A request to read a file as a document. `generations.decide` says whether it has to be read (again)."""
+
     source_key: str
     """Drive file id, URL or absolute path. With platform and owner, it identifies the document."""
     name: str
     content: str = ""
+    """SHA-256 of the file; empty if not known yet."""
     settings: str = ""
     """JSON of settings that change the text. A missing key keeps the stored value; null means the default."""
     is_forced: bool = False
+    """Read the document again although nothing has changed."""
     is_standing: bool = False
     """An automatic request: a known document keeps its settings."""
     actions: Sequence[DeferredAction] = ()
     revision: str = ""
-    """Empty: the source has no stable revision."""
+    """The source's own name of this version of the file; empty if it has none."""
     tags: Sequence[str] = ()
     """A standing request tags only a new document."""
 
 
 class Decision(StrEnum):
+    """What becomes of a request to read a document."""
+
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
     """Accepted, because work under way has stopped progressing or is held up."""
@@ -78,6 +92,8 @@ class TakeoverTimeouts(Struct, frozen=True):
 
 
 class KnownDocument(Struct, frozen=True):
+    """What the store knows of a job's document when the job starts."""
+
     content: str = ""
     """SHA-256 of the newest original; empty if unknown."""
     kind: str | None = None
@@ -91,7 +107,7 @@ class KnownDocument(Struct, frozen=True):
 
 
 class DocumentFacts(Struct, frozen=True):
-    """A field that is None keeps its stored value."""
+    """What a job has found out about its document. A field that is None keeps its stored value."""
 
     kind: str | None = None
     pages: int | None = None
@@ -116,7 +132,9 @@ class PageResult(Struct, frozen=True):
     confidence: float | None = None
     """0 to 100. 0: in a script that the chosen languages do not have."""
     layout: str | None = None
-    also: str = ""
+    """JSON of `page_structure.StoredLayout`."""
+    alias_digest: str = ""
+    """A second digest under which the text can be found."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -150,6 +168,8 @@ class RepublishedFile(Struct, frozen=True):
 
 
 class CrawlItem(Struct, frozen=True):
+    """A file or folder that a crawl has found."""
+
     id: str
     parent_id: str = ""
     name: str = ""
@@ -165,10 +185,15 @@ class CrawlItem(Struct, frozen=True):
 
 
 class CrawlPage(Struct, frozen=True):
+    """A part of what a crawl has found, stored in one transaction."""
+
     crawl: str
+    """Key under which the store keeps the items of this folder."""
     items: Sequence[CrawlItem] = ()
     walk: int = 0
+    """Number of the current full walk; 0 if only changes were listed."""
     state: str | None = None
+    """JSON for the next crawl of this folder. None keeps the stored one."""
     keys: str = ""
     """Prefix of the unique keys of jobs that fetch items. Jobs of vanished items are cancelled."""
 
@@ -177,7 +202,7 @@ class CrawlPage(Struct, frozen=True):
 
 
 class QuestionAnswer(Struct, frozen=True):
-    pass
+    """Base class of answers."""
 
 
 A_co = TypeVar("A_co", bound=QuestionAnswer, covariant=True)
@@ -221,11 +246,11 @@ class SameContent(Question[Files], Struct, frozen=True):
     size: int | None = None
 
 
-class Currency(QuestionAnswer, frozen=True):
+class IsCurrentAnswer(QuestionAnswer, frozen=True):
     is_current: bool = True
 
 
-class IsCurrent(Question[Currency], Struct, frozen=True):
+class IsCurrent(Question[IsCurrentAnswer], Struct, frozen=True):
     """Ask whether the generation is still the newest, before expensive work."""
 
 
@@ -235,7 +260,7 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Find items by ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
+    """Find stored items by ids; with `not_seen_in` or `with_note`, up to 1,000 whose id is greater than `after`."""
 
     crawl: str
     ids: Sequence[str] = ()
@@ -279,7 +304,7 @@ QUESTIONS: dict[str, tuple[type[Question[QuestionAnswer]], type[QuestionAnswer]]
         (KnownPages, KnownDigests),
         (DocumentPages, PagesAnswer),
         (SameContent, Files),
-        (IsCurrent, Currency),
+        (IsCurrent, IsCurrentAnswer),
         (CrawlItems, CrawlMemory),
         (DocumentsToEmbed, EmbeddableDocuments),
         (PagesToEmbed, PagesAnswer),

@@ -22,7 +22,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = False) -> DeferredAction:
-    """Parse TYPE or TYPE={"url": "…"}."""
+    """Parse TYPE or TYPE=PAYLOAD, where the payload is a JSON object."""
     job_type, equals, payload = word.partition("=")
     try:
         value = read_json(payload) if equals else {}
@@ -68,8 +68,9 @@ def fill_placeholders(payload: str, facts: Mapping[str, object]) -> str:
         if "/" in text and names_file(text) and not names_file(value):
             # The author of the action may not be allowed to name files, and any user may have chosen the fact.
             return value
-        if (placeholder := _PLACEHOLDER.fullmatch(value)) and placeholder[1] in facts:
-            return facts[placeholder[1]]
+        lone_placeholder = _PLACEHOLDER.fullmatch(value)
+        if lone_placeholder is not None and lone_placeholder[1] in facts:
+            return facts[lone_placeholder[1]]
         return text
 
     return canonical(fill(json.loads(payload)))

@@ -1,4 +1,4 @@
-"""Decide whether a request for a document starts a new generation, and with which settings."""
+"""Decide whether a request to read a document starts a new generation, and with which settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 def settings_for_reading(
     request: DocumentRequest, status: IndexStatus, settings: str, last_good_settings: str | None
 ) -> str:
-    """Return the settings of the last success, updated by the request unless it is a standing one."""
+    """Return the stored settings, updated by the request unless it is an automatic one for a known document.
+
+    After a failure, the settings of the last success are updated.
+    """
     has_failed = status is IndexStatus.FAILED and last_good_settings is not None
     stored = json.loads((last_good_settings if has_failed else settings) or "{}")
     may_change = status is IndexStatus.NOT_INDEXED or not request.is_standing
@@ -22,21 +25,21 @@ def settings_for_reading(
 def decide(
     status: IndexStatus,
     *,
-    still_seconds: float,
+    seconds_without_progress: float,
     same_content: bool,
     same_settings: bool,
     is_held_up: bool = False,
     is_forced: bool,
     patience: TakeoverTimeouts,
 ) -> Decision:
-    """`still_seconds` counts from the last progress. With `is_held_up`, all live work is in idle batches."""
+    """With `is_held_up`, all live work for the document is in idle batches."""
     is_same = same_content and same_settings
     match status:
         case IndexStatus.QUEUED | IndexStatus.INDEXING:
             if not is_same:
                 return Decision.ACCEPTED
             limit = patience.queued_seconds if status is IndexStatus.QUEUED else patience.indexing_seconds
-            return Decision.TAKEN_OVER if is_held_up or still_seconds >= limit else Decision.UNDER_WAY
+            return Decision.TAKEN_OVER if is_held_up or seconds_without_progress >= limit else Decision.UNDER_WAY
         case IndexStatus.SUCCESS if is_same and not is_forced:
             return Decision.UNCHANGED
         case _:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from worker_service.jobs.blocks import MARKER, RUNNING, Block, Role
+from worker_service.jobs.blocks import HEADING_LEVELS, MARKER, RUNNING, Block, Role
 from worker_service.jobs.page_structure import Rows, Span, StructuredPage
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
@@ -16,7 +16,6 @@ _ESCAPED = r"\\\g<0>"
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
 DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
 _PARAGRAPH_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
-_LEVELS_MAX = 6
 _INDENT_POINTS = 3
 _SAME_SIZE_POINTS = 0.3
 # Characters that no text has mark links and footnotes until the Markdown is complete.
@@ -42,14 +41,15 @@ def page_markdown(page: StructuredPage) -> str:
         if block.role is Role.PICTURE or (block.role not in RUNNING and page.text_of(block).strip())
     ]
     parts: list[str] = []
-    for role, same_role in groupby(_joined(page, shown), lambda block_and_text: block_and_text[0].role):
-        blocks = list(same_role)
+    # Items of one list, and lines of one piece of code, follow each other as blocks of the same role.
+    for role, blocks_and_texts in groupby(_joined(page, shown), lambda block_and_text: block_and_text[0].role):
+        blocks, texts = zip(*blocks_and_texts, strict=True)
         if role is Role.ITEM:
-            parts.append(_list([block for block, _ in blocks], [text for _, text in blocks]))
+            parts.append(_list(blocks, texts))
         elif role is Role.CODE:
-            parts.append(_code([page.text_of(block) for block, _ in blocks]))
+            parts.append(_code([page.text_of(block) for block in blocks]))
         else:
-            parts += [_block(page, block, text) for block, text in blocks]
+            parts += [_block(page, block, text) for block, text in zip(blocks, texts, strict=True)]
     marked = "\n\n".join(filter(None, parts)) + "\n" if parts else ""
     with_notes = _MARKED_NOTE.sub(r"[^\1]", marked)
     return _MARKED_LINK.sub(lambda match: f"[{match[1]}]({page.links[int(match[2])].address})", with_notes)
@@ -65,7 +65,7 @@ def _marked_text(page: StructuredPage, block: Block) -> str:
         marked = f"{_LINK_BEGIN}{page.text[link.begin : link.end]}{_LINK_END}{number}{_LINK_END}"
         replacements.append((link.begin, link.end, marked))
     last_begin = block.end
-    # From the end, so that positions before it stay valid. Of two that overlap, the later one is used.
+    # From the end, so that earlier positions stay valid. Of two that overlap, the later one is used.
     for begin, end, marked in sorted(replacements, reverse=True):
         if block.begin <= begin < block.end and end <= last_begin:
             text = f"{text[: begin - block.begin]}{marked}{text[end - block.begin :]}"
@@ -85,6 +85,7 @@ def flowing_text(text: str) -> str:
 
 
 def _joint(match: re.Match[str]) -> str:
+    """Return what replaces a hyphen at a line end."""
     # A hyphen before a capital belongs to the word: Anglo-\nSaxon.
     return "-" if match.string[match.end() : match.end() + 1].isupper() else ""
 
@@ -95,7 +96,7 @@ def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, 
     last_index = -1  # of the last block that is no picture: a picture within a paragraph follows it
     for block in blocks:
         text = _marked_text(page, block) if page.links or page.notes else page.text_of(block)
-        if last_index >= 0 and _goes_on(*joined[last_index], block, text):
+        if last_index >= 0 and _continues(*joined[last_index], block, text):
             last_block, last_text = joined[last_index]
             joined[last_index] = last_block, f"{last_text.rstrip()}\n{text}"
             continue
@@ -105,7 +106,7 @@ def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, 
     return joined
 
 
-def _goes_on(last: Block, last_text: str, block: Block, text: str) -> bool:
+def _continues(last: Block, last_text: str, block: Block, text: str) -> bool:
     return (
         last.role in (Role.PARAGRAPH, Role.ITEM)
         and block.role is Role.PARAGRAPH
@@ -130,7 +131,7 @@ def _block(page: StructuredPage, block: Block, text: str) -> str:
         return picture_markdown(block.alt or flowing_text(text))
     plain = flowing_text(text)
     if block.role is Role.HEADING:
-        return f"{'#' * min(max(block.level, 1), _LEVELS_MAX)} {_inline(plain)}"
+        return f"{'#' * min(max(block.level, 1), HEADING_LEVELS)} {_inline(plain)}"
     if note := _MARKED_NOTE.match(plain) if block.role is Role.FOOTNOTE else None:
         return f"{note[0]}: {_inline(plain[note.end() :].lstrip())}"
     return _escaped(plain)
@@ -146,6 +147,7 @@ def _inline(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Escape inline characters, and a beginning that would make the paragraph a list, heading or quotation."""
     begin = _BLOCK_BEGIN.match(text)
     if begin is None:
         return _inline(text)
@@ -195,16 +197,16 @@ def table_markdown(rows: Rows, spans: Sequence[Span] = ()) -> str:
 
 
 def _table_html(rows: Rows, spans: Sequence[Span]) -> str:
-    sizes = {(row, column): (down, across) for row, column, down, across in spans}
+    size_by_cell = {(row, column): (down, across) for row, column, down, across in spans}
     covered = covered_cells(spans)
     lines = ["<table>"]
     for number, row in enumerate(rows):
         tag = "td" if number else "th"
-        cells = [
-            f"<{tag}{_span_attributes(*sizes.get((number, column), (1, 1)))}>{html.escape(text, quote=False)}</{tag}>"
-            for column, text in enumerate(row)
-            if (number, column) not in covered
-        ]
+        cells: list[str] = []
+        for column, text in enumerate(row):
+            if (number, column) not in covered:
+                down, across = size_by_cell.get((number, column), (1, 1))
+                cells.append(f"<{tag}{_span_attributes(down, across)}>{html.escape(text, quote=False)}</{tag}>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join([*lines, "</table>"])
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from worker_service.base.path_text import FILE_URL, legible, path_of
 from worker_service.jobs.digest import digest
 
-BY_OWNER = "by-owner"
+_BY_OWNER = "by-owner"
 
 _BYTES_MAX = 200
 """File systems allow 255 bytes; the rest is for suffixes."""
@@ -26,7 +26,7 @@ _NO_OWNER = "unowned"
 _FOLDERS_MOST = 30
 _FOLDER_BYTES_MAX = 1500
 """Bytes of all folders together, below Linux's limit of a path."""
-_SUFFIXES = {"text": ".txt", "pdf": ".ocr.pdf"}
+_ENDING_BY_ROLE = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
 class LinkFacts(Struct, frozen=True):
@@ -40,7 +40,7 @@ class LinkFacts(Struct, frozen=True):
 
 
 class Links(Struct, frozen=True):
-    """Wanted links, before conflicts with other documents are resolved."""
+    """The links of a document, before the store resolves conflicts with other documents."""
 
     document_id: int
     folders: Sequence[str] = ()
@@ -67,11 +67,11 @@ def links_of(facts: LinkFacts) -> Links:
     else:
         stem = safe_name(_without_suffix(facts.name) or "document")
     targets: dict[str, str] = {}
-    for role, ending in (("original", suffix), *_SUFFIXES.items()):
+    for role, ending in (("original", suffix), *_ENDING_BY_ROLE.items()):
         for file_role, _, path in facts.files:
             # An original that was searchable already is also its own searchable PDF and gets one link.
-            is_linked = role != "original" and path == original_path
-            if file_role == role and not is_linked:
+            is_linked_as_original = role != "original" and path == original_path
+            if file_role == role and not is_linked_as_original:
                 targets[f".{role}{ending}" if ending in targets else ending] = path
     return Links(facts.document_id, _folders(facts), stem, tuple(targets.items()))
 
@@ -94,11 +94,11 @@ def _folders(facts: LinkFacts) -> tuple[str, ...]:
         parts = _folders_of_url(facts.source_key)
     else:
         parts = facts.folders
-    named = [safe_name(part) for part in parts if part]
-    while len(named) > _FOLDERS_MOST or sum(len(part.encode()) + 1 for part in named) > _FOLDER_BYTES_MAX:
+    folders = [safe_name(part) for part in parts if part]
+    while len(folders) > _FOLDERS_MOST or sum(len(folder.encode()) + 1 for folder in folders) > _FOLDER_BYTES_MAX:
         # Drop outer folders first; inner ones say more about the document.
-        named.pop(0)
-    return (BY_OWNER, _owner_folder(facts.owner), *named)
+        folders.pop(0)
+    return (_BY_OWNER, _owner_folder(facts.owner), *folders)
 
 
 def _folders_of_url(url: str) -> Sequence[str]:
@@ -114,6 +114,7 @@ def _owner_folder(owner: str) -> str:
     if not owner:
         return _NO_OWNER
     safe = safe_name(owner)
+    # With a digest, no two owners share a folder.
     return owner if safe == owner != _NO_OWNER else f"{safe} {digest(owner)[:8]}"
 
 
@@ -123,12 +124,12 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Append the first suffix unless the name has one of them."""
+    """Return a name for any file system, not hidden. Append the first suffix unless the name has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(map(_safe_character, text.translate(_LIKE_SEPARATORS)))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")
     suffix = next(iter(suffixes), "")
-    if own_suffix := next((known for known in suffixes if stem.lower().endswith(known)), ""):
+    if own_suffix := next((suffix for suffix in suffixes if stem.lower().endswith(suffix)), ""):
         stem, suffix = stem[: -len(own_suffix)], stem[-len(own_suffix) :]
     stem = _shorten(stem.rstrip(". "), _BYTES_MAX - len(suffix.encode()))
     if not stem or stem.partition(".")[0].lower() in _RESERVED_NAMES:

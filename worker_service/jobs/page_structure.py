@@ -1,4 +1,8 @@
-"""The blocks and tables of stored pages, from which Markdown, passages and other formats are made."""
+"""The blocks and tables of a document's stored pages, from which Markdown, passages and other formats are made.
+
+`structure_of` reads what handlers have stored for each page and decides what needs the whole document: which blocks are
+headings or running lines, and which marks belong to which footnote.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from msgspec.structs import replace
 from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, TextLink, resolve_roles
 from worker_service.jobs.documents import PageResult
 
-PAGES_MAX = 5000
-"""All pages are in memory, because headings and running lines are recognised by comparing pages."""
+STRUCTURED_PAGES_MAX = 5000
+"""Maximum number of pages for `structure_of`, which compares all pages of a document and so has them in memory."""
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
@@ -58,11 +62,7 @@ class StoredLayout(Struct, frozen=True):
     values: Sequence[Sequence[str | int | float | bool | None]] = ()
 
 
-class StructuredPage(Struct, frozen=True):
-    number: int
-    size: tuple[float, float]
-    text: str
-    blocks: Sequence[Block]
+class StructuredPage(BlocksOfPage, frozen=True):
     tables: Mapping[int, Rows]
     """Rows of each table, by the position in `text` where the table begins."""
     lines: msgspec.Raw = msgspec.Raw(b"[]")
@@ -76,47 +76,48 @@ class StructuredPage(Struct, frozen=True):
     """Resolution of the image that was read; 0 if the page has its own text."""
     skew: float = 0.0
 
-    def text_of(self, block: Block) -> str:
-        return self.text[block.begin : block.end]
 
-
+_Footnote = tuple[int, str]
+"""Number of the page on which the footnote is, and its number there."""
 _UNKNOWN_PAGE = 0
 _decode = msgspec.json.Decoder(StoredLayout).decode
 
 
 def structure_of(results: Iterable[PageResult]) -> list[StructuredPage]:
-    pages = [_read_page(result) for result in results]
-    resolved = resolve_roles([BlocksOfPage(page.number, page.size, page.text, page.blocks) for page in pages])
-    return _with_labels([replace(page, blocks=found.blocks) for page, found in zip(pages, resolved, strict=True)])
+    return _with_labels(resolve_roles([_read_page(result) for result in results]))
 
 
 def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
     """Give each referenced footnote a label that is unique in the document. Drop the other marks."""
-    begins = {(page.number, block.begin) for page in pages for block in page.blocks if block.role is Role.FOOTNOTE}
-    pages_with_footnote: dict[str, list[int]] = defaultdict(list)
+    footnote_begins = {
+        (page.number, block.begin) for page in pages for block in page.blocks if block.role is Role.FOOTNOTE
+    }
+    pages_by_note: dict[str, list[int]] = defaultdict(list)
+    reference_marks: list[tuple[int, NoteMark]] = []
     for page in pages:
         for mark in page.notes:
-            if (page.number, mark.begin) in begins:
-                pages_with_footnote[mark.note].append(page.number)
-    referenced: set[tuple[int, str]] = set()
-    for page in pages:
-        for mark in page.notes:
-            if (page.number, mark.begin) not in begins:
-                referenced.add(_footnote_of(mark, page.number, pages_with_footnote[mark.note]))
-    labels: dict[tuple[int, str], str] = {}
-    for position, (number, note) in enumerate(sorted(referenced), 1):
-        if number != _UNKNOWN_PAGE:
-            is_unique = note.isdecimal() and len(pages_with_footnote[note]) == 1
-            labels[number, note] = note if is_unique else f"p{number}-{position}"
+            if (page.number, mark.begin) in footnote_begins:
+                pages_by_note[mark.note].append(page.number)
+            else:
+                reference_marks.append((page.number, mark))
+    referenced = {_footnote_of(mark, page_number, pages_by_note[mark.note]) for page_number, mark in reference_marks}
+    label_by_footnote: dict[_Footnote, str] = {}
+    for position, (page_number, note) in enumerate(sorted(referenced), 1):
+        if page_number != _UNKNOWN_PAGE:
+            is_unique = note.isdecimal() and len(pages_by_note[note]) == 1
+            label_by_footnote[page_number, note] = note if is_unique else f"p{page_number}-{position}"
     labelled: list[StructuredPage] = []
     for page in pages:
-        footnotes = [(mark, _footnote_of(mark, page.number, pages_with_footnote[mark.note])) for mark in page.notes]
-        marks = [replace(mark, note=labels[footnote]) for mark, footnote in footnotes if footnote in labels]
+        marks: list[NoteMark] = []
+        for mark in page.notes:
+            label = label_by_footnote.get(_footnote_of(mark, page.number, pages_by_note[mark.note]))
+            if label is not None:
+                marks.append(replace(mark, note=label))
         labelled.append(replace(page, notes=marks))
     return labelled
 
 
-def _footnote_of(mark: NoteMark, page_number: int, pages_with_footnote: Sequence[int]) -> tuple[int, str]:
+def _footnote_of(mark: NoteMark, page_number: int, pages_with_footnote: Sequence[int]) -> _Footnote:
     """Prefer a footnote on the same page to the only one in the document."""
     if page_number in pages_with_footnote:
         return page_number, mark.note
@@ -127,18 +128,18 @@ def _read_page(page: PageResult) -> StructuredPage:
     text, layout = page.text or "", _decode(page.layout or "{}")
     if layout.values:
         return _sheet_page(page.number, text, layout)
-    tables = {table.begin: table for table in tables_on_page(page.number, page.layout)}
+    table_by_begin = {table.begin: table for table in tables_on_page(page.number, page.layout)}
     blocks: list[Block] = []
     for block in layout.blocks or _paragraphs_of(text):
-        if any(table.begin < block.begin < table.end for table in tables.values()):
+        if any(table.begin < block.begin < table.end for table in table_by_begin.values()):
             continue  # its text is in the block of the table
-        table = tables.get(block.begin)
+        table = table_by_begin.get(block.begin)
         if table is None or block.role is Role.PICTURE:
             blocks.append(block)
         else:
             blocks.append(replace(block, role=Role.TABLE, end=max(block.end, table.end)))
-    rows = {begin: table.rows for begin, table in tables.items()}
-    spans = {begin: table.spans for begin, table in tables.items()}
+    rows = {begin: table.rows for begin, table in table_by_begin.items()}
+    spans = {begin: table.spans for begin, table in table_by_begin.items()}
     return StructuredPage(
         page.number, layout.size, text, blocks, rows, layout.lines, layout.links, layout.notes, spans, layout.dpi,
         layout.skew,

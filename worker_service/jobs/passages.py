@@ -119,7 +119,8 @@ def _units_of_block(page: StructuredPage, block: Block, tokens_max: int) -> Iter
 
 def _tables(rows: Sequence[Sequence[str]], tokens_max: int) -> Iterator[str]:
     """Yield parts of bounded length, each with the head of the table."""
-    head, open_rows = rows[0], list[Sequence[str]]()
+    head = rows[0]
+    open_rows: list[Sequence[str]] = []
     tokens = head_tokens = count_tokens(" | ".join(head))
     for row in rows[1:]:
         row_tokens = count_tokens(" | ".join(row))
@@ -164,7 +165,9 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
 
 
 def _overlap(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
-    last, sentences = units[-1], list[str]()
+    """Return the last sentences of the units, as one unit or none."""
+    last = units[-1]
+    sentences: list[str] = []
     for sentence in reversed(_SENTENCE.split(last.text)):
         if count_tokens(" ".join([sentence, *sentences])) > tokens_max:
             break

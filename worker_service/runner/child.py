@@ -37,7 +37,6 @@ from worker_service.handlers.contract import (
     PauseSource,
     Permanent,
     Retryable,
-    SameFile,
     Snooze,
     Stopped,
 )
@@ -326,8 +325,8 @@ def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
     publications: list[Publication] = []
     published_again: list[RepublishedFile] = []
     for file in done.files:
-        if isinstance(file, SameFile):
-            published_again.append(RepublishedFile(file.file_id, file.role, strip_surrogates(file.name)))
+        if isinstance(file, RepublishedFile):
+            published_again.append(msgspec.structs.replace(file, name=strip_surrogates(file.name)))
         else:
             publications.append(_publication(file if isinstance(file, File) else File(file), staging))
     for directory in {staging / publication.path.parent for publication in publications}:

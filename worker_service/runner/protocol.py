@@ -304,7 +304,7 @@ def _check_page(page: PageResult, order: Order) -> None:
     if not 1 <= page.number <= _NUMBER_MAX:
         raise Garbled(f"a page with the number {page.number}: they begin with 1")
     _check_names([page.digest])
-    _check_names([page.method, page.also], is_needed=False)
+    _check_names([page.method, page.alias_digest], is_needed=False)
     _check_json(page.layout)
 
 

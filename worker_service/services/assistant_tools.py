@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from worker_service.base.errors import BadInput, DocumentNotFound, PagemillError
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.page_structure import PAGES_MAX
+from worker_service.jobs.page_structure import STRUCTURED_PAGES_MAX
 from worker_service.jobs.search import SearchRequest
 from worker_service.services import documents
 from worker_service.services.page_blocks import with_markdown
@@ -132,7 +132,7 @@ class AssistantTools:
             found = caller.document(document)
             _, pages = documents.document_text(caller.session, found.id, pages=f"{first}-{last}")
             # A longer document keeps the plain text of its pages: Markdown needs the blocks of all pages.
-            if (found.pages or 0) <= PAGES_MAX:
+            if (found.pages or 0) <= STRUCTURED_PAGES_MAX:
                 pages = with_markdown(caller.session, found.id, pages)
         return {
             "title": found.name,

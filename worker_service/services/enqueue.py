@@ -78,12 +78,12 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
     """Return the jobs, changed so that files are fetched again whose copies were deleted from the workspace by hand.
 
-    `brings` is the document that a job adds: if it is known, the store inserts no job. Without `brings`, it does.
+    `adds_document` is the document that a job adds: if it is known, the store inserts no job, unless this is None.
     `owner` is the owner of the jobs' batch; None means that of each job.
     """
     source_keys: dict[_OwnerAndPlatform, set[str]] = defaultdict(set)
     for job in jobs:
-        if (document := job.brings) is not None:
+        if (document := job.adds_document) is not None:
             source_keys[_owner_and_platform(job, owner)].add(document.source_key)
     deleted_keys = {
         owner_and_platform: find_deleted_sources(session.store, session.settings.workspace, *owner_and_platform, keys)
@@ -91,9 +91,9 @@ def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: s
     }
     forced_jobs: list[NewJob] = []
     for job in jobs:
-        document = job.brings
+        document = job.adds_document
         is_lost = document is not None and document.source_key in deleted_keys[_owner_and_platform(job, owner)]
-        forced_jobs.append(replace(job, brings=None) if is_lost else job)
+        forced_jobs.append(replace(job, adds_document=None) if is_lost else job)
     return forced_jobs
 
 
@@ -161,7 +161,7 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
         if not choices:
             continue
         for word in value if isinstance(value, list) else [value]:
-            is_installed = any(word in choice.there for choice in choices)
+            is_installed = any(word in choice.available for choice in choices)
             if isinstance(word, str) and not is_installed:
                 warnings.append(_warn_or_refuse(word, key, choices))
     return warnings
@@ -172,7 +172,7 @@ def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
     installed: dict[str, dict[str, None]] = defaultdict(dict)
     for choices_by_key in _choices_of_handlers(session):
         for key, choices in choices_by_key.items():
-            installed[key].update(dict.fromkeys(choices.there))
+            installed[key].update(dict.fromkeys(choices.available))
     return {key: list(words) for key, words in installed.items()}
 
 
@@ -192,9 +192,9 @@ def _choices_of_handlers(session: Session) -> list[dict[str, Choices]]:
 
 def _warn_or_refuse(word: str, key: str, choices: Sequence[Choices]) -> str:
     """Return a warning for a known word that is not installed. Raise `BadInput` for an unknown one."""
-    installed = ", ".join(dict.fromkeys(value for choice in choices for value in choice.there)) or "none"
+    installed = ", ".join(dict.fromkeys(value for choice in choices for value in choice.available)) or "none"
     for choice in choices:
-        if (how_to_install := choice.to_get.get(word)) is not None:
+        if (how_to_install := choice.how_to_install.get(word)) is not None:
             return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {how_to_install}"
     closest_words = filter(None, (choice.closest(word) for choice in choices))
     closest = next(closest_words, None)

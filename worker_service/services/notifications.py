@@ -33,8 +33,7 @@ from worker_service.services.notification_messages import messages
 from worker_service.services.overview import Overview
 from worker_service.services.serialize import iso
 from worker_service.services.session import IDS_AT_ONCE, Session, chunks
-from worker_service.settings.config import hide_secrets
-from worker_service.settings.notifications import OWNER, NotifyRule
+from worker_service.settings.notifications import OWNER, NotifyRule, hide_secrets
 
 _CHANNELS = "worker_service.channels"
 _NOTICES_AT_ONCE = 10_000
@@ -109,7 +108,7 @@ def read_address(session: Session, word: str, *, owner: str) -> str:
 
 def channel_warnings(session: Session, address: str) -> list[str]:
     """Return what the channel lacks, such as a setting, in sentences."""
-    session.settings.hand_to_handlers()
+    session.settings.export_handler_settings()
     channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
     lacking = [channel.missing() for channel in channels if hasattr(channel, "missing")]
     return [f"no message can be sent to {address}: {one}" for one in lacking if one is not None]
@@ -177,7 +176,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
         if found.new_position > found.position:
             session.store.notices.advance(_reader_name(rule), found.position, found.new_position, [])
         return 0
-    if not rule.is_time(found.notices[0], session.clock(), session.settings.zone):
+    if not rule.is_due(found.notices[0], session.clock(), session.settings.zone):
         return 0
     due = messages(
         rule,

@@ -10,7 +10,7 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import PageResult
 from worker_service.jobs.library import Document
 from worker_service.jobs.markdown import page_markdown
-from worker_service.jobs.page_structure import PAGES_MAX, StructuredPage, structure_of
+from worker_service.jobs.page_structure import STRUCTURED_PAGES_MAX, StructuredPage, structure_of
 from worker_service.jobs.passages import Passage, PassageLimits, passages_of
 from worker_service.services.session import Session
 from worker_service.settings.config import Settings
@@ -24,8 +24,10 @@ def last_page_number(session: Session, document_id: int) -> int:
 
 def structured_pages(session: Session, document_id: int) -> list[StructuredPage]:
     last = last_page_number(session, document_id)
-    if last > PAGES_MAX:
-        raise BadInput(f"document {document_id} is too long for this format, which holds {PAGES_MAX} pages at most")
+    if last > STRUCTURED_PAGES_MAX:
+        raise BadInput(
+            f"document {document_id} is too long for this format, which holds {STRUCTURED_PAGES_MAX} pages at most"
+        )
     return structure_of(stored_pages(session, document_id, 1, last))
 
 

@@ -296,7 +296,7 @@ class PageRenderer:
                 is_without_installed=True,  # load no handler but the renderer
             )
             # Children read their settings from the environment.
-            self._settings.hand_to_handlers()
+            self._settings.export_handler_settings()
             with open_pool(begin) as (pool, [handler]):
                 if reason := handler.set_aside:
                     raise ChildError(reason)

@@ -9,20 +9,21 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from worker_service.settings.value_types import ValueType, parse_words, whole_number
+from worker_service.settings.value_types import ValueType, parse_words, read_struct, whole_number
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"
+"""Name of this machine among the nodes that run attempts."""
 SLOTS_MAX = 1000
 
 _ADDRESS = re.compile(r"ray:([^\s/]+):(\d{1,5})")
 
 
 def _parse_address(raw: object, _: str, __: Path) -> str:
-    found = _ADDRESS.fullmatch(raw) if isinstance(raw, str) else None
-    if found is None or not 1 <= int(found[2]) <= 65535:
+    match = _ADDRESS.fullmatch(raw) if isinstance(raw, str) else None
+    if match is None or not 1 <= int(match[2]) <= 65535:
         raise ValueError
-    return f"{found[1]}:{found[2]}"
+    return f"{match[1]}:{match[2]}"
 
 
 _TYPES = ValueType("a list of job types", lambda raw, _, __: tuple(parse_words(raw)))
@@ -39,8 +40,18 @@ class Cluster(Struct, frozen=True):
     autoscale: Annotated[int, whole_number(f"a number of attempts from 0 to {AUTOSCALE_MAX}", 0, AUTOSCALE_MAX)] = 0
     """Attempts that may wait for machines that Ray's autoscaler starts."""
 
-    def as_setting(self) -> str:
-        return f"ray:{self.address}"
+
+def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
+    if raw in ("", {}):
+        return None
+    return read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
+
+
+def _show_cluster(cluster: Cluster | None) -> str:
+    return "" if cluster is None else f"ray:{cluster.address}"
+
+
+CLUSTER = ValueType("a cluster", _parse_cluster, _show_cluster)
 
 
 def is_loopback(address: str) -> bool:

@@ -1,11 +1,15 @@
-"""The settings table [commands.X]: a program of the user's, its arguments and its permissions. No shell is involved."""
+"""The settings table [commands.X]: a program of the user's, its arguments and its permissions. No shell is involved.
+
+`job_handlers/command.py` makes a handler of job type X from it. An argument is a template: a text with placeholders,
+which the payload and the account of a job fill.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,30 +33,35 @@ _JOB_FIELDS = ("account", "platform", "job_type", "job_id")
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")
 _PLACEHOLDER = re.compile(r"(\w+)((?:\.[\w-]+)*)(?::(json|option))?([?*+]?)")
 _SIZE = re.compile(r"(\d{1,9})\s*([MGT])(i?)B")
+_DIGIT_GROUPS = {"M": 2, "G": 3, "T": 4}
 _MEMORY_BYTES_LEAST = 16 << 20
 _ABSENT = object()
 
 
 class PlaceholderError(ValueError):
-    pass
+    """A job's values do not fit a placeholder."""
 
 
 class Placeholder(Struct, frozen=True):
     name: str
+    """`payload`, a path into it such as payload.user.id, or one of `_JOB_FIELDS`."""
     form: str = ""
+    """json, option or empty."""
     count: str = ""
+    """?, *, + or empty."""
 
     def __str__(self) -> str:
         return f"{{{self.name}{self.form and f':{self.form}'}{self.count}}}"
 
     def values(self, job: Mapping[str, object]) -> list[str]:
-        found = self._find_value(job)
-        is_null = found is None and self.form != "json"
-        if found is _ABSENT or is_null:
+        """Return the texts that replace the placeholder. Raise `PlaceholderError` if there are too few."""
+        value = self._find_value(job)
+        is_null = value is None and self.form != "json"
+        if value is _ABSENT or is_null:
             if self.count in ("", "+"):
                 raise PlaceholderError(f"{self.name} is {'null' if is_null else 'absent'}, and the program takes it")
             return []
-        values = found if self.count in ("*", "+") and isinstance(found, list) else [found]
+        values = value if self.count in ("*", "+") and isinstance(value, list) else [value]
         if not values and self.count == "+":
             raise PlaceholderError(f"{self.name} is an empty list, and the program takes at least one")
         return [self._text(value) for value in values]
@@ -78,10 +87,12 @@ class Placeholder(Struct, frozen=True):
 
 
 class Template(Struct, frozen=True):
-    written: str
+    text: str
+    """As written in the settings."""
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
+        """Return one argument for each value of a placeholder with * or +; otherwise one, or none without a value."""
         arguments = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
@@ -132,35 +143,41 @@ def _parse_template(text: str, label: str) -> Template:
 
 def _parse_parts(text: str, label: str) -> Iterator[str | Placeholder]:
     end = 0
-    for found in _BRACES.finditer(text):
-        yield text[end : found.start()]
-        yield f"{{{found[1]}}}" if found[1] else _parse_placeholder(found[2], label)
-        end = found.end()
+    for match in _BRACES.finditer(text):
+        literal, placeholder = match.groups()
+        yield text[end : match.start()]
+        yield f"{{{literal}}}" if literal else _parse_placeholder(placeholder, label)
+        end = match.end()
     yield text[end:]
 
 
 def _parse_placeholder(text: str, label: str) -> Placeholder:
-    found = _PLACEHOLDER.fullmatch(text)
-    if found is None:
+    match = _PLACEHOLDER.fullmatch(text)
+    if match is None:
         raise ConfigError(
             f"{label}: {{{text}}} is no placeholder",
             "write {payload.KEY}, and behind it ? (one or none), * (any "
             "number) or + (at least one), or before these :json or :option",
         )
-    first, keys, form, count = found[1], found[2], found[3] or "", found[4]
+    first, keys, form, count = match[1], match[2], match[3] or "", match[4]
     if first != "payload" and (first not in _JOB_FIELDS or keys):
         near = nearest(first, ("payload", *_JOB_FIELDS))
-        every = f"there are {{payload}}, {{payload.KEY}}, {{{'}, {'.join(_JOB_FIELDS)}}}."
-        known = f"did you mean {{{near}{keys if near == 'payload' else ''}}}?" if near else every
-        raise ConfigError(f"{label}: {{{text}}} is not known: {known} To pass it as it is: {{{{{text}}}}}")
+        if near:
+            hint = f"did you mean {{{near}{keys if near == 'payload' else ''}}}?"
+        else:
+            hint = f"there are {{payload}}, {{payload.KEY}}, {{{'}, {'.join(_JOB_FIELDS)}}}."
+        raise ConfigError(f"{label}: {{{text}}} is not known: {hint} To pass it as it is: {{{{{text}}}}}")
     if first == "payload" and not keys and (form or count):
         raise ConfigError(f"{label}: {{{text}}}: the whole payload is always there, and always JSON: {{payload}}")
     return Placeholder(first + keys, form, count)
 
 
 def _parse_memory(raw: object, _: str, __: Path) -> int:
-    found = _SIZE.fullmatch(raw) if isinstance(raw, str) else None
-    size = int(found[1]) * (1024 if found[3] else 1000) ** ("MGT".index(found[2]) + 2) if found else 0
+    match = _SIZE.fullmatch(raw) if isinstance(raw, str) else None
+    if match is None:
+        raise ValueError
+    number, prefix, is_binary = match.groups()
+    size: int = int(number) * (1024 if is_binary else 1000) ** _DIGIT_GROUPS[prefix]
     if size < _MEMORY_BYTES_LEAST:
         raise ValueError
     return size
@@ -222,26 +239,21 @@ class Program(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        return Path(self.argv[0][0].written)
+        return Path(self.argv[0][0].text)
 
     def schema(self) -> Mapping[str, object]:
-        templates = [template for group in self.argv for template in group]
-        templates += [] if self.stdin is None else [self.stdin]
+        """Return a JSON Schema that requires what the placeholders need of a payload."""
+        templates = [*itertools.chain.from_iterable(self.argv), *([] if self.stdin is None else [self.stdin])]
         schema: dict[str, Any] = {"type": "object"}
-        for placeholder in [placeholder for template in templates for placeholder in template.placeholders]:
-            first, *keys = placeholder.name.split(".")
-            if first != "payload" or placeholder.count not in ("", "+"):
-                continue
-            inner = schema
-            for key in keys:
-                inner["required"] = sorted({*inner.get("required", ()), key})
-                inner = inner.setdefault("properties", {}).setdefault(key, {})
-            if keys and placeholder.form != "json":
-                inner["not"] = {"type": "null"}
+        for template in templates:
+            for placeholder in template.placeholders:
+                first, *keys = placeholder.name.split(".")
+                if first == "payload" and placeholder.count in ("", "+"):
+                    _require(keys, schema, may_be_null=placeholder.form == "json")
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """`job` has the keys payload, account, platform, job_type and job_id."""
+        """Raise `PlaceholderError` if the job does not fit. `job` has the key payload and those of `_JOB_FIELDS`."""
         arguments: list[str] = []
         for group in self.argv:
             filled = [_refuse_options(template, template.arguments(job)) for template in group]
@@ -253,16 +265,24 @@ class Program(Struct, frozen=True):
         return "" if self.stdin is None else "".join(f"{line}\n" for line in self.stdin.arguments(job))
 
 
+def _require(keys: Sequence[str], schema: dict[str, Any], *, may_be_null: bool) -> None:
+    """Add to the schema that there is a value at this path."""
+    for key in keys:
+        schema["required"] = sorted({*schema.get("required", ()), key})
+        schema = schema.setdefault("properties", {}).setdefault(key, {})
+    if keys and not may_be_null:
+        schema["not"] = {"type": "null"}
+
+
 def _refuse_options(template: Template, arguments: list[str]) -> list[str]:
     for argument in arguments:
         if argument.startswith("-") and not template.may_be_option:
-            raise PlaceholderError(
-                f"{template.written} would become the option {argument[:40]!r}, which is not allowed"
-            )
+            raise PlaceholderError(f"{template.text} would become the option {argument[:40]!r}, which is not allowed")
     return arguments
 
 
 def read_program(table: Mapping[str, object], label: str) -> Program:
+    """Parse a table. `label` names it in errors."""
     program = read_struct(Program, table, label)
     if program.sandbox == "off":
         for key in ("read", "write", "network"):
@@ -275,7 +295,8 @@ def read_program(table: Mapping[str, object], label: str) -> Program:
             f"{label}: files are published from a directory of the job's own, and cwd is another",
             "leave one of them out",
         )
-    twice = {*program.done} & {*program.retry, *program.permanent}
-    if twice:
-        raise ConfigError(f"{label}: exit code {min(twice)} is done, and retry or permanent as well", "leave one out")
+    ambiguous = {*program.done} & {*program.retry, *program.permanent}
+    if ambiguous:
+        code = min(ambiguous)
+        raise ConfigError(f"{label}: exit code {code} is done, and retry or permanent as well", "leave one out")
     return program

@@ -1,5 +1,6 @@
-"""Schedules, as the settings and the database define them, and their slots: moments in UTC.
+"""Schedules, as the settings and the database define them, and their slots.
 
+A slot is a moment, in UTC, at which a schedule is to start its job, crawl or batch. `services/schedules.py` starts it.
 When clocks go forward, a fixed time that does not exist comes right after the change; when they go back, one that
 occurs twice is one slot. Times given by * or */ follow elapsed time (as in Debian's cron).
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -34,11 +35,14 @@ from worker_service.settings.value_types import (
 )
 
 JOB, CRAWL, BATCH = "job", "crawl", "batch"
+"""The keys of which a schedule has one: what it starts."""
 LATE = timedelta(minutes=5)
+"""Age above which a slot counts as missed."""
 
 _SLOTS_ENOUGH = 1000
+"""Further missed slots are neither counted nor started: `missed_most` is at most as large."""
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
-_WORDS = {
+_CRON_BY_WORD = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
 }  # fmt: skip
@@ -46,12 +50,12 @@ _WORDS = {
 
 def _parse_cron(raw: object, label: str, _: Path) -> str:
     cron = " ".join(msgspec.convert(raw, str).split())
-    if cron.startswith("@") and cron not in _WORDS:
-        raise ConfigError(f"{label}: {cron!r} is none of {', '.join(_WORDS)}")
-    if cron not in _WORDS and len(cron.split()) != 5:
+    if cron.startswith("@") and cron not in _CRON_BY_WORD:
+        raise ConfigError(f"{label}: {cron!r} is none of {', '.join(_CRON_BY_WORD)}")
+    if cron not in _CRON_BY_WORD and len(cron.split()) != 5:
         raise ValueError
     try:
-        CronSim(_WORDS.get(cron, cron), datetime(2026, 1, 1, tzinfo=UTC))
+        CronSim(_CRON_BY_WORD.get(cron, cron), datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         raise ConfigError(f"{label} {cron!r}: {str(error).lower()}: {_CRON.what}") from error
     return cron
@@ -66,10 +70,12 @@ def _parse_payload(raw: object, label: str, _: Path) -> str:
 
 _NAME = Meta(pattern=r"\A\w[\w .-]{0,99}\Z", description="up to 100 letters, digits, spaces and . _ -")
 _CRON = ValueType("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
-_TIMEOUT = ValueType(INTERVAL.what, lambda *given: max(1, int(INTERVAL.parse(*given))))
+_TIMEOUT = ValueType(INTERVAL.what, lambda *raw_label_base: max(1, int(INTERVAL.parse(*raw_label_base))))
 
 
 class _ScheduledJob(Struct, frozen=True):
+    """The table `job` of a schedule. The attributes are those of `NewJob`."""
+
     job_type: FilledText = field(name="type")
     payload: Annotated[str | None, ValueType("a table", _parse_payload)] = None
     platform: FilledText = "local"
@@ -129,12 +135,13 @@ class Schedule(Struct, frozen=True):
 
     @property
     def word(self) -> str:
+        """The key of what it starts: `JOB`, `CRAWL` or `BATCH`."""
         return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
 
     @property
     def when(self) -> str:
-        """Return a text such as `Every 15 minutes` or `At 06:00 on Monday`."""
-        cron = _WORDS.get(self.cron, self.cron)
+        """A text such as `Every 15 minutes` or `At 06:00 on Monday`."""
+        cron = _CRON_BY_WORD.get(self.cron, self.cron)
         if steps := _EVERY_MINUTES.fullmatch(cron):
             return f"Every {counted(int(steps[1]), 'minute')}"
         if steps := _EVERY_HOURS.fullmatch(cron):
@@ -143,11 +150,12 @@ class Schedule(Struct, frozen=True):
 
     @property
     def plan(self) -> str:
-        """Return a text that identifies the sequence of slots. A schedule with another plan counts as new."""
+        """A text that identifies the sequence of slots. A schedule with another plan counts as new."""
         return f"{self.cron} {self.zone}"
 
     @property
     def what(self) -> str:
+        """A text such as `ocr_report`, `crawl /srv/reports` or `batch of 2 sources`."""
         if self.job is not None:
             return self.job.job_type
         if isinstance(self.batch, list):
@@ -158,15 +166,18 @@ class Schedule(Struct, frozen=True):
 
 
 def cron_every(length: str) -> str:
-    minutes, rest = divmod(parse_length(length).total_seconds(), 60)
-    hours = minutes / 60
-    if rest == 0 and minutes == 1:
+    """Return the cron expression for an interval such as `15m`. Raise `BadInput` if cron has none for it."""
+    seconds = parse_length(length).total_seconds()
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes == 1:
         return "* * * * *"
-    if rest == 0 and 1 < minutes < 60 and 60 % minutes == 0:
+    if hours == 1:
+        return "0 * * * *"
+    if hours == 24:
+        return "0 0 * * *"
+    if minutes.is_integer() and 1 < minutes < 60 and 60 % minutes == 0:
         return f"*/{minutes:.0f} * * * *"
-    if hours in (1, 24):
-        return "0 * * * *" if hours == 1 else "0 0 * * *"
-    if rest == 0 and 1 < hours < 24 and 24 % hours == 0:
+    if hours.is_integer() and 1 < hours < 24 and 24 % hours == 0:
         return f"0 */{hours:.0f} * * *"
     raise BadInput(f"{length!r} does not divide an hour or a day evenly", "choose 1m, 5m, 15m, 30m, 1h, 6h, 12h or 1d")
 
@@ -175,9 +186,10 @@ def cron_every(length: str) -> str:
 
 
 def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+    """Yield the slots later than `after`, without end."""
     last = after
     # CronSim may repeat a local time in the hour that occurs twice.
-    for local in CronSim(_WORDS.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
+    for local in CronSim(_CRON_BY_WORD.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
         if (slot := local.astimezone(UTC)) > last:
             yield slot
             last = slot
@@ -187,14 +199,21 @@ def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
     return next(slots(schedule, after), None)
 
 
-def slots_between(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], bool]:
-    """Return the slots after `after` up to `now`, or, if there are very many, the newest and False."""
+class DueSlots(NamedTuple):
+    slots: Sequence[datetime]
+    is_complete: bool
+    """False if there are so many that `slots` has only the newest."""
+
+
+def slots_between(schedule: Schedule, after: datetime, now: datetime) -> DueSlots:
+    """Return the slots after `after` up to `now`."""
+    # Look back further and further from `now`: a schedule that nothing has run for years may have millions of slots.
     span = timedelta(hours=1)
     while True:
         begin = max(after, now - span)
-        found = list(takewhile(lambda slot: slot <= now, slots(schedule, begin)))
-        if begin == after or len(found) > _SLOTS_ENOUGH:
-            return found, begin == after
+        due = list(takewhile(lambda slot: slot <= now, slots(schedule, begin)))
+        if begin == after or len(due) > _SLOTS_ENOUGH:
+            return DueSlots(due, is_complete=begin == after)
         span *= 8
 
 
@@ -211,8 +230,8 @@ def choose_slots(schedule: Schedule, due: Sequence[datetime], now: datetime) -> 
 
 def fill_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
     """Replace {slot} and {day} in the payload by the slot's local time and date."""
-    here = slot.astimezone(zone_of(zone))
-    return job.payload and job.payload.replace("{slot}", here.isoformat()).replace("{day}", here.date().isoformat())
+    local = slot.astimezone(zone_of(zone))
+    return job.payload and job.payload.replace("{slot}", local.isoformat()).replace("{day}", local.date().isoformat())
 
 
 # ── Parsing the table ─────────────────────────────────────────────────────────────────────────────────────────────────

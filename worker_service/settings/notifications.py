@@ -1,10 +1,13 @@
+"""The tables [[notify]] and [addresses]: which notices are sent to whom, and when."""
+
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Struct, field
 
@@ -22,7 +25,9 @@ from worker_service.settings.value_types import (
 )
 
 OWNER = "owner"
+"""As `to` of a rule: the address of each notice's owner in [addresses]."""
 
+# The kinds of notices, each as a message says it of one and of several.
 KINDS = {
     "job.failed": ("job failed", "jobs failed"),
     "document.failed": ("document failed", "documents failed"),
@@ -55,9 +60,20 @@ def _parse_kinds(raw: object, _: str, __: Path) -> tuple[str, ...]:
     return kinds
 
 
-def _parse_quiet(raw: object, _: str, __: Path) -> tuple[time, time]:
-    begins, ends = (time.fromisoformat(word.strip()) for word in str(raw).split("-"))
-    return begins, ends
+def _parse_quiet(raw: object, _: str, __: Path) -> QuietHours:
+    begin, end = (time.fromisoformat(word.strip()) for word in str(raw).split("-"))
+    return QuietHours(begin, end)
+
+
+class QuietHours(NamedTuple):
+    begin: time
+    end: time
+    """Before `begin` if the hours go on after midnight."""
+
+    def include(self, local: time) -> bool:
+        if self.begin <= self.end:
+            return self.begin <= local < self.end
+        return local >= self.begin or local < self.end
 
 
 _ADDRESS = ValueType("an address such as mailto:ops@example.com, https://example.com/hook or apprise:", _parse_address)
@@ -79,44 +95,59 @@ class NotifyRule(Struct, frozen=True):
     owners: Annotated[Sequence[str], ValueType("a list of owners", lambda raw, _, __: tuple(parse_words(raw)))] = ()
     group_seconds: Annotated[float, TIME_FROM_ZERO] = field(default=60.0, name="group")
     """Notices that follow the first one within this time share its message."""
-    quiet: Annotated[tuple[time, time] | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
+    quiet: Annotated[QuietHours | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
     zone: Annotated[str, ZONE] = ""
 
     def is_quiet(self, moment: datetime, zone: str) -> bool:
-        if self.quiet is None:
-            return False
-        begins, ends = self.quiet
-        local = moment.astimezone(zone_of(self.zone or zone)).time()
-        return begins <= local < ends if begins <= ends else local >= begins or local < ends
+        """`zone` is the time zone of the settings, for a rule without one of its own."""
+        return self.quiet is not None and self.quiet.include(moment.astimezone(zone_of(self.zone or zone)).time())
 
     def concerns(self, notice: Notice) -> bool:
-        if notice.kind == "job.failed" and notice.generation is not None and "document.failed" in self.when:
-            # The notice about its document covers it.
+        is_reported_with_document = notice.kind == "job.failed" and notice.generation is not None
+        if is_reported_with_document and "document.failed" in self.when:
             return False
         return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
 
-    def is_time(self, oldest: Notice, now: datetime, zone: str) -> bool:
+    def is_due(self, oldest: Notice, now: datetime, zone: str) -> bool:
+        """Return whether the notices that have gathered since `oldest` are sent now."""
         return not self.is_quiet(now, zone) and (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
-# ── Parsing the tables ────────────────────────────────────────────────────────────────────────────────────────────────
+def hide_secrets(address: str) -> str:
+    """Remove what follows the host, and the user name and password before it."""
+    return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
-def read_rules(raw: object, label: str) -> tuple[NotifyRule, ...]:
+# ── The tables ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse_rules(raw: object, label: str, _: Path) -> tuple[NotifyRule, ...]:
     if not isinstance(raw, list):
         raise ConfigError(f"{label}: notify is a list of tables", "write [[notify]]")
-    rules = tuple(_read_rule(table, f"{label}: notify[{number}]") for number, table in enumerate(raw))
-    twice = [name for name, number in Counter(rule.name for rule in rules).items() if number > 1]
-    if twice:
-        raise ConfigError(f"{label}: two tables [[notify]] are called {twice[0]!r}", "give each a name of its own")
+    rules = tuple(_parse_rule(table, f"{label}: notify[{number}]") for number, table in enumerate(raw))
+    repeated = [name for name, count in Counter(rule.name for rule in rules).items() if count > 1]
+    if repeated:
+        raise ConfigError(f"{label}: two tables [[notify]] are called {repeated[0]!r}", "give each a name of its own")
     return rules
 
 
-def _read_rule(raw: object, label: str) -> NotifyRule:
+def _parse_rule(raw: object, label: str) -> NotifyRule:
     name = read_table(raw, label).get("name")
     return read_struct(NotifyRule, raw, f"{label} ({name})" if isinstance(name, str) else label)
 
 
-def read_addresses(raw: object, label: str) -> dict[str, str]:
+def _show_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:
+    return {rule.name: f"{', '.join(rule.when)}: {hide_secrets(rule.to)}" for rule in rules}
+
+
+def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
     addresses = read_table(raw, f"{label}: addresses")
     return {owner: _ADDRESS.read(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}
+
+
+def _show_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
+    return {owner: hide_secrets(address) for owner, address in addresses.items()}
+
+
+RULES = ValueType("a list of tables", _parse_rules, _show_rules)
+ADDRESSES = ValueType("a table", _parse_addresses, _show_addresses)

@@ -10,11 +10,14 @@ from typing import Annotated, Literal, cast, get_args
 from msgspec import Meta, Struct
 
 from worker_service.base.errors import ConfigError
-from worker_service.settings.value_types import ValueType, parse_words, read_table
+from worker_service.settings.value_types import ValueType, parse_words, read_struct, read_table
 
 SOCKET = "socket"
-ANYONE = "*"
+"""Stands for the Unix socket among the addresses."""
+_ANYONE = "*"
+"""Key of the users that the table does not name."""
 _OWN_NAME = "{user}"
+"""As owner: the name of the user."""
 
 Role = Literal["read", "operate", "admin"]
 
@@ -33,10 +36,11 @@ def _parse_addresses(raw: object, _: str, __: Path) -> tuple[str, ...]:
 
 
 def _parse_users(raw: object, label: str, _: Path) -> Mapping[str, ProxyUser]:
-    return {name: _parse_user(given, f"{label}.{name}") for name, given in read_table(raw, label).items()}
+    return {name: _parse_user(rights, f"{label}.{name}") for name, rights in read_table(raw, label).items()}
 
 
 def _parse_user(raw: object, label: str) -> ProxyUser:
+    """Parse ROLE or `ROLE OWNER`."""
     role, _, owner = raw.partition(" ") if isinstance(raw, str) else ("", "", "")
     if role not in get_args(Role):
         raise ConfigError(f"{label} is read, operate or admin, perhaps with an owner as in 'operate ann', not {raw!r}")
@@ -55,10 +59,17 @@ class TrustedProxy(Struct, frozen=True):
     header: Annotated[str, _HEADER] = "X-Forwarded-User"
 
     def find_user(self, name: str) -> ProxyUser | None:
-        found = self.users.get(name) or self.users.get(ANYONE)
-        if found is None or found.owner != _OWN_NAME:
-            return found
-        return ProxyUser(found.role, name)
+        """Return None if the user may not sign in."""
+        user = self.users.get(name) or self.users.get(_ANYONE)
+        return ProxyUser(user.role, name) if user is not None and user.owner == _OWN_NAME else user
 
-    def as_setting(self) -> str:
-        return f"{self.header} from {', '.join(self.address)}"
+
+def _parse_proxy(raw: object, label: str, _: Path) -> TrustedProxy | None:
+    return None if raw == {} else read_struct(TrustedProxy, raw, label)
+
+
+def _show_proxy(proxy: TrustedProxy | None) -> str:
+    return "" if proxy is None else f"{proxy.header} from {', '.join(proxy.address)}"
+
+
+PROXY = ValueType("a proxy that signs users in", _parse_proxy, _show_proxy)

@@ -1,4 +1,7 @@
-"""Types of settings: each parses a value from a flag, a variable or TOML, and describes it."""
+"""The declaration of a setting, and the types of its value: each parses a flag, a variable or TOML, and describes it.
+
+`config.py` declares pagemill's settings with them, handlers declare theirs. Types of tables are in `table_types.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get
 import msgspec
 from msgspec import Meta, Struct
 
-from worker_service.base.clock import parse_duration, parse_length, zone_of
+from worker_service.base.clock import parse_length, zone_of
 from worker_service.base.errors import BadTime, ConfigError
-
-if TYPE_CHECKING:
-    from worker_service.jobs.retries import RetryRule
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
 _PAYLOAD_BYTES_MOST = 1_000_000_000
-_YEAR_SECONDS = 31_536_000.0
-_LIMIT_KINDS = ("type", "class", "owner")
-
+YEAR_SECONDS = 31_536_000.0
 _MODEL_CHARACTERS_MAX = 200
 _FILE_BYTES_MOST = 2**40
 _PORT_MOST = 65535
 _USUAL_PORTS = {"http": "80", "https": "443"}
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?/?")
-
-NEVER = "never"
-
 
 Listen = tuple[str, int] | Path
 
@@ -42,14 +37,17 @@ class ValueType(Struct, Generic[T], frozen=True):
     what: str
     """Valid values, as the end of an error message: `a length of time such as 5m`."""
     parse: Callable[[object, str, Path], T]
-    """Takes a raw value, a label for errors and the base of relative paths."""
+    """Takes a raw value, a label for errors and the base of relative paths.
+
+    A ValueError becomes a `ConfigError` with `what`; a parser that knows more raises a `ConfigError` itself.
+    """
     write: Callable[[T], str | Mapping[str, str]] = str
-    """Formats a value for `config show`. A table has one entry per line."""
+    """Formats a value for `config show`; a table as one text per entry."""
 
     def read(self, raw: object, label: str, base: Path = Path()) -> T:
         try:
             return self.parse(raw, label, base)
-        except ValueError as error:
+        except (ValueError, BadTime) as error:
             raise ConfigError(f"{label} is {self.what}, not {raw!r}") from error
 
 
@@ -62,9 +60,12 @@ class Setting(Generic[T]):
     """The value as in TOML, or None if it depends on other values."""
     help: str
     otherwise: str = ""
+    """The default as the documentation shows it, if not as `default`."""
     has_flag: bool = False
     table: str = ""
+    """Heading in TOML such as [limits.KIND]. A setting with one has no variable."""
     key: str = ""
+    """Name in TOML: that of the attribute, without its unit."""
 
     def __set_name__(self, _: type, name: str) -> None:
         self.key = name.removesuffix("_seconds")
@@ -72,10 +73,10 @@ class Setting(Generic[T]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, read: None, _: type) -> Setting[T]: ...
+        def __get__(self, instance: None, _: type) -> Setting[T]: ...
         @overload
-        def __get__(self, read: object, _: type) -> T: ...
-        def __get__(self, read: Any, _: type) -> Any: ...
+        def __get__(self, instance: object, _: type) -> T: ...
+        def __get__(self, instance: Any, _: type) -> Any: ...
 
     @property
     def variable(self) -> str:
@@ -100,8 +101,9 @@ def whole_number(what: str, least: int, most: int) -> ValueType[int]:
     number = Annotated[int, Meta(ge=least, le=most)]
 
     def parse(raw: object, _: str, __: Path) -> int:
-        # With strict=False, msgspec would also accept "1e3".
-        return msgspec.convert(int(raw) if isinstance(raw, str) and _DIGITS.fullmatch(raw) else raw, number)
+        # Variables and flags are text. msgspec's own conversion, strict=False, would also accept "1e3".
+        is_text_of_digits = isinstance(raw, str) and _DIGITS.fullmatch(raw)
+        return msgspec.convert(int(str(raw)) if is_text_of_digits else raw, number)
 
     return ValueType(what, parse)
 
@@ -110,15 +112,12 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.10g}s"
 
 
-def length_of_time(least: float, most: float = _YEAR_SECONDS) -> ValueType[float]:
+def _length_of_time(least_seconds: float) -> ValueType[float]:
     def parse(raw: object, _: str, __: Path) -> float:
         if isinstance(raw, bool):
             raise ValueError
-        try:
-            seconds = parse_length(str(raw)).total_seconds()
-        except BadTime as error:
-            raise ValueError from error
-        if not least <= seconds <= most:
+        seconds = parse_length(str(raw)).total_seconds()
+        if not least_seconds <= seconds <= YEAR_SECONDS:
             raise ValueError
         return seconds
 
@@ -157,16 +156,15 @@ def _parse_types(raw: object, _: str, __: Path) -> tuple[str, ...]:
 
 def _parse_zone(raw: object, _: str, __: Path) -> str:
     name = msgspec.convert(raw, str)
-    try:
-        zone_of(name)
-    except BadTime as error:
-        raise ValueError from error
+    zone_of(name)  # raises BadTime if there is none
     return name
 
 
 def _parse_yes_no(raw: object, _: str, __: Path) -> bool:
-    # A variable's value is text.
-    return msgspec.convert({"true": True, "false": False}.get(raw, raw) if isinstance(raw, str) else raw, bool)
+    # TOML has booleans, a variable has text.
+    if raw in ("true", "false"):
+        return raw == "true"
+    return msgspec.convert(raw, bool)
 
 
 def _parse_listen(raw: object, _: str, base: Path) -> Listen:
@@ -192,21 +190,21 @@ def _parse_urls(raw: object, _: str, __: Path) -> tuple[str, ...]:
     return tuple(_origin(word) for word in parse_words(raw))
 
 
-def _origin(word: str) -> str:
-    found = _URL.fullmatch(word.lower())
-    if found is None:
+def _origin(url: str) -> str:
+    """Return scheme, host and port in the form in which browsers send an origin: without a usual port."""
+    match = _URL.fullmatch(url.lower())
+    if match is None:
         raise ValueError
-    scheme, host, port = found.groups()
-    # The form that browsers send.
-    return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS[scheme]) else f":{port}")
+    scheme, host, port = match.groups()
+    return f"{scheme}://{host}" if port in (None, _USUAL_PORTS[scheme]) else f"{scheme}://{host}:{port}"
 
 
 def list_of(*words: str) -> ValueType[list[str]]:
     def parse(raw: object, _: str, __: Path) -> list[str]:
-        found = parse_words(raw)
-        if not set(found) <= set(words):
+        chosen = parse_words(raw)
+        if not set(chosen) <= set(words):
             raise ValueError
-        return found
+        return chosen
 
     return ValueType(f"a list of {', '.join(words)}", parse, ",".join)
 
@@ -233,28 +231,23 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 def read_struct(struct: type[S], raw: object, label: str) -> S:
     """Read a table whose keys are the fields of `struct` that have a ValueType or a Meta with a description."""
     table = read_table(raw, label)
-    types = {
-        field.encode_name: (field, value_type)
-        for field in msgspec.structs.fields(struct)
-        if (value_type := _value_type_of(field.type)) is not None
-    }
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    types = {key: value_type for key, field in fields.items() if (value_type := _value_type_of(field.type))}
     for key in table:
         if key not in types:
             from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
-            near = did_you_mean(key, types, f"the settings are {', '.join(types)}")
-            raise ConfigError(f"{label}: there is no setting {key!r}", near)
-    values = {}
-    for key, value in table.items():
-        field, value_type = types[key]
-        values[field.name] = value_type.read(value, f"{label}.{key}")
-    for key, (field, value_type) in types.items():
-        if field.required and key not in table:
+            remedy = did_you_mean(key, types, f"the settings are {', '.join(types)}")
+            raise ConfigError(f"{label}: there is no setting {key!r}", remedy)
+    values = {fields[key].name: types[key].read(value, f"{label}.{key}") for key, value in table.items()}
+    for key, value_type in types.items():
+        if fields[key].required and key not in table:
             raise ConfigError(f"{label}: {key} is missing", f"it is {value_type.what}")
     return struct(**values)
 
 
 def _value_type_of(annotation: Any) -> ValueType[Any] | None:
+    """Return the type within Annotated[…], which may be a member of a union."""
     for argument in get_args(annotation):
         if isinstance(argument, ValueType):
             return argument
@@ -266,64 +259,6 @@ def _value_type_of(annotation: Any) -> ValueType[Any] | None:
     return None
 
 
-def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
-    limits: dict[str, dict[str, int]] = {}
-    for kind, table in read_table(raw, label).items():
-        if kind not in _LIMIT_KINDS:
-            raise ConfigError(f"{label}: there is no limit of {kind!r}", "write [limits.type], .class or .owner")
-        limits[kind] = {
-            name: _JOBS.read(most, f"{label}: limits.{kind}.{name}")
-            for name, most in read_table(table, f"{label}: limits.{kind}").items()
-        }
-    for name in limits.get("class", {}):
-        if name not in ("cpu", "io", "node"):
-            raise ConfigError(f"{label}: limits.class.{name}: the classes are cpu, io and node")
-    return limits
-
-
-def _parse_age(raw: object, _: str, __: Path) -> str:
-    age = msgspec.convert(raw, str)
-    try:
-        if age != NEVER and not 1 <= parse_duration(age).total_seconds() <= 100 * _YEAR_SECONDS:
-            raise ValueError
-    except BadTime as error:
-        raise ValueError from error
-    return age
-
-
-def _parse_prune(raw: object, label: str, _: Path) -> dict[str, str]:
-    ages = read_struct(_PruneTable, raw, f"{label}: prune")
-    return msgspec.structs.asdict(ages)
-
-
-def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
-    return {
-        name: _parse_retry_rule(table, f"{label}: retries.{name}") for name, table in read_table(raw, label).items()
-    }
-
-
-def _parse_retry_rule(raw: object, label: str) -> RetryRule:
-    from worker_service.jobs.retries import RetryRule
-
-    table, default = read_struct(_RetryTable, raw, label), RetryRule()
-    first, most = table.first, table.most
-    # If only one is set, adjust the default of the other to it.
-    if first is None:
-        first = default.first_seconds if most is None else min(default.first_seconds, most)
-    if most is None:
-        most = max(default.most_seconds, first)
-    if first > most:
-        raise ConfigError(
-            f"{label}: first is {format_seconds(first)} and most {format_seconds(most)}: no wait is longer than most"
-        )
-    return RetryRule(table.max, first, most)
-
-
-def _rule_in_words(rule: RetryRule) -> str:
-    most = "" if rule.max is None else f"max {rule.max}, "
-    return f"{most}first {format_seconds(rule.first_seconds)}, most {format_seconds(rule.most_seconds)}"
-
-
 # ── Value types ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DATABASE = ValueType("the path of a file", _parse_database)
@@ -332,10 +267,12 @@ PAYLOAD_BYTES = whole_number(f"a number of bytes from 1024 to {_PAYLOAD_BYTES_MO
 PASSAGE_TOKENS = whole_number("a number of tokens from 50 to 8000", 50, 8000)
 OVERLAP_TOKENS = whole_number("a number of tokens from 0 to 4000", 0, 4000)
 SLOTS = whole_number("a number of slots from 0 to 1000", 0, 1000)
-INTERVAL = length_of_time(0.05)
-TIME_FROM_ZERO = length_of_time(0)
-TIME_FROM_ONE = length_of_time(1)
-WHOLE_SECONDS = ValueType(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), format_seconds)
+INTERVAL = _length_of_time(0.05)
+TIME_FROM_ZERO = _length_of_time(0)
+TIME_FROM_ONE = _length_of_time(1)
+WHOLE_SECONDS = ValueType(
+    TIME_FROM_ONE.what, lambda *raw_label_base: int(TIME_FROM_ONE.parse(*raw_label_base)), format_seconds
+)
 ZONE = ValueType("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
 YES_NO = ValueType("true or false", _parse_yes_no, lambda value: str(value).lower())
 LISTEN = ValueType(
@@ -352,15 +289,6 @@ EMBEDDINGS = ValueType(
 MODEL = ValueType("the name of a model", _parse_model)
 FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
 TYPES = ValueType("a list of job types such as scrape,!command", _parse_types, ",".join)
-LIMITS = ValueType(
-    "a table",
-    _parse_limits,
-    lambda limits: {f"{kind}.{name}": str(most) for kind, each in limits.items() for name, most in each.items()},
-)
-RETRIES = ValueType(
-    "a table", _parse_retries, lambda rules: {name: _rule_in_words(rule) for name, rule in rules.items()}
-)
-PRUNE = ValueType("a table", _parse_prune, dict)
 
 Jobs = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a number of jobs")]
 Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", description="a text")]
@@ -368,19 +296,3 @@ FilledText = Annotated[str, Meta(pattern=r"\A[^\0]*\S[^\0]*\Z", description="a t
 YesNo = Annotated[bool, Meta(description="true or false")]
 
 _Embeddings = Annotated[str, Meta(pattern=r"\A(off|bundled|https?://[^\s?#]+)\Z")]
-_JOBS = ValueType("a number of jobs", lambda raw, _, __: msgspec.convert(raw, Jobs))
-_AGE = ValueType("a length of time such as 30d, or never", _parse_age)
-_Age = Annotated[str, _AGE]
-
-
-class _PruneTable(Struct, frozen=True):
-    completed: _Age = "90d"
-    failed: _Age = "90d"
-    cancelled: _Age = "90d"
-    logs: _Age = "30d"
-
-
-class _RetryTable(Struct, frozen=True):
-    max: Annotated[int, Meta(ge=0, le=1000, description="a number of retries from 0 to 1000")] | None = None
-    first: Annotated[float | None, INTERVAL] = None
-    most: Annotated[float | None, INTERVAL] = None

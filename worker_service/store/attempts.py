@@ -18,11 +18,11 @@ from worker_service.jobs.documents import (
     CrawlItems,
     CrawlMemory,
     CrawlPage,
-    Currency,
     DocumentPages,
     DocumentsToEmbed,
     Files,
     IsCurrent,
+    IsCurrentAnswer,
     KnownDigests,
     KnownDocument,
     KnownPages,
@@ -103,8 +103,8 @@ class Attempts(StorePart):
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
             stored = [(lease, page, result) for lease, page, result in compressed if targets[lease].has_lease]
             self._add_results([(*result, now) for _, _, result in stored if result])
-            # `also` is a second digest under which the result can be found.
-            if aliases := [(page.also, page.digest) for _, page, _ in stored if page.also]:
+            # `alias_digest` is a second digest under which the result can be found.
+            if aliases := [(page.alias_digest, page.digest) for _, page, _ in stored if page.alias_digest]:
                 self._db.write("add_page_aliases", aliases=_as_json(aliases))
             for lease, target in targets.items():
                 own_pages = [(page.number, page.digest) for page_lease, page, _ in stored if page_lease == lease]
@@ -169,7 +169,7 @@ class Attempts(StorePart):
             case SameContent():
                 return Files(self._same_content(lease, question))
             case IsCurrent():
-                return Currency(not self._db.read("stale_work", job_id=lease.job_id))
+                return IsCurrentAnswer(not self._db.read("stale_work", job_id=lease.job_id))
             case DocumentsToEmbed() | PagesToEmbed() | KnownVectors():
                 return self._store.embeddings.answer(lease, question)
             case CrawlItems():

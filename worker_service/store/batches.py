@@ -110,12 +110,12 @@ class Batches(StorePart):
         if job.unique_key is not None:
             for row in self._db.write("live_for_submission", key=job.unique_key, owner=job.owner):
                 return False, LiveWork(*row)
-        if job.brings is None or not job.brings.revision:
+        if job.adds_document is None or not job.adds_document.revision:
             return False, None
-        if (found := self._store.intake.decide_by_revision(job, job.brings)) is None:
+        if (found := self._store.intake.decide_by_revision(job, job.adds_document)) is None:
             return False, None
         _, document_id, decision = found
-        if decision is Decision.TAKEN_OVER and not job.brings.actions:
+        if decision is Decision.TAKEN_OVER and not job.adds_document.actions:
             for job_id, batch_id in self._db.write("live_for_document", document_id=document_id):
                 return False, LiveWork(job_id, batch_id, document_id)
         return decision in (Decision.UNCHANGED, Decision.UNDER_WAY), None

@@ -70,8 +70,8 @@ class Intake(StorePart):
     def _insert(self, job: NewJob, parent_id: int | None = None, earlier_ids: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier_ids)
-        if job.brings is not None and job.brings.revision:
-            known = self._find_known(job, job.brings, parent_id)
+        if job.adds_document is not None and job.adds_document.revision:
+            known = self._find_known(job, job.adds_document, parent_id)
             if known is not None:
                 return known
         broken_rule = self._db.try_to_write("enqueue", row_of_job(job, self._db.now(), parent_id, self._db.retries))
@@ -178,7 +178,7 @@ class Intake(StorePart):
             new_settings = settings_for_reading(request, status, settings, before)
             decision = decide(
                 status,
-                still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
+                seconds_without_progress=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
                 same_settings=new_settings == canonical(json.loads(settings or "{}")),
                 is_held_up=self._db.read_flag_in_transaction(

@@ -26,7 +26,7 @@ def statement_of(job: NewJob) -> str:
     if _unusual_values(job) == _UNUSUAL_DEFAULTS:
         return "enqueue_usual"
     needs_more_rows = job.after or job.after_earlier or job.on_failure
-    may_exist = job.unique_key or job.document or job.brings
+    may_exist = job.unique_key or job.document or job.adds_document
     return "" if needs_more_rows or may_exist else "enqueue"
 
 

@@ -220,7 +220,7 @@ def serve(settings: Settings, on_ready: Callable[[], None]) -> int:
     log = events.begin_logging(settings.log_format)
     open_session(settings).close()  # refuse to start without a database
     # Requests to read files are parsed in this process, so it needs the handlers' settings as the daemon does.
-    settings.hand_to_handlers()
+    settings.export_handler_settings()
     server = create_server(app(settings, log=log, on_ready=on_ready))
     with open_socket(settings.web_listen) as listener:
         # Where stdout is no terminal, the command prints no link: the log says how to get one.

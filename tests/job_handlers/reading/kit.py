@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from worker_service.handlers import DocumentPages, IsCurrent, KnownDocument, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import (
-    Currency,
     Files,
+    IsCurrentAnswer,
     KnownDigests,
     PagesAnswer,
     PublishedFile,
@@ -140,8 +140,8 @@ class Library:
         if page.text is not None:
             self.by_digest.setdefault(page.digest, page)
         self.by_number[page.number] = replace(self.by_digest[page.digest], number=page.number)
-        if page.also:
-            self.by_digest.setdefault(page.also, self.by_digest[page.digest])
+        if page.alias_digest:
+            self.by_digest.setdefault(page.alias_digest, self.by_digest[page.digest])
 
     def answer(self, question: Question[Any]) -> QuestionAnswer:
         is_current = self.current_for > 0
@@ -152,7 +152,7 @@ class Library:
             case DocumentPages(first, last):
                 return PagesAnswer([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
             case IsCurrent():
-                return Currency(is_current)
+                return IsCurrentAnswer(is_current)
             case SameContent(sha256):
                 return Files([PublishedFile(77, 1, "original", "a.pdf", "objects/1-1/a.pdf", 1, sha256, "")])
         return empty_answer(question)

@@ -171,7 +171,10 @@ def test_without_the_extra_auto_is_fast_and_best_waits(monkeypatch: pytest.Monke
     assert ocr.ocr_settings(english, "auto") == ocr.ocr_settings(english, "fast")
     assert "no second opinion: no_such_package is not installed" in (ocr.offers() or "")
     quality = ocr.choices()["quality"]
-    assert (list(quality.there), quality.to_get) == (["fast", "auto"], {"best": "pip install 'pagemill[neural]'"})
+    assert (list(quality.available), quality.how_to_install) == (
+        ["fast", "auto"],
+        {"best": "pip install 'pagemill[neural]'"},
+    )
 
 
 @needs_it

@@ -338,7 +338,9 @@ def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_in
     run = library.run(job_type, {"pages": "1", "kind": "image", "content": "0" * 64}, original)
 
     assert (ours.how, run.how) == (How.DONE, How.DONE), run.ended
-    assert [page.also or page.digest for page in run.pages] == [page.also or page.digest for page in ours.pages]
+    assert [page.alias_digest or page.digest for page in run.pages] == [
+        page.alias_digest or page.digest for page in ours.pages
+    ]
     assert "0" * 64 not in str(run.questions)
 
 

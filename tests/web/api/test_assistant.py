@@ -15,7 +15,8 @@ from tests.web.conftest import served
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.session import open_session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 if TYPE_CHECKING:
     from mcp import Client

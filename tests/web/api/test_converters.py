@@ -12,7 +12,8 @@ from tests.job_handlers.reading.documents import digital
 from tests.kit.system import System
 from tests.web.conftest import bearer, connected, served
 from worker_service.jobs.library import DocumentSelector
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.web import middleware
 
 PAGES = ["climate risk of the year", "water in the cellar"]

@@ -22,7 +22,8 @@ from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
 from worker_service.services import database_maintenance
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.web import incoming_files
 
 

@@ -19,7 +19,8 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import tokens
 from worker_service.services.session import Session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.web import http_server as server
 from worker_service.web.api import events as feed_of
 

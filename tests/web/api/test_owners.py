@@ -22,7 +22,8 @@ from worker_service.jobs.tokens import Power
 from worker_service.services import batches, database_maintenance, job_control, tokens
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 MARK = "zebrafish"
 SCHEDULE = f"""

@@ -10,7 +10,7 @@ from tests.kit.system import System, wait_until
 from tests.web.conftest import site_of
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services.session import Session
-from worker_service.settings.config import load_settings
+from worker_service.settings.loading import load_settings
 
 COLUMNS = set(
     "id job_type platform account priority status payload error_message retry_count max_retries created_at started_at "

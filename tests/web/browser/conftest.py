@@ -21,7 +21,8 @@ from tests.web.conftest import served
 from worker_service.cli import pagemill
 from worker_service.services import database_maintenance, tokens
 from worker_service.services.session import Session, open_session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _SECONDS = 20

@@ -23,7 +23,8 @@ from worker_service.jobs.workers import NodeState, Worker
 from worker_service.runner.worker_identity import own_host
 from worker_service.services import job_control, tokens
 from worker_service.services.session import Session
-from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.config import Settings
+from worker_service.settings.loading import load_settings
 from worker_service.web.views import NAVIGATION, QUEUE_TABS, STATIC
 
 EVERYWHERE = ["/", "/system", *dict(NAVIGATION + QUEUE_TABS)]

@@ -1,0 +1,165 @@
+"""Types of the settings that are tables of the settings file: limits, retries, prune, commands and schedules.
+
+The modules of commands and schedules are imported only if the file has some: they would add 25 ms to each start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from worker_service.base.clock import parse_duration
+from worker_service.base.errors import ConfigError
+from worker_service.settings.value_types import (
+    INTERVAL,
+    YEAR_SECONDS,
+    Jobs,
+    ValueType,
+    format_seconds,
+    read_struct,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    from worker_service.jobs.retries import RetryRule
+    from worker_service.settings.cron_schedules import Schedule
+
+NEVER = "never"
+
+_LIMIT_KINDS = ("type", "class", "owner")
+
+
+# ── Limits, retries and prune ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
+    limits: dict[str, dict[str, int]] = {}
+    for kind, table in read_table(raw, label).items():
+        if kind not in _LIMIT_KINDS:
+            raise ConfigError(f"{label}: there is no limit of {kind!r}", "write [limits.type], .class or .owner")
+        limits[kind] = {
+            name: _JOBS.read(most, f"{label}: limits.{kind}.{name}")
+            for name, most in read_table(table, f"{label}: limits.{kind}").items()
+        }
+    for name in limits.get("class", {}):
+        if name not in ("cpu", "io", "node"):
+            raise ConfigError(f"{label}: limits.class.{name}: the classes are cpu, io and node")
+    return limits
+
+
+def _show_limits(limits: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    return {f"{kind}.{name}": str(most) for kind, most_by_name in limits.items() for name, most in most_by_name.items()}
+
+
+_JOBS = ValueType("a number of jobs", lambda raw, _, __: msgspec.convert(raw, Jobs))
+LIMITS = ValueType("a table", _parse_limits, _show_limits)
+
+
+class _RetryTable(Struct, frozen=True):
+    max: Annotated[int, Meta(ge=0, le=1000, description="a number of retries from 0 to 1000")] | None = None
+    first: Annotated[float | None, INTERVAL] = None
+    most: Annotated[float | None, INTERVAL] = None
+
+
+def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
+    return {
+        name: _parse_retry_rule(table, f"{label}: retries.{name}") for name, table in read_table(raw, label).items()
+    }
+
+
+def _parse_retry_rule(raw: object, label: str) -> RetryRule:
+    from worker_service.jobs.retries import RetryRule
+
+    table, default = read_struct(_RetryTable, raw, label), RetryRule()
+    first, most = table.first, table.most
+    # If only one is set, adjust the default of the other to it.
+    if first is None:
+        first = default.first_seconds if most is None else min(default.first_seconds, most)
+    if most is None:
+        most = max(default.most_seconds, first)
+    if first > most:
+        raise ConfigError(
+            f"{label}: first is {format_seconds(first)} and most {format_seconds(most)}: no wait is longer than most"
+        )
+    return RetryRule(table.max, first, most)
+
+
+def _show_retries(rules: Mapping[str, RetryRule]) -> dict[str, str]:
+    return {job_type: _show_retry_rule(rule) for job_type, rule in rules.items()}
+
+
+def _show_retry_rule(rule: RetryRule) -> str:
+    max_retries = "" if rule.max is None else f"max {rule.max}, "
+    return f"{max_retries}first {format_seconds(rule.first_seconds)}, most {format_seconds(rule.most_seconds)}"
+
+
+RETRIES = ValueType("a table", _parse_retries, _show_retries)
+
+
+def _parse_age(raw: object, _: str, __: Path) -> str:
+    age = msgspec.convert(raw, str)
+    if age != NEVER and not 1 <= parse_duration(age).total_seconds() <= 100 * YEAR_SECONDS:
+        raise ValueError
+    return age
+
+
+_Age = Annotated[str, ValueType("a length of time such as 30d, or never", _parse_age)]
+
+
+class _PruneTable(Struct, frozen=True):
+    completed: _Age = "90d"
+    failed: _Age = "90d"
+    cancelled: _Age = "90d"
+    logs: _Age = "30d"
+
+
+def _parse_prune(raw: object, label: str, _: Path) -> dict[str, str]:
+    return msgspec.structs.asdict(read_struct(_PruneTable, raw, f"{label}: prune"))
+
+
+PRUNE = ValueType("a table", _parse_prune, dict)
+
+
+# ── Commands and schedules ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
+    """Return the tables themselves, checked: handlers of programs are made from them in other processes."""
+    if raw == {}:
+        return {}
+    from worker_service.settings.commands import read_program
+
+    tables = read_table(raw, f"{label}: commands")
+    for name, table in tables.items():
+        if not name.isprintable() or not 0 < len(name) <= 100:
+            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
+        read_program(read_table(table, f"{label}: commands.{name}"), f"{label}: commands.{name}")
+    return tables
+
+
+def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    # Show only the program: an argument may be a secret, though it should not be.
+    argv_by_name = {name: table.get("argv") for name, table in commands.items()}
+    return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argv_by_name.items()}
+
+
+COMMANDS = ValueType("a table", _parse_commands, _show_commands)
+
+
+def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
+    if raw == []:
+        return ()
+    from worker_service.settings.cron_schedules import read_schedules
+
+    return read_schedules(raw, label)
+
+
+def _show_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
+    return {schedule.name: f"{schedule.cron} ({schedule.zone}): {schedule.what}" for schedule in schedules}
+
+
+SCHEDULES = ValueType("a list of tables", _parse_schedules, _show_schedules)
