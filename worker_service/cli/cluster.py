@@ -1,4 +1,4 @@
-"""`pagemill cluster`: the nodes of the Ray cluster."""
+"""`pagemill cluster`: set up, test and drain the nodes of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ _NO_CLUSTER = "there is no cluster; to set one up: pagemill cluster init ADDRESS
 _NO_NODE = "no node is known; check the daemon with pagemill status, and Ray with pagemill cluster test"
 _PROBE_SECONDS_MAX = 120.0
 _HEAD_PORT = 6379
+"""Ray's own default."""
+# The head runs no attempts, and pagemill uses neither the dashboard nor the log monitor.
 _HEAD_OPTIONS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
-
 _node_argument = click.argument(
-    "name", shell_complete=name_completer(lambda call: [one.name for one in Overview(call.session).nodes])
+    "name", shell_complete=name_completer(lambda call: [node.name for node in Overview(call.session).nodes])
 )
 
 
@@ -63,7 +64,7 @@ def drain(call: Invocation, name: str) -> None:
 
     Start no new attempts on a node. Running ones finish. To undo: pagemill cluster use box2
     """
-    _drain(call, name, is_draining=True)
+    _set_draining(call, name, is_draining=True)
 
 
 @verb
@@ -74,7 +75,7 @@ def use(call: Invocation, name: str) -> None:
 
     Start attempts on a node again after `drain`.
     """
-    _drain(call, name, is_draining=False)
+    _set_draining(call, name, is_draining=False)
 
 
 @verb
@@ -91,13 +92,13 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     """
     address = address or socket.gethostname()
     directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
-    path = directory / ray_settings.TOKEN
-    token = _make_token(path)
+    token_path = directory / ray_settings.TOKEN
+    token = _read_or_create_token(token_path)
     health = " ".join(f"{name}={value}" for name, value in ray_settings.HEALTH_CHECKS.items())
     reconnect = " ".join(f"{name}={value}" for name, value in ray_settings.RECONNECT.items())
     cpus = f" --num-cpus={slots}" if slots else ""
     head_commands = [
-        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} {reconnect} {health}",
+        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token_path} {reconnect} {health}",
         f"ray start --head --node-ip-address={address} --port={port} {_HEAD_OPTIONS}",
     ]
     node_commands = [
@@ -105,14 +106,20 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
         f"ray start --address={address}:{port}{cpus} --disable-usage-stats",
     ]
     setting = f"ray:{address}:{port}"
-    if call.print_if_json({"token": str(path), "setting": setting, "head": head_commands, "node": node_commands}):
+    if call.print_if_json({"token": token_path, "setting": setting, "head": head_commands, "node": node_commands}):
         return
-    output.show("# On this machine, as the user of the daemon:")
-    output.show("\n".join(head_commands))
-    output.show("\n# On each node, with the same versions of pagemill, Ray and Python:")
-    output.show("\n".join(node_commands))
-    output.show("\n# In the settings of this machine; then restart the daemon:")
-    output.show(f'cluster = "{setting}"')
+    # A line at a time: a line end in a text would be shown as a space.
+    for line in (
+        "# On this machine, as the user of the daemon:",
+        *head_commands,
+        "",
+        "# On each node, with the same versions of pagemill, Ray and Python:",
+        *node_commands,
+        "",
+        "# In the settings of this machine; then restart the daemon:",
+        f'cluster = "{setting}"',
+    ):
+        output.show(line)
     output.note("then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines")
 
 
@@ -137,10 +144,9 @@ def test(call: Invocation) -> int:
 cluster = DefaultVerbGroup("cluster", ls, drain, use, test, init)
 
 
-def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
+def _set_draining(call: Invocation, name: str, *, is_draining: bool) -> None:
     sentence = drain_node(call.session, name, is_draining=is_draining)
-    if not call.print_if_json({"node": name, "is_draining": is_draining}):
-        output.show(sentence)
+    call.show_result({"node": name, "is_draining": is_draining}, sentence)
 
 
 def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
@@ -175,6 +181,7 @@ def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
 
 
 def _await_probes(pool: RayPool) -> Sequence[NodeState]:
+    """Return the nodes once none is starting, or when the driver ends or time is up."""
     deadline = time.monotonic() + _PROBE_SECONDS_MAX
     while time.monotonic() < deadline and pool.is_alive:
         select.select([pool], [], [], 0.5)
@@ -189,7 +196,7 @@ def _await_probes(pool: RayPool) -> Sequence[NodeState]:
     return pool.seen.nodes
 
 
-def _make_token(path: Path) -> str:
+def _read_or_create_token(path: Path) -> str:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
