@@ -264,7 +264,10 @@ def test_a_stream_that_is_closed_is_no_fault(closed: str) -> None:
         assert result.returncode == 0, (words, result.stderr)
 
 
-@pytest.mark.parametrize(("words", "modules_max"), [(["ls"], 29), (["documents"], 30)])
+@pytest.mark.parametrize(
+    ("words", "modules_max"),
+    [(["ls"], 28), (["ls", "--json"], 29), (["documents"], 30), (["documents", "--json"], 31)],
+)
 def test_a_listing_imports_nothing_that_it_does_not_need(database: Path, words: list[str], modules_max: int) -> None:
     listing = "import sys; from worker_service.cli import pagemill\n"
     listing += f"try: pagemill.main({words})\nfinally: print(*sys.modules, file=sys.stderr)"

@@ -1,4 +1,8 @@
-"""The `pagemill` command: its verbs by group, each imported only when called, and how a verb ends."""
+"""The `pagemill` command. A verb is a subcommand, such as `ls`.
+
+`VerbGroup` imports the module of a verb when it is called, so that each command starts quickly. `_exit_code_of` turns
+what a verb raises into a message and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +93,13 @@ OTHER_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 """Verbs that `pagemill help` lists, but `pagemill --help` does not."""
-_MODULE_OF_VERB = {
-    verb: module for verbs in (*COMMON_VERBS.values(), *OTHER_VERBS.values()) for verb, (module, _) in verbs.items()
+_MODULE_BY_VERB = {
+    verb: module
+    for verbs in (*COMMON_VERBS.values(), *OTHER_VERBS.values())
+    for verb, (module, _summary) in verbs.items()
 }
 _FORMER_VERBS = {"ingest": "add", "crawl": "add", "then": "actions"}
-"""Former verbs, which still work for a release and are not shown."""
+"""Modules of former verbs, which still work for a release and are not listed."""
 
 EXIT_USAGE = 2
 EXIT_BUG = 70
@@ -103,6 +109,7 @@ EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
 
 _EXCERPT_MARGIN = 20
+"""Characters shown on each side of text that is not UTF-8."""
 
 
 @cache
@@ -114,7 +121,7 @@ def installed_verbs() -> Mapping[str, EntryPoint]:
 
 
 class VerbGroup(click.Group):
-    """A group that imports the module of a verb when it is called.
+    """A group that imports the module of a verb when it is called. Hidden verbs are not listed.
 
     With a `prefix` such as `"documents "`, it also has the verbs of other packages whose names begin with it.
     """
@@ -122,42 +129,46 @@ class VerbGroup(click.Group):
     def __init__(
         self,
         name: str | None = None,
-        about: str | None = None,
+        help: str | None = None,
         *verbs: click.Command,
-        imported_later: Mapping[str, str] | None = None,
-        hidden: Mapping[str, str] | None = None,
+        module_by_verb: Mapping[str, str] | None = None,
+        module_by_hidden_verb: Mapping[str, str] | None = None,
         prefix: str | None = None,
         **attributes: Any,
     ) -> None:
-        super().__init__(name, **{"help": about, **attributes})
+        super().__init__(name, help=help, **attributes)
         for command in verbs:
             self.add_command(command)
-        self._modules = imported_later or {}
-        self._hidden_modules = hidden or {}
+        self._module_by_verb = module_by_verb or {}
+        self._module_by_hidden_verb = module_by_hidden_verb or {}
         self._prefix = prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = [*super().list_commands(ctx), *self._modules]
+        names = [*super().list_commands(ctx), *self._module_by_verb]
         if self._prefix is None:
             return names
-        known = {*names, *self._hidden_modules}
-        added = [name.removeprefix(self._prefix) for name in installed_verbs() if name.startswith(self._prefix)]
-        return [*names, *(name for name in added if " " not in name and name not in known)]
+        own_names = {*names, *self._module_by_hidden_verb}
+        installed = [name.removeprefix(self._prefix) for name in installed_verbs() if name.startswith(self._prefix)]
+        # A name with a space is that of a verb of a subgroup.
+        return [*names, *(name for name in installed if " " not in name and name not in own_names)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
-        module = self._modules.get(cmd_name) or self._hidden_modules.get(cmd_name)
+        module = self._module_by_verb.get(cmd_name) or self._module_by_hidden_verb.get(cmd_name)
         if command is None and module is not None:
             command = getattr(import_module(f"{__name__}.{module}"), cmd_name.replace("-", "_"))
         if command is not None or self._prefix is None:
             return command
+        # Our own verbs come first, so no distribution can replace one.
         entry_point = installed_verbs().get(f"{self._prefix}{cmd_name}")
         return None if entry_point is None else _load_verb(entry_point)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0][:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+        is_option = args[0].startswith("-")
+        is_completing = ctx.resilient_parsing
+        if not is_option and not is_completing and self.get_command(ctx, args[0]) is None:
             suggestion = _suggestion(args[0], self.list_commands(ctx))
             raise click.UsageError(f"there is no command {args[0]!r}{suggestion}", ctx)
         return super().resolve_command(ctx, args)
@@ -177,15 +188,20 @@ class DefaultVerbGroup(VerbGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        is_completing = not args and extra.get("resilient_parsing")
-        if is_completing or args[:1] == ["--help"]:
+        first_word = args[0] if args else ""
+        is_completing_first_word = not args and extra.get("resilient_parsing")
+        if is_completing_first_word or first_word == "--help":
             return super().make_context(info_name, args, parent, **extra)
-        if args and args[0].replace("-", "").isalpha():
+        # To look for an option among the verbs would import the entry points of other distributions.
+        is_option = first_word.startswith("-")
+        if not is_option and first_word.replace("-", "").isalpha():
             ctx = click.Context(self, parent, info_name)
-            if (subcommand := self.get_command(ctx, args[0])) is not None:
-                return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-            if suggestion := _suggestion(args[0], self.list_commands(ctx)):
-                raise click.UsageError(f"there is no command {args[0]!r}{suggestion}", ctx)
+            subcommand = self.get_command(ctx, first_word)
+            if subcommand is not None:
+                return subcommand.make_context(f"{info_name} {first_word}", args[1:], parent, **extra)
+            suggestion = _suggestion(first_word, self.list_commands(ctx))
+            if suggestion:
+                raise click.UsageError(f"there is no command {first_word!r}{suggestion}", ctx)
         return self._default.make_context(info_name, args, parent, **extra)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -201,7 +217,7 @@ class VerbUnusable(PagemillError, code="verb_unusable", exit_code=69):
 
 
 def _load_verb(entry_point: EntryPoint) -> click.Command:
-    """Return the verb, or one that only says why the verb cannot be imported."""
+    """Import the verb, or return one that only says why that is impossible."""
     try:
         command: click.Command = entry_point.load()
     except Exception as error:  # foreign code, which must not break our own verbs
@@ -217,7 +233,9 @@ def _load_verb(entry_point: EntryPoint) -> click.Command:
 
 def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
     """Refuse empty arguments and paths, as of an unset shell variable: `Path("")` is the current directory."""
-    if ctx.resilient_parsing or ("" not in args and not any(word.endswith("=") for word in args)):
+    # Parsing takes time, and most command lines have no empty word.
+    may_be_empty = any(not word or word.endswith("=") for word in args)
+    if ctx.resilient_parsing or not may_be_empty:
         return
     values, _, _ = command.make_parser(ctx).parse_args([*args])
     for param in command.get_params(ctx):
@@ -237,14 +255,16 @@ class _Pagemill(VerbGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter, *, show_all: bool = False) -> None:
         groups = {**COMMON_VERBS, **OTHER_VERBS} if show_all else COMMON_VERBS
         sections = {
-            heading: [(name, summary) for name, (_, summary) in verbs.items()] for heading, verbs in groups.items()
+            heading: [(name, summary) for name, (_module, summary) in verbs.items()]
+            for heading, verbs in groups.items()
         }
         for name in self.list_commands(ctx):
-            if name not in _MODULE_OF_VERB and (command := self.get_command(ctx, name)) is not None:
+            command = None if name in _MODULE_BY_VERB else self.get_command(ctx, name)
+            if command is not None:
                 sections.setdefault("From other packages", []).append((name, command.get_short_help_str(100)))
-        for heading, lines in sections.items():
+        for heading, names_and_summaries in sections.items():
             with formatter.section(heading):
-                formatter.write_dl(lines)
+                formatter.write_dl(names_and_summaries)
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -259,8 +279,8 @@ class _Pagemill(VerbGroup):
 @click.group(
     cls=_Pagemill,
     invoke_without_command=True,
-    imported_later=_MODULE_OF_VERB,
-    hidden=_FORMER_VERBS,
+    module_by_verb=_MODULE_BY_VERB,
+    module_by_hidden_verb=_FORMER_VERBS,
     prefix="",
     help="Self-hosted OCR and full-text search for folders of documents.\n\n"
     "\b\n"
@@ -340,7 +360,7 @@ def _exit_code_of(run_verb: Callable[[], Any], *, as_json: bool) -> int:
 
 
 def _print_error(code: str, detail: str, exit_code: int, *, as_json: bool, remedy: str = "", hint: str = "") -> int:
-    """Print the error to stderr, and return `exit_code`."""
+    """Print the error, and return `exit_code`."""
     from worker_service.cli import output
 
     if as_json:
@@ -360,20 +380,21 @@ def _usage_sentence(error: click.UsageError) -> str:
         options = [option for param in params for option in param.opts]
         return f"there is no option {error.option_name}{_suggestion(error.option_name, options)}"
     message = error.format_message().strip()
-    if message[1:2].islower():  # not an acronym
+    is_acronym = not message[1:2].islower()
+    if not is_acronym:
         message = message[0].lower() + message[1:]
     return message.rstrip(".")
 
 
 _FOREIGN_VERBS = {"purge": "to delete pending jobs: `pagemill delete --status pending`; ended ones: `pagemill prune`"}
-"""Verbs that other queues have, with the verbs for the same purpose here."""
+"""Verbs of other queues, with the verbs for the same purpose here."""
 
 
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    """Return, for example, `: did you mean search`, or "" if no known word is similar."""
+def _suggestion(word: str, choices: Iterable[str]) -> str:
+    """Return, for example, `: did you mean search?`, or "" if no choice is similar."""
     from worker_service.base.suggestions import did_you_mean  # only needed after a mistake
 
-    hint = _FOREIGN_VERBS.get(word) or did_you_mean(word, known, "")
+    hint = _FOREIGN_VERBS.get(word) or did_you_mean(word, choices, "")
     return f": {hint}" if hint else ""
 
 

@@ -1,4 +1,4 @@
-"""`pagemill actions`: the jobs that follow documents."""
+"""`pagemill actions`: the jobs that follow documents with a tag."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rm(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) ->
     Remove an action from a tag. Jobs that it has started continue.
     """
     operations.remove_tag_action(call.session, tag, action, owner=owner, on_failure=on_failure)
-    call.print_if_json({"tag": tag})
+    call.show_result({"tag": tag})
 
 
 def _action_cells(action: DeferredAction) -> Sequence[object]:
@@ -96,4 +96,4 @@ def _action_cells(action: DeferredAction) -> Sequence[object]:
 
 
 actions = DefaultVerbGroup("actions", ls, add, rm)
-then = actions  # the former name
+then = actions  # the former name of the verb

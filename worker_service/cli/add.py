@@ -1,4 +1,4 @@
-"""`pagemill add`: read files, directories, folders and addresses as a batch."""
+"""`pagemill add`: read files, directories, folders and addresses as a batch, or watch folders."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ from worker_service.cli.add_dry_run import (
     note_left_out,
     show_estimate,
 )
-from worker_service.cli.batches import report_batch, report_replaced
+from worker_service.cli.batches import note_added_batch, note_replaced_batches
 from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
 from worker_service.cli.progress import await_batches, reporting_interruption
-from worker_service.cli.read_options import force_option, priority_option, read_options
-from worker_service.cli.typed_password import TypedPassword, password_options
+from worker_service.cli.read_options import (
+    TypedPassword,
+    force_option,
+    password_options,
+    priority_option,
+    read_options,
+)
 from worker_service.jobs.batches import BatchAdded, BatchState
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action
@@ -42,9 +47,11 @@ from worker_service.services.notifications import channel_warnings, read_address
 from worker_service.services.schedules import watch_folder
 
 _LIST_BYTES_MAX = 16_000_000
+"""Size of a list of sources on stdin."""
 _SOURCES_KEPT_MAX = 100
 """Number of sources that the record of a batch names."""
 _NAME_CHARACTERS_MAX = 60
+"""Length of the default name of a batch, which has to fit into a list."""
 _WATCH_HAS_NO_BATCH = (
     "a watched folder is no batch, because it never ends",
     "use --watch with --every, --owner and reading options only",
@@ -170,11 +177,12 @@ def add(
     An owner has one active batch; the setting owner_policy decides what happens to the others. With --wait, the exit
     code is 1 if a part of the batch failed, and 124 after the timeout.
     """
-    sources = [word for source in sources for word in (_sources_from_stdin() if source == "-" else [source])]
+    sources = _with_sources_from_stdin(sources)
     if submission.watch:
         if typed is not None:
             raise BadInput(*_WATCH_HAS_NO_BATCH)
-        return _watch(call, sources, submission, options)
+        _watch(call, sources, submission, options)
+        return 0
     left_out = LeftOut()
     jobs = jobs_of_sources(sources, options, owner=submission.owner, left_out=left_out)
     if submission.dry_run:
@@ -182,73 +190,23 @@ def add(
         return 0
     note_left_out(call, left_out)
     if typed is not None:
-        typed.save_for_files(call, jobs)
+        _require_local_files(jobs)
+        typed.save(call, jobs)
     added = _submit(call, sources, jobs, submission, options)
     if submission.is_waiting:
         with reporting_interruption():
             note_gates(call, added.jobs)
             return await_batches(call, [added.batch.id], timeout=submission.timeout)
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
-    if not call.print_if_json(answer):
-        output.show(f"batch:{added.batch.id}")
+    call.show_result(answer, f"batch:{added.batch.id}")
     return 0
 
 
-def _submit(
-    call: Invocation, sources: Sequence[str], jobs: Sequence[NewJob], submission: Submission, options: CrawlOptions
-) -> BatchAdded:
-    owner = submission.owner
-    if submission.batch_id is not None:
-        jobs = [replace(job, priority=submission.priority) for job in jobs]
-        added = batches.extend_batch(call.session, submission.batch_id, jobs, owner=owner)
-        report_batch(call, added)
-        return added
-    actions = [_read_batch_action(call, word) for word in submission.then_batch]
-    asked = {
-        "sources": _sources_to_keep(sources),
-        **options.reading_settings(),
-        **options.force_in_payload(),
-        **options.actions_and_tags(standing=True),
-    }
-    notify = read_address(call.session, submission.notify, owner=owner)
-    for sentence in channel_warnings(call.session, notify):
-        output.note(sentence)
-    report_replaced(call, owner)
-    added = batches.add_batch(
-        call.session,
-        jobs,
-        owner=owner,
-        name=submission.title or _default_name(sources),
-        priority=submission.priority or PRIORITY,
-        asked=asked,
-        actions=actions,
-        notify=notify,
-    )
-    if not submission.is_waiting or added.batch.state is not BatchState.ACTIVE:
-        report_batch(call, added)
-    return added
-
-
-def _watch(call: Invocation, folders: Sequence[str], submission: Submission, options: CrawlOptions) -> int:
-    defaults = to_builtins(CrawlOptions())
-    given = {name: value for name, value in to_builtins(options).items() if value != defaults[name]}
-    # The daemon, which runs the schedule, has another working directory.
-    paths = [folder if "://" in folder else written(absolute(folder)) for folder in folders]
-    schedules = []
-    for path in paths:
-        schedule, _ = watch_folder(call.session, path, given, owner=submission.owner, every=submission.every)
-        schedules.append(schedule)
-    if not call.print_if_json({"items": schedules}):
-        for one in schedules:
-            output.show(one.name)
-            output.note(f"{one.what}: {one.when.lower()}; to stop: pagemill schedules rm {shlex.quote(one.name)}")
-    return 0
-
-
-def _default_name(sources: Sequence[str]) -> str:
-    first = sources[0] if "://" in sources[0] else legible(absolute(sources[0]).name)
-    name = first if len(sources) == 1 else f"{first} and {len(sources) - 1} more"
-    return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
+def _with_sources_from_stdin(sources: Sequence[str]) -> list[str]:
+    all_sources: list[str] = []
+    for source in sources:
+        all_sources += _sources_from_stdin() if source == "-" else [source]
+    return all_sources
 
 
 def _sources_from_stdin() -> list[str]:
@@ -262,12 +220,82 @@ def _sources_from_stdin() -> list[str]:
     return sources
 
 
+def _require_local_files(jobs: Sequence[NewJob]) -> None:
+    if any(job.job_type != "download" or job.platform != "local" for job in jobs):
+        raise BadInput(
+            "a password opens files, not what a folder or an address leads to",
+            "add it without a password, then give the password of each document: pagemill reindex 7 --password",
+        )
+
+
+def _submit(
+    call: Invocation, sources: Sequence[str], jobs: Sequence[NewJob], submission: Submission, options: CrawlOptions
+) -> BatchAdded:
+    owner = submission.owner
+    if submission.batch_id is not None:
+        jobs = [replace(job, priority=submission.priority) for job in jobs]
+        added = batches.extend_batch(call.session, submission.batch_id, jobs, owner=owner)
+        note_added_batch(call, added)
+        return added
+    actions = [_read_batch_action(call, word) for word in submission.then_batch]
+    asked = {
+        "sources": _sources_to_keep(sources),
+        **options.reading_settings(),
+        **options.force_in_payload(),
+        **options.actions_and_tags(standing=True),
+    }
+    notify = read_address(call.session, submission.notify, owner=owner)
+    for sentence in channel_warnings(call.session, notify):
+        output.note(sentence)
+    note_replaced_batches(call, owner)
+    added = batches.add_batch(
+        call.session,
+        jobs,
+        owner=owner,
+        name=submission.title or _default_name(sources),
+        priority=submission.priority or PRIORITY,
+        asked=asked,
+        actions=actions,
+        notify=notify,
+    )
+    if not submission.is_waiting or added.batch.state is not BatchState.ACTIVE:
+        note_added_batch(call, added)
+    return added
+
+
+def _watch(call: Invocation, folders: Sequence[str], submission: Submission, options: CrawlOptions) -> None:
+    defaults = to_builtins(CrawlOptions())
+    changed_options = {name: value for name, value in to_builtins(options).items() if value != defaults[name]}
+    schedules = []
+    for folder in folders:
+        # The daemon, which runs the schedule, has another working directory.
+        address = folder if "://" in folder else written(absolute(folder))
+        schedule, _first_run = watch_folder(
+            call.session, address, changed_options, owner=submission.owner, every=submission.every
+        )
+        schedules.append(schedule)
+    if call.print_if_json({"items": schedules}):
+        return
+    for schedule in schedules:
+        output.show(schedule.name)
+        stop_command = f"pagemill schedules rm {shlex.quote(schedule.name)}"
+        output.note(f"{schedule.what}: {schedule.when.lower()}; to stop: {stop_command}")
+
+
+def _default_name(sources: Sequence[str]) -> str:
+    first = sources[0] if "://" in sources[0] else legible(absolute(sources[0]).name)
+    name = first if len(sources) == 1 else f"{first} and {len(sources) - 1} more"
+    # The end of an address or a path says more than its beginning.
+    return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
+
+
 def _sources_to_keep(sources: Sequence[str]) -> list[str]:
     more = len(sources) - _SOURCES_KEPT_MAX
     return [*map(legible, sources[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:
+    """Parse and check an action. A webhook without an event gets `_BATCH_ENDED_EVENT`."""
     action = read_action(word)
     payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
     if action.job_type == "webhook" and "event" not in payload:
@@ -280,12 +308,14 @@ def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:
 
 def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
     downloads = [job for job in jobs if job.job_type == "download"]
+    crawls = [job for job in jobs if job.job_type != "download"]
     files = [path_of(job.source_key or "") for job in downloads if job.platform == "local"]
-    total = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.reading_settings()))
     addresses = len(downloads) - len(files)
+    reads_known_files = options.force or bool(options.reading_settings())
+    total = estimate_files(call, files, owner=owner, reads_known_files=reads_known_files)
     total += ToRead(addresses, to_read=addresses, unsized=addresses)
-    folders = [json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"]
-    for folder in folders:
+    for crawl in crawls:
+        folder = json.loads(crawl.payload or "")["folder"]
         total += estimate_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
     return total
 
@@ -296,14 +326,16 @@ def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, o
 class _FormerAdd(Verb):
     """A former name of `add`. Its `--batch NAME` is now `--name NAME`; `--batch 7` still adds to batch 7."""
 
-    def __init__(self, name: str, renamed: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, name: str, new_options: Mapping[str, Sequence[str]]) -> None:
         super().__init__(name, params=add.params, callback=add.callback, help=add.help)
-        self._renamed = renamed
+        self._new_options = new_options
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # --batch=NAME is --batch NAME.
-        split = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
-        words = [new for word in split for new in self._renamed.get(word, [word])]
+        words: list[str] = []
+        for arg in args:
+            # Both --batch=NAME and --batch NAME are allowed.
+            name, *values = arg.split("=", 1) if arg.startswith("--") else [arg]
+            words += [*self._new_options.get(name, [name]), *values]
         for index, (option, value) in enumerate(pairwise(words)):
             if option == "--batch" and not value.removeprefix("batch:").isdigit():
                 words[index] = "--name"

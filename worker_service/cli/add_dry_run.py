@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,39 +43,44 @@ class ToRead(Struct, frozen=True):
         return ToRead(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
-def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
-    sizes = {file: file.stat().st_size for file in files}
-    known = _unchanged_files(call, sizes, owner)
-    to_read = [file for file in files if is_read_again or file not in known]
+def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, reads_known_files: bool) -> ToRead:
+    size_by_file = {file: file.stat().st_size for file in files}
+    known = _unchanged_files(call, files, owner)
+    to_read = [file for file in files if reads_known_files or file not in known]
     return ToRead(
         files=len(files),
-        bytes=sum(sizes.values()),
+        bytes=sum(size_by_file.values()),
         known=len(known),
         to_read=len(to_read),
-        bytes_to_read=sum(sizes[file] for file in to_read),
+        bytes_to_read=sum(size_by_file[file] for file in to_read),
     )
 
 
-def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) -> set[Path]:
-    if not sizes:
-        # An empty selector would choose all documents.
+def _unchanged_files(call: Invocation, files: Sequence[Path], owner: str) -> set[Path]:
+    """Return the files that this owner has read and that have the same content now."""
+    if not files:
+        # A selector without source keys would choose all documents.
         return set()
-    file_of_key = {written(file): file for file in sizes}
+    file_by_key = {written(file): file for file in files}
     selector = DocumentSelector(
-        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(file_of_key)
+        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(file_by_key)
     )
-    digests = {file_of_key[one.source_key]: one.content for one in documents.each_document(call.session, selector)}
-    return {file for file, digest in digests.items() if digest == sha256_of(file)}
+    known = documents.each_document(call.session, selector)
+    return {
+        file_by_key[document.source_key]
+        for document in known
+        if document.content == sha256_of(file_by_key[document.source_key])
+    }
 
 
 def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
-    """Run the dry-run crawl, and wait for its result."""
+    """Let the daemon list the folder, and wait for its result."""
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
     note_gates(call, [enqueued])
     job_id = enqueued.job_id
-    waited = wait_for_jobs(call.session, Selector(ids=(job_id,)))
+    result = wait_for_jobs(call.session, Selector(ids=(job_id,)))
     job = call.session.job_queries.get(job_id)
-    if not waited.is_good:
+    if not result.is_good:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     counts: dict[str, int] = json.loads(job.result or "{}")
     new, size, known = (counts.get(name, 0) for name in ("enqueued", "bytes", "unchanged"))
@@ -124,7 +129,8 @@ def note_left_out(call: Invocation, left_out: LeftOut) -> None:
 def note_gates(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
     """Note why the first job does not start at once."""
     job_id = next((job.job_id for job in jobs if job.job_id), None)
-    for gate in () if job_id is None else call.session.gates.explain(job_id):
+    gates = () if job_id is None else call.session.gates.explain(job_id)
+    for gate in gates:
         if gate.code == "WORKER_DOWN":
             output.note(f"no daemon is running, so nothing is read yet; to start one: {call.settings.start_command}")
         else:

@@ -1,4 +1,4 @@
-"""`pagemill batch`: list, stop and resume batches."""
+"""`pagemill batch`: list, show and change batches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from worker_service.base.clock import wall_clock
 from worker_service.base.humanize import counted
+from worker_service.base.sanitize import as_json
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import (
     BatchId,
@@ -21,7 +22,7 @@ from worker_service.cli.context import (
     verb,
 )
 from worker_service.cli.job_control import show_refusals
-from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
+from worker_service.jobs.batches import BatchAdded, BatchMoved, BatchState
 from worker_service.services import batches as operations
 from worker_service.services.batches import BatchDetails, describe_progress, titled_progress
 from worker_service.services.serialize import as_object
@@ -51,7 +52,7 @@ def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], lim
         chosen = owners or statuses or before_id is not None
         output.note("no batch matches" if chosen else "there are no batches yet: pagemill add reports/")
         return
-    output.show_table(_COLUMNS, [_row(one) for one in page.items], drop_first=("NOTE", "STARTED", "PRIORITY"))
+    output.show_table(_COLUMNS, list(map(_row, page.items)), drop_first=("NOTE", "STARTED", "PRIORITY"))
     if page.next is not None:
         output.note(f"for more, add --before {page.next}")
 
@@ -65,14 +66,15 @@ def show(call: Invocation, batch_id: int) -> None:
 
     Show everything about one batch: its request, state and progress.
     """
-    found = operations.get_batch_details(call.session, batch_id)
-    if call.print_if_json(found):
+    details = operations.get_batch_details(call.session, batch_id)
+    if call.print_if_json(details):
         return
-    output.show(titled_progress(found))
+    output.show(titled_progress(details))
     output.show()
-    output.show_values(_facts_of(found))
-    if hint := _next_step(found):
-        output.note(hint)
+    output.show_values(_facts_of(details))
+    next_step = _next_step(details)
+    if next_step:
+        output.note(next_step)
 
 
 @verb
@@ -99,10 +101,10 @@ def resume(call: Invocation, batch_id: int) -> int:
     Continue a batch that was stopped or replaced, and retry its failed and cancelled jobs. No file is downloaded twice,
     and no page read twice. With owner_policy = "replace", the owner's other active batch waits until this one ends.
     """
-    _report_replaced_by(call, batch_id)
-    moved = operations.resume_batch(call.session, batch_id)
-    retries = f", retrying {counted(len(moved.job_ids), 'job')}" if moved.job_ids else ""
-    return _show_moved(call, moved, f"continues{retries}")
+    _note_batches_replaced_by(call, batch_id)
+    resumed = operations.resume_batch(call.session, batch_id)
+    retries = f", retrying {counted(len(resumed.job_ids), 'job')}" if resumed.job_ids else ""
+    return _show_continued_batch(call, resumed, f"continues{retries}")
 
 
 @verb
@@ -113,18 +115,18 @@ def retry(call: Invocation, batch_id: int) -> int:
 
     Retry the failed jobs of a batch, with all their retries. A batch that has ended becomes active again.
     """
-    _report_replaced_by(call, batch_id)
-    moved = operations.retry_batch(call.session, batch_id)
-    if not moved.job_ids and not moved.refused and not call.as_json:
-        output.note(f"no job of {moved.batch.title} has failed; nothing changed")
+    _note_batches_replaced_by(call, batch_id)
+    retried = operations.retry_batch(call.session, batch_id)
+    if not retried.job_ids and not retried.refused and not call.as_json:
+        output.note(f"no job of {retried.batch.title} has failed; nothing changed")
         return 0
-    return _show_moved(call, moved, f"retries {counted(len(moved.job_ids), 'job')}")
+    return _show_continued_batch(call, retried, f"retries {counted(len(retried.job_ids), 'job')}")
 
 
 @verb
 @_batch_argument
 @confirmation_options
-def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> int:
+def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill batch cancel 7
     pagemill batch cancel 7 --dry-run
@@ -132,22 +134,21 @@ def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> int:
     Cancel all remaining jobs of a batch, and stop it. Documents that are read stay. Documents that were being read fail
     (CANCELLED) until `pagemill batch resume 7` continues them.
     """
-    found = operations.get_batch_details(call.session, batch_id)
-    left = found.progress.jobs - found.progress.jobs_ended
+    details = operations.get_batch_details(call.session, batch_id)
+    live_jobs = details.progress.jobs - details.progress.jobs_ended
+    jobs_of_batch = f"{counted(live_jobs, 'job')} of {details.batch.title}"
     if dry_run:
-        if not call.print_if_json({"dry_run": True, "batch": batch_id, "jobs": left}):
-            output.show(f"would cancel {counted(left, 'job')} of {found.batch.title}")
-        return 0
-    if left and not found.batch.state.is_ended:
-        confirm(f"Cancel {counted(left, 'job')} of {found.batch.title}?", yes=yes, sample=[describe_progress(found)])
-    moved = operations.cancel_batch(call.session, batch_id)
-    if call.print_if_json(moved):
-        return 0
-    output.show(f"cancelled {counted(len(moved.job_ids), 'job')} of {moved.batch.title}")
-    if moved.asked:
-        output.show(f"asked {counted(len(moved.asked), 'job')} to stop")
+        call.show_result({"dry_run": True, "batch": batch_id, "jobs": live_jobs}, f"would cancel {jobs_of_batch}")
+        return
+    if live_jobs and not details.batch.state.is_ended:
+        confirm(f"Cancel {jobs_of_batch}?", yes=yes, sample=[describe_progress(details)])
+    cancelled = operations.cancel_batch(call.session, batch_id)
+    if call.print_if_json(cancelled):
+        return
+    output.show(f"cancelled {counted(len(cancelled.job_ids), 'job')} of {cancelled.batch.title}")
+    if cancelled.asked:
+        output.show(f"asked {counted(len(cancelled.asked), 'job')} to stop")
     output.note(f"to continue: pagemill batch resume {batch_id}")
-    return 0
 
 
 @verb
@@ -161,16 +162,14 @@ def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     Delete the record of a batch that has ended. Its jobs and documents stay. To delete the documents, too, first run
     `pagemill documents rm --batch 7`.
     """
-    found = operations.get_batch_details(call.session, batch_id)
-    description = f"{found.batch.title} ({found.batch.state.word}, {counted(found.progress.files, 'file')})"
+    details = operations.get_batch_details(call.session, batch_id)
+    description = f"{details.batch.title} ({details.batch.state.word}, {counted(details.progress.files, 'file')})"
     if dry_run:
-        if not call.print_if_json({"dry_run": True, **as_object(found)}):
-            output.show(f"would delete {description}")
+        call.show_result({"dry_run": True, **as_object(details)}, f"would delete {description}")
         return
     confirm(f"Delete {description}? This cannot be undone.", yes=yes)
     batch = operations.remove_batch(call.session, batch_id)
-    if not call.print_if_json(batch):
-        output.show(f"deleted {batch.title}; its jobs and documents stay")
+    call.show_result(batch, f"deleted {batch.title}; its jobs and documents stay")
 
 
 batch = VerbGroup(
@@ -178,12 +177,12 @@ batch = VerbGroup(
     "\b\npagemill batch ls\npagemill batch stop 7\npagemill batch resume 7\npagemill wait batch:7 --progress\n\n"
     "List, stop and resume batches. `pagemill add` starts one.",
     *(ls, show, stop, resume, retry, cancel, rm),
-    hidden={"add": "add"},
+    module_by_hidden_verb={"add": "add"},
     prefix="batch ",
 )
 
 
-def report_batch(call: Invocation, added: BatchAdded) -> None:
+def note_added_batch(call: Invocation, added: BatchAdded) -> None:
     if call.as_json:
         return
     batch = added.batch
@@ -192,14 +191,13 @@ def report_batch(call: Invocation, added: BatchAdded) -> None:
     elif batch.replaced_by is not None:
         output.note(f"{batch.title} resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}")
     elif batch.state is BatchState.WAITING:
-        output.note(
-            f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_quoted_owner(batch)}"
-        )
+        owner = shlex.quote(batch.owner)
+        output.note(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {owner}")
     else:
         output.note(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
 
 
-def report_replaced(call: Invocation, owner: str, *, by: int | None = None) -> None:
+def note_replaced_batches(call: Invocation, owner: str, *, by: int | None = None) -> None:
     """Name the batches that will wait for a new batch, or for the batch `by`."""
     if call.as_json:
         return
@@ -207,31 +205,27 @@ def report_replaced(call: Invocation, owner: str, *, by: int | None = None) -> N
         output.note(f"replaces {titled_progress(replaced)}; it resumes when the new batch ends")
 
 
-def _report_replaced_by(call: Invocation, batch_id: int) -> None:
-    """Name the batches that will wait if the batch continues."""
-    found = operations.get_batch_details(call.session, batch_id)
-    is_idle = found.batch.state is not BatchState.ACTIVE
-    has_work_left = found.progress.jobs_failed or not found.batch.state.is_ended
+def _note_batches_replaced_by(call: Invocation, batch_id: int) -> None:
+    """Name the batches that will wait if this batch continues."""
+    details = operations.get_batch_details(call.session, batch_id)
+    is_idle = details.batch.state is not BatchState.ACTIVE
+    has_work_left = details.progress.jobs_failed or not details.batch.state.is_ended
     if is_idle and has_work_left:
-        report_replaced(call, found.batch.owner, by=batch_id)
+        note_replaced_batches(call, details.batch.owner, by=batch_id)
 
 
-def _show_moved(call: Invocation, moved: BatchMoved, outcome: str) -> int:
-    exit_code = 1 if moved.refused else 0
-    if call.print_if_json(moved):
+def _show_continued_batch(call: Invocation, change: BatchMoved, outcome: str) -> int:
+    exit_code = 1 if change.refused else 0
+    if call.print_if_json(change):
         return exit_code
-    waits = moved.batch.state is BatchState.WAITING
-    output.show(f"{moved.batch.title} {'waits for its turn' if waits else outcome}")
-    show_refusals(moved.refused)
+    is_waiting = change.batch.state is BatchState.WAITING
+    output.show(f"{change.batch.title} {'waits for its turn' if is_waiting else outcome}")
+    show_refusals(change.refused)
     return exit_code
 
 
-def _quoted_owner(batch: Batch) -> str:
-    return shlex.quote(batch.owner)
-
-
-def _facts_of(found: BatchDetails) -> dict[str, object]:
-    batch, progress, request = found.batch, found.progress, json.loads(found.batch.asked)
+def _facts_of(details: BatchDetails) -> dict[str, object]:
+    batch, progress, request = details.batch, details.progress, json.loads(details.batch.asked)
     sources = request.pop("sources", ())
     files = {
         "read": progress.files_ended - progress.files_failed - progress.files_cancelled,
@@ -247,38 +241,35 @@ def _facts_of(found: BatchDetails) -> dict[str, object]:
         "owner": batch.owner,
         "added (UTC)": output.whole_seconds(batch.created_at),
         "ended (UTC)": output.whole_seconds(batch.ended_at),
-        "sources": [source if isinstance(source, str) else _as_json(source) for source in sources],
-        "options": _as_json(request) if request else "",
+        "sources": [source if isinstance(source, str) else as_json(source) for source in sources],
+        "options": as_json(request) if request else "",
         "files": [f"{number:,} {word}" for word, number in files.items() if number],
         "pages": pages,
         "originals": output.size(progress.size) if progress.size else "",
         "priority": batch.priority,
         "jobs": [f"{number:,} {status}" for status, number in progress.by_job_status.items() if number],
-        "when it has ended": _as_json(json.loads(batch.actions)) if batch.actions != "[]" else "",
+        "when it has ended": as_json(json.loads(batch.actions)) if batch.actions != "[]" else "",
     }
 
 
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _next_step(found: BatchDetails) -> str:
-    batch, progress = found.batch, found.progress
+def _next_step(details: BatchDetails) -> str:
+    """Return the command for a batch that needs one, or an empty text."""
+    batch, progress = details.batch, details.progress
     if batch.state is BatchState.STOPPED:
         return f"to continue: pagemill batch resume {batch.id}"
     if batch.replaced_by is not None:
         return f"it resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}"
     if batch.state is BatchState.WAITING:
-        return f"batches before it: pagemill batch ls --owner {_quoted_owner(batch)} --status active"
+        return f"batches before it: pagemill batch ls --owner {shlex.quote(batch.owner)} --status active"
     if progress.files_failed or progress.jobs_failed:
         return f"failures: pagemill ls --batch {batch.id} --status failed; to retry: pagemill batch retry {batch.id}"
     return ""
 
 
-def _row(found: BatchDetails) -> tuple[object, ...]:
-    batch, progress = found.batch, found.progress
-    more = "+" if progress.may_find_more else ""
-    files = f"{progress.files_ended}/{progress.files}{more}" if progress.files else None
+def _row(details: BatchDetails) -> tuple[object, ...]:
+    batch, progress = details.batch, details.progress
+    plus = "+" if progress.may_find_more else ""
+    files = f"{progress.files_ended}/{progress.files}{plus}" if progress.files else None
     failed = progress.files_failed or progress.jobs_failed or None
     started = output.short_time(batch.created_at, now=wall_clock())
     return (

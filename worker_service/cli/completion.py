@@ -1,4 +1,4 @@
-"""`pagemill completion`: shell completion scripts."""
+"""`pagemill completion`: print a shell completion script."""
 
 from __future__ import annotations
 

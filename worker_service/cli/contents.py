@@ -24,20 +24,28 @@ from worker_service.cli.documents import (
     document_argument,
     excel_option,
     owner_option,
+    since_option,
     tag_option,
+    until_option,
 )
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document
 from worker_service.jobs.page_structure import TableOnPage
 from worker_service.jobs.search import FoundDocument, FoundPage, SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
-from worker_service.services import documents, keyword_counts
-from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
+from worker_service.services import documents
+from worker_service.services.keyword_counts import (
+    count_cells,
+    count_headers,
+    count_keywords,
+    parse_terms,
+    write_workbook,
+)
 from worker_service.services.page_blocks import with_markdown
 from worker_service.services.page_tables import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.services.search import find_documents, read_added
 
-# Around the hits in a snippet. The text of a document contains neither character.
+# The search puts these around each hit in a snippet. The text of a document contains neither character.
 _HIT_MARKS = ("\x02", "\x03")
 _MARKED_HIT = re.compile("\x02([^\x02\x03]*)\x03")
 
@@ -62,18 +70,18 @@ def text(call: Invocation, document_id: int, pages: str | None, form: str) -> in
 
     Exit code 1 if there is no text.
     """
-    document, found = documents.document_text(call.session, document_id, pages=pages)
+    document, page_results = documents.document_text(call.session, document_id, pages=pages)
     if form == "md":
-        found = with_markdown(call.session, document_id, found)
+        page_results = with_markdown(call.session, document_id, page_results)
     items = [
         {"number": page.number, "method": page.method, "confidence": page.confidence, "text": page.text}
-        for page in found
+        for page in page_results
     ]
     if not call.print_if_json({"document": document_id, "name": document.name, "items": items}):
-        output.show_text("\f".join(f"{(page.text or '').rstrip()}\n" for page in found))
-    if not found:
+        output.show_text("\f".join(f"{(page.text or '').rstrip()}\n" for page in page_results))
+    if not page_results:
         output.note(f"document {document_id} has no text to show: {_reason_without_text(document)}")
-    return 0 if found else 1
+    return 0 if page_results else 1
 
 
 def _reason_without_text(document: Document) -> str:
@@ -88,7 +96,6 @@ def _reason_without_text(document: Document) -> str:
 
 
 def _search_options(function: Function) -> Function:
-
     @functools.wraps(function)
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
         names = ("owner", "document_id", "batch_id", "kind", "is_sure", "needs_all")
@@ -100,8 +107,8 @@ def _search_options(function: Function) -> Function:
     for option in (
         click.option("--all", "needs_all", is_flag=True, help="Only pages with all words of the query."),
         click.option("--sure", "is_sure", is_flag=True, help="Leave out pages with an OCR confidence below 50 %."),
-        click.option("--until", metavar="TIME", help="Only documents added before: 3d (ago), or a time."),
-        click.option("--since", metavar="TIME", help="Only documents added since: 3d (ago), or a time."),
+        until_option,
+        since_option,
         click.option(
             "--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only documents of this kind."
         ),
@@ -144,17 +151,17 @@ def search(call: Invocation, request: SearchRequest, **limits: int) -> int:
     Exit code 1 if nothing was found.
     """
     request = replace(request, marks=("[", "]") if call.as_json else _HIT_MARKS, **limits)
-    found = find_documents(call.session, request)
-    if not call.print_if_json(found):
-        for document in found.items:
+    result = find_documents(call.session, request)
+    if not call.print_if_json(result):
+        for document in result.items:
             output.show(_document_line(document))
             for page in document.best_pages:
                 output.show(_page_line(document.document_id, page))
-        for sentence in _search_notes(found, request):
+        for sentence in _search_notes(result, request):
             output.note(sentence)
-    if found.is_partial:
+    if result.is_partial:
         output.note("too many pages match: only the newest pages were ranked")
-    return 0 if found.items else 1
+    return 0 if result.items else 1
 
 
 def _document_line(document: FoundDocument) -> str:
@@ -167,29 +174,29 @@ def _document_line(document: FoundDocument) -> str:
 
 
 def _page_line(document_id: int, page: FoundPage) -> str:
-    parts = _MARKED_HIT.split(" ".join(page.snippet.split()))
-    # Every second part is a hit.
-    snippet = (_highlighted(part) if index % 2 else part for index, part in enumerate(parts))
+    # Splitting at a group gives text and hits in turn.
+    texts_and_hits = _MARKED_HIT.split(" ".join(page.snippet.split()))
+    snippet = (_highlighted(part) if index % 2 else part for index, part in enumerate(texts_and_hits))
     missing = f"  (without {', '.join(page.missing_words)})" if page.missing_words else ""
     return output.join_styled(f"    {document_id}:{page.number}  ", *snippet, missing)
 
 
-def _search_notes(found: SearchResult, request: SearchRequest) -> Iterator[str]:
-    if found.suggestion:
-        yield f"did you mean: {found.suggestion}"
-    if not found.items:
+def _search_notes(result: SearchResult, request: SearchRequest) -> Iterator[str]:
+    if result.suggestion:
+        yield f"did you mean: {result.suggestion}"
+    if not result.items:
         yield "no page matches"
         return
-    if not found.documents_with_all:
-        is_similar = any(document.is_similar for document in found.items)
-        yield f"no page has all of these words; these have some of them{' or a similar meaning' if is_similar else ''}"
-    elif found.documents_with_some:
+    if not result.documents_with_all:
+        has_similar = any(document.is_similar for document in result.items)
+        yield f"no page has all of these words; these have some of them{' or a similar meaning' if has_similar else ''}"
+    elif result.documents_with_some:
         yield (
-            f"all of these words are on a page of {counted(found.documents_with_all, 'document')}, some of them in "
-            f"{counted(found.documents_with_some, 'other document')}; --all leaves those out"
+            f"all of these words are on a page of {counted(result.documents_with_all, 'document')}, some of them in "
+            f"{counted(result.documents_with_some, 'other document')}; --all leaves those out"
         )
-    if found.next is not None:
-        yield f"documents {request.skip + 1} to {found.next} are shown; --skip {found.next} shows the next"
+    if result.next is not None:
+        yield f"documents {request.skip + 1} to {result.next} are shown; --skip {result.next} shows the next"
 
 
 def _highlighted(word: str) -> str:
@@ -231,40 +238,43 @@ def tables(
     Exit code 1 if there are none.
     """
     document = call.session.library.document(document_id)
-    found = list(tables_of(call.session, document_id, pages=pages))
-    exit_code = 0 if found else 1
+    tables_on_pages = list(tables_of(call.session, document_id, pages=pages))
+    exit_code = 0 if tables_on_pages else 1
     if xlsx is not None:
         _refuse_existing(xlsx, force=force)
-        if found:
+        if tables_on_pages:
             with atomic_write(xlsx) as file:
-                write_tables(file, found)
+                write_tables(file, tables_on_pages)
             output.note(f"wrote {xlsx}")
-    written = [] if directory is None else _write_csv_files(directory, found, force=force)
-    answer = {"document": document_id, "name": document.name, "items": found}
-    if call.print_if_json(answer if directory is None else {"items": written}):
+    csv_files = [] if directory is None else _write_csv_files(directory, tables_on_pages, force=force)
+    answer = {"document": document_id, "name": document.name, "items": tables_on_pages}
+    if call.print_if_json(answer if directory is None else {"items": csv_files}):
         return exit_code
-    for path in written:
+    for path in csv_files:
         output.show(str(path))
     if directory is None and xlsx is None:
-        for table in found:
+        for table in tables_on_pages:
             output.note(f"page {table.page}, table {table.number}:")
-            output.show_text("".join("\t".join(map(harmless, row)).rstrip("\t") + "\n" for row in table.rows))
-    if not found:
+            for row in table.rows:
+                # `harmless` replaces tabs in a cell, so that each tab separates two cells.
+                line = "\t".join(map(harmless, row)).rstrip("\t")
+                output.show_text(f"{line}\n")
+    if not tables_on_pages:
         reason = ": it is not read yet" if document.current_generation is None else ""
         output.note(f"document {document.id} has no tables on these pages{reason}")
     return exit_code
 
 
 def _write_csv_files(directory: Path, tables: Sequence[TableOnPage], *, force: bool) -> list[Path]:
-    written = []
+    paths = []
     for table, rows in tables_with_all_rows(tables):
         path = directory / f"{table.name}.csv"
         _refuse_existing(path, force=force)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             write_csv(file, rows)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:
@@ -313,17 +323,17 @@ def keywords(
     if xlsx is not None:
         _refuse_existing(xlsx, force=force)
     try:
-        words = keyword_counts.parse_terms(terms.read())
+        words = parse_terms(terms.read())
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
-    # The counts arrive in parts, each of some documents and of their pages.
-    parts = list(keyword_counts.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
-    document_rows = [row for part in parts for row in part.by_document]
-    page_rows = [row for part in parts for row in part.by_page]
+    # Each group has the counts of some documents and of their pages.
+    groups = list(count_keywords(call.session, words, owner=owner, batch_id=batch_id))
+    document_rows = [row for group in groups for row in group.by_document]
+    page_rows = [row for group in groups for row in group.by_page]
     rows = page_rows if by_page else document_rows
     if xlsx is not None:
         with atomic_write(xlsx) as file:
-            write_workbook(file, words, parts)
+            write_workbook(file, words, groups)
         output.note(f"wrote {xlsx}")
     elif call.print_if_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
         return
@@ -333,7 +343,8 @@ def keywords(
             output.show_csv(headers, cells, is_for_excel=for_excel)
         else:
             output.show_table(headers, cells)
-    if unread := sum(not row.is_read for row in document_rows):
+    unread = sum(not row.is_read for row in document_rows)
+    if unread:
         output.note(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
     if not page_rows:
         output.note("no term occurs on any page")

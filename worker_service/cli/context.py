@@ -1,10 +1,11 @@
-"""Parts of all verbs: common options, selectors of jobs, completion, and questions."""
+"""What verbs share: `Invocation`, the decorator `verb`, completion, selectors of jobs, and questions."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class Invocation:
-    """One call of a verb."""
+    """One call of a verb. Settings and database are opened when first used."""
 
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
@@ -51,6 +52,12 @@ class Invocation:
         if self.as_json:
             output.show_json(value)
         return self.as_json
+
+    def show_result(self, value: object, *lines: str) -> None:
+        """Print the value if --json was given, else the lines."""
+        if not self.print_if_json(value):
+            for line in lines:
+                output.show(line)
 
     def show_items(
         self,
@@ -84,17 +91,18 @@ class Verb(click.Command):
 
 
 def verb(function: Function) -> Verb:
-    """Make a verb of a function. Its docstring is the help: examples, an empty line, and text."""
+    """Return a command that calls the function with an `Invocation`, and has --json and --database.
+
+    The docstring is the help: examples, an empty line, and text.
+    """
 
     @functools.wraps(function)
     def run(as_json: bool, database: str | None, **values: Any) -> Any:
-        # Both options may also stand before the verb: pagemill --json ls.
-        common = click.get_current_context().find_root().obj or {}
-        call = Invocation(as_json=as_json or common.get("as_json", False), database=database or common.get("database"))
-        try:
+        # Users may give both options before the verb, too: pagemill --json ls.
+        before_verb = click.get_current_context().find_root().obj or {}
+        as_json = as_json or before_verb.get("as_json", False)
+        with closing(Invocation(as_json=as_json, database=database or before_verb.get("database"))) as call:
             return function(call, **values)
-        finally:
-            call.close()
 
     click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")(run)
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(run)
@@ -117,26 +125,32 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 def completer(column: str) -> Complete:
     """Return a function that completes a value of this column of the database."""
-    return lambda ctx, _, prefix: _complete_quietly(ctx, lambda call: call.session.job_queries.names(column, prefix))
 
-
-def name_completer(list_names: Callable[[Invocation], Iterable[str]]) -> Complete:
     def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
-        def matching_names(call: Invocation) -> Sequence[str]:
-            return sorted({name for name in list_names(call) if name.startswith(prefix)})
-
-        return _complete_quietly(ctx, matching_names)
+        return _names_or_empty(ctx, lambda call: call.session.job_queries.names(column, prefix))
 
     return complete
 
 
-def complete_job_type(ctx: click.Context, param: click.Parameter, prefix: str) -> list[Any]:
-    def stored_types(call: Invocation) -> Sequence[str]:
-        reading = call.session.job_queries
-        return [*reading.names("handler", prefix), *reading.names("job_type", prefix)]
+def name_completer(list_names: Callable[[Invocation], Iterable[str]]) -> Complete:
+    def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
+        return sorted({name for name in _names_or_empty(ctx, list_names) if name.startswith(prefix)})
+
+    return complete
+
+
+def complete_job_type(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
+    def stored_types(call: Invocation) -> Iterable[str]:
+        queries = call.session.job_queries
+        return [*queries.names("handler", prefix), *queries.names("job_type", prefix)]
+
+    def available_types(call: Invocation) -> Iterable[str]:
+        from worker_service.services.enqueue import installed_types
+
+        return [name for name in installed_types(call.settings) if name.startswith(prefix)]
 
     # Without a database, the first list is empty.
-    return sorted({*_complete_quietly(ctx, stored_types), *name_completer(_installed_types)(ctx, param, prefix)})
+    return sorted({*_names_or_empty(ctx, stored_types), *_names_or_empty(ctx, available_types)})
 
 
 def complete_file(_: click.Context, __: click.Parameter, prefix: str) -> list[Any]:
@@ -146,22 +160,14 @@ def complete_file(_: click.Context, __: click.Parameter, prefix: str) -> list[An
     return [CompletionItem(prefix, type="file")]
 
 
-def _installed_types(call: Invocation) -> Iterable[str]:
-    from worker_service.services.enqueue import installed_types
-
-    return installed_types(call.settings)
-
-
-def _complete_quietly(ctx: click.Context, list_names: Callable[[Invocation], Sequence[str]]) -> list[str]:
-    """Return the names; none after an error, because the user is typing."""
+def _names_or_empty(ctx: click.Context, list_names: Callable[[Invocation], Iterable[str]]) -> list[str]:
+    """Return no names after an error, because the user is typing."""
     try:
-        common = ctx.find_root().obj or {}
-        call = Invocation(as_json=False, database=ctx.params.get("database") or common.get("database"))
-        try:
+        before_verb = ctx.find_root().obj or {}
+        database = ctx.params.get("database") or before_verb.get("database")
+        with closing(Invocation(as_json=False, database=database)) as call:
             # The shell reads one name per line, so leave out names with control characters.
             return [name for name in list_names(call) if name.isprintable() and name]
-        finally:
-            call.close()
     except Exception:
         return []
 
@@ -176,7 +182,7 @@ class JobId(click.ParamType[int]):
     name = "id"
     complaint = "is not a job id, which is a number as in pagemill ls"
     prefix = ""
-    """Users may write it before the number."""
+    """Word that users may write before the number."""
     lowest_id = 1
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -221,7 +227,7 @@ job_or_problem_argument = click.argument(
 # ── Selectors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _column_option(column: Column) -> Callable[[Function], Function]:
+def _filter_option(column: Column) -> Callable[[Function], Function]:
     is_repeatable = isinstance(getattr(Selector(), column.filter_field), tuple)
     complete = complete_job_type if column.name == "job_type" else completer(column.name)
     return click.option(
@@ -236,24 +242,33 @@ def _column_option(column: Column) -> Callable[[Function], Function]:
 
 
 def owners_option(noun: str) -> Callable[[Function], Function]:
-    about, complete = f"Only {noun} of this owner.", completer("owner")
-    return click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=complete, help=about)
+    return click.option(
+        "--owner",
+        "owners",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=completer("owner"),
+        help=f"Only {noun} of this owner.",
+    )
 
 
 def status_option(statuses: Sequence[str]) -> Callable[[Function], Function]:
+    def complete(_: click.Context, __: click.Parameter, prefix: str) -> list[Any]:
+        return [str(status) for status in statuses if status.startswith(prefix)]
+
     return click.option(
         "--status",
         "statuses",
         multiple=True,
         metavar="STATUS",
-        shell_complete=lambda _, __, prefix: [str(status) for status in statuses if status.startswith(prefix)],
+        shell_complete=complete,
         help=f"{', '.join(statuses[:-1])} or {statuses[-1]}; several separated by commas.",
     )
 
 
-_SELECTORS: Sequence[Callable[[Function], Function]] = (
+_SELECTOR_OPTIONS: Sequence[Callable[[Function], Function]] = (
     status_option([*Status]),
-    *map(_column_option, FILTER_COLUMNS),
+    *map(_filter_option, FILTER_COLUMNS),
     click.option("--since", metavar="TIME", help="Created or ended since: 2h or 3d (ago), or a time."),
     click.option("--older-than", metavar="TIME", help="Ended before (live jobs: created before): 30d, or a time."),
     click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this value in their payload."),
@@ -261,14 +276,14 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 
 
 def job_selector_options(function: Function) -> Function:
-    """Give the verb the ids and options that select jobs. The function gets them as one `Selector`."""
+    """Add the ids and options that select jobs. The function gets them as one `Selector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, **values: Any) -> Any:
         selected_by = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
         return function(call, read_selector(now=wall_clock(), **selected_by), **values)
 
-    for option in reversed(_SELECTORS):
+    for option in reversed(_SELECTOR_OPTIONS):
         option(run)
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_JobReference(), shell_complete=completer("id"))
     return ids(run)
@@ -277,9 +292,9 @@ def job_selector_options(function: Function) -> Function:
 # ── Other options, and questions ────────────────────────────────────────────────────────────────────────────────
 
 
-def number_option(flag: str, name: str, default: int, about: str) -> Callable[[Function], Function]:
-    help_text = f"{about} Default: {default}."
-    return click.option(flag, name, type=click.IntRange(1, 1000), default=default, metavar="N", help=help_text)
+def number_option(flag: str, name: str, default: int, help: str) -> Callable[[Function], Function]:
+    number = click.IntRange(1, 1000)
+    return click.option(flag, name, type=number, default=default, metavar="N", help=f"{help} Default: {default}.")
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")

@@ -1,4 +1,4 @@
-"""`pagemill init` and `pagemill db`: the database as a whole."""
+"""`pagemill init` and `pagemill db`: create, migrate, back up, restore, check and open the database."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     """
     plan = operations.plan_restore(call.settings, file)
     if dry_run:
-        if not call.print_if_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
+        answer = {"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}
+        if not call.print_if_json(answer):
             for sentence in _describe_plan(plan):
                 output.show(sentence)
             output.note("nothing was changed (--dry-run)")
@@ -109,9 +110,9 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     if done.restored.replaced is not None:
         output.show(f"the old database is kept at {done.restored.replaced}")
     if done.missing:
-        number = len(done.missing)
+        are_missing = "is missing" if len(done.missing) == 1 else "are missing"
         output.note(
-            f"{counted(number, 'file')} that it names {'is' if number == 1 else 'are'} missing in "
+            f"{counted(len(done.missing), 'file')} that it names {are_missing} in "
             f"{call.settings.workspace}, such as {done.missing[0]}: restore the copy of the workspace before you start "
             "the daemon"
         )
@@ -146,8 +147,7 @@ def rebuild_search(call: Invocation) -> None:
     may run meanwhile; until the end, a search finds only some of the pages.
     """
     pages = operations.rebuild_search(call.session)
-    if not call.print_if_json({"pages": pages}):
-        output.show(f"the search index has {counted(pages, 'page')}")
+    call.show_result({"pages": pages}, f"the search index has {counted(pages, 'page')}")
 
 
 @verb
@@ -184,12 +184,13 @@ db = VerbGroup(
 
 
 def _describe_plan(plan: operations.RestorePlan) -> list[str]:
-    backup = plan.backup
-    newest = f"; last change {output.whole_seconds(backup.newest_at)}" if backup.newest_at else ""
+    newest_at = plan.backup.newest_at
+    last_change = f"; last change {output.whole_seconds(newest_at)}" if newest_at else ""
+    effect = f"it becomes {plan.database}"
+    if plan.replaces:
+        effect = f"it replaces {plan.database}, which is kept under another name"
     return [
-        f"the backup is intact: {counted(plan.jobs, 'job')}, {plan.running} running{newest}",
-        f"it replaces {plan.database}, which is kept under another name"
-        if plan.replaces
-        else f"it becomes {plan.database}",
+        f"the backup is intact: {counted(plan.jobs, 'job')}, {plan.running} running{last_change}",
+        effect,
         "jobs that ended after the backup run again; jobs that were added after it are lost",
     ]

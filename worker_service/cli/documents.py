@@ -1,4 +1,4 @@
-"""`pagemill documents`: list and remove documents; `show document:N`."""
+"""`pagemill documents`: list and remove documents; `show document:7`; the options that choose documents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput
@@ -40,6 +41,7 @@ from worker_service.services.session import Session
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "UPDATED", "ERROR", "NAME", "NOTE")
 _DROP_FIRST = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
 _FAILED_COLUMNS = ("JOB", "FAILED", "OWNER", "ERROR", "NAME", "NOTE")
+"""Columns of files whose jobs failed before there was a document."""
 _LIMIT = 50
 _PAGES_SHOWN_MAX = 50
 _REFUSALS_SHOWN_MAX = 50
@@ -62,16 +64,17 @@ tag_option = click.option(
 batch_option = click.option(
     "--batch", "batch_id", type=BatchId(), metavar="N", help="Only documents that this batch asked for."
 )
-
+since_option = click.option("--since", metavar="TIME", help="Only documents added since: 3d (ago), or a time.")
+until_option = click.option("--until", metavar="TIME", help="Only documents added before: 3d (ago), or a time.")
 excel_option = click.option(
     "--excel", "for_excel", is_flag=True, help="Print CSV for Excel, which otherwise misreads letters such as ü."
 )
-
 
 _SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "until")
 
 
 def document_selector_options(function: Function) -> Function:
+    """Add the ids and options that select documents. The function gets one `DocumentSelector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
@@ -80,8 +83,8 @@ def document_selector_options(function: Function) -> Function:
         return function(call, read_document_selector(now=wall_clock(), batch_ids=batch_ids, **selected_by), **values)
 
     for option in (
-        click.option("--until", metavar="TIME", help="Only documents added before: 3d (ago), or a time."),
-        click.option("--since", metavar="TIME", help="Only documents added since: 3d (ago), or a time."),
+        until_option,
+        since_option,
         click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind, such as pdf or image."),
         tag_option,
         batch_option,
@@ -169,6 +172,14 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
     output.show(str(xlsx))
 
 
+def confirm_unless_named(
+    question: str, documents: Sequence[Document], selector: DocumentSelector, *, yes: bool
+) -> None:
+    """Ask before a change of several documents that the user has not named by id."""
+    if len(documents) > 1 and not selector.ids:
+        confirm(question, yes=yes, sample=[document.name for document in documents[:_SAMPLE_SIZE]])
+
+
 def show_documents(
     call: Invocation, documents: Sequence[Document], failed_jobs: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
@@ -197,9 +208,13 @@ def show_documents(
 
 
 def _row(document: Document, now: datetime) -> tuple[object, ...]:
-    note = document.error_text or ("deleted at its source" if document.gone_at else document.note)
+    note = document.note
     if document.has_failed_anew:
         note = _failure_of_generation(document)
+    elif document.error_text:
+        note = document.error_text
+    elif document.gone_at:
+        note = "deleted at its source"
     size = output.size(document.size) if document.size else None
     updated = output.short_time(document.updated_at, now=now)
     return (
@@ -232,26 +247,27 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     """
     if chosen.is_empty:
         raise BadInput("name the documents to delete", "give ids, or selectors such as --owner alice")
-    found = operations.selected_documents(call.session, chosen)
-    from worker_service.services.document_removal import remove_documents, weigh_removal
+    from worker_service.services.document_removal import remove_documents, weigh_removal  # not needed for the list
 
-    weight = weigh_removal(call.session, found)
-    sample = _sample_lines(found)
+    selected = operations.selected_documents(call.session, chosen)
+    weight = weigh_removal(call.session, selected)
+    sample = _sample_lines(selected)
     if dry_run:
-        if not call.print_if_json({"dry_run": True, **_as_object(weight), "items": [one.id for one in found]}):
-            output.show(f"would remove {_describe_weight(weight)}")
-            for line in sample:
-                output.show(line)
+        ids = [document.id for document in selected]
+        call.show_result(
+            {"dry_run": True, **asdict(weight), "items": ids}, f"would remove {_describe_weight(weight)}", *sample
+        )
         return 0
-    if found:
-        confirm(f"This deletes {_describe_weight(weight)} for good.", yes=yes, sample=sample, number=len(found))
-    removed, files_left = remove_documents(call.session, found)
+    if selected:
+        question = f"This deletes {_describe_weight(weight)} for good."
+        confirm(question, yes=yes, sample=sample, number=len(selected))
+    removed, files_left = remove_documents(call.session, selected)
     exit_code = 1 if removed.refused else 0
     refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
-    answer = {"action": removed.action_id, **_as_object(removed.freed), "items": removed.document_ids}
+    answer = {"action": removed.action_id, **asdict(removed.freed), "items": removed.document_ids}
     if call.print_if_json({**answer, "refused": refused, "files_left": files_left}):
         return exit_code
-    if not found:
+    if not selected:
         output.note("no document matches")
         return 0
     output.show(f"removed {_describe_weight(removed.freed)}")
@@ -269,21 +285,17 @@ def _describe_weight(weight: Weight) -> str:
     return f"{counted(weight.documents, 'document')} ({', '.join(parts)}{shared})"
 
 
-def _sample_lines(found: Sequence[Document]) -> list[str]:
-    rows = [(one.id, one.state, one.owner, one.name, output.size(one.size)) for one in found[:_SAMPLE_SIZE]]
+def _sample_lines(documents: Sequence[Document]) -> list[str]:
+    rows = [
+        (document.id, document.state, document.owner, document.name, output.size(document.size))
+        for document in documents[:_SAMPLE_SIZE]
+    ]
     lines = output.table_lines(("ID", "STATE", "OWNER", "NAME", "SIZE"), rows) if rows else []
-    more = len(found) - _SAMPLE_SIZE
+    more = len(documents) - _SAMPLE_SIZE
     return [*lines, f"… and {more:,} more"] if more > 0 else lines
 
 
-def _as_object(value: object) -> dict[str, Any]:
-    from worker_service.services.serialize import as_object  # not needed for the list
-
-    fields: dict[str, Any] = as_object(value)
-    return fields
-
-
-documents = DefaultVerbGroup("documents", ls, rm, imported_later={"adopt": "reading"}, prefix="documents ")
+documents = DefaultVerbGroup("documents", ls, rm, module_by_verb={"adopt": "reading"}, prefix="documents ")
 
 
 # ── One document ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,20 +328,12 @@ def _recognition_by_page(session: Session, document_id: int, pages_max: int) -> 
 
 
 def show_document(call: Invocation, document_id: int) -> None:
-    found = operations.get_document_details(call.session, document_id)
-    document, pages = found.document, found.page_items
-    details = _as_object(found)
-    document_fields = details.pop("document")
-    recognitions = _recognition_by_page(call.session, document_id, len(pages) if call.as_json else _PAGES_SHOWN_MAX)
-    for page in details["page_items"]:
-        if recognition := recognitions.get(page["number"]):
-            page |= {
-                "written_in": recognition.languages,
-                "readers": recognition.engines,
-                "lines": recognition.lines_with_words,
-                "second": len(recognition.second_pass_lines),
-            }
-    if call.print_if_json(document_fields | details):
+    details = operations.get_document_details(call.session, document_id)
+    document = details.document
+    pages_max = len(details.page_items) if call.as_json else _PAGES_SHOWN_MAX
+    recognition_by_page = _recognition_by_page(call.session, document_id, pages_max)
+    if call.as_json:
+        output.show_json(_details_as_object(details, recognition_by_page))
         return
     output.show_values(_facts_of(document))
     if document.has_failed_anew:
@@ -339,9 +343,27 @@ def show_document(call: Invocation, document_id: int) -> None:
         )
     elif document.error_code:
         output.note(f"to read it again: pagemill reindex {document_id}; known pages are not read twice")
-    _show_pages(found, recognitions)
-    files = [(file.role, file.name, file.size, file.path) for file in found.files]
+    _show_pages(details, recognition_by_page)
+    files = [(file.role, file.name, file.size, file.path) for file in details.files]
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
+
+
+def _details_as_object(
+    details: operations.DocumentDetails, recognition_by_page: Mapping[int, _PageRecognition]
+) -> dict[str, Any]:
+    from worker_service.services.serialize import as_object  # not needed for the list
+
+    fields: dict[str, Any] = as_object(details)
+    for page in fields["page_items"]:
+        recognition = recognition_by_page.get(page["number"])
+        if recognition is not None:
+            page |= {
+                "written_in": recognition.languages,
+                "readers": recognition.engines,
+                "lines": recognition.lines_with_words,
+                "second": len(recognition.second_pass_lines),
+            }
+    return {**fields.pop("document"), **fields}
 
 
 def _facts_of(document: Document) -> dict[str, object]:
@@ -368,27 +390,27 @@ def _facts_of(document: Document) -> dict[str, object]:
     }
 
 
-def _show_pages(found: operations.DocumentDetails, recognitions: Mapping[int, _PageRecognition]) -> None:
-    pages = found.page_items[:_PAGES_SHOWN_MAX]
-    titles: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
-    rows: list[tuple[object, ...]] = [
-        (page.number, page.method, page.confidence and round(page.confidence), page.characters) for page in pages
-    ]
-    if recognitions:
-        titles += ("LANGUAGE", "READ BY")
-        unrecognised = _PageRecognition()
-        recognition_of_rows = [recognitions.get(page.number, unrecognised) for page in pages]
-        rows = [
-            (*row, "+".join(recognition.languages), _engines(recognition))
-            for row, recognition in zip(rows, recognition_of_rows, strict=True)
-        ]
-    output.show_section(titles, rows)
-    if len(found.page_items) > len(pages):
-        output.note(f"and {counted(len(found.page_items) - len(pages), 'page')} more: --json lists all")
+def _show_pages(details: operations.DocumentDetails, recognition_by_page: Mapping[int, _PageRecognition]) -> None:
+    pages = details.page_items[:_PAGES_SHOWN_MAX]
+    headers: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
+    if recognition_by_page:
+        headers += ("LANGUAGE", "READ BY")
+    rows = []
+    for page in pages:
+        row: list[object] = [page.number, page.method, page.confidence and round(page.confidence), page.characters]
+        if recognition_by_page:
+            recognition = recognition_by_page.get(page.number, _PageRecognition())
+            row += ["+".join(recognition.languages), _engines(recognition)]
+        rows.append(row)
+    output.show_section(headers, rows)
+    pages_left = len(details.page_items) - len(pages)
+    if pages_left:
+        output.note(f"and {counted(pages_left, 'page')} more: --json lists all")
 
 
 def _engines(page: _PageRecognition) -> str:
     """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``."""
+    # The versions of the libraries behind an engine are in parentheses.
     names = [re.sub(r" \(.*\)", "", name) for name in page.engines]
-    lines = f"{len(page.second_pass_lines)} of {counted(page.lines_with_words, 'line')} "
-    return "".join(names[:1]) + "".join(f"; {lines}{name}" for name in names[1:])
+    second_pass = f"{len(page.second_pass_lines)} of {counted(page.lines_with_words, 'line')} "
+    return "".join(names[:1]) + "".join(f"; {second_pass}{name}" for name in names[1:])

@@ -1,4 +1,4 @@
-"""`pagemill enqueue`: add a job to the queue."""
+"""`pagemill enqueue`: add one job to the queue."""
 
 from __future__ import annotations
 

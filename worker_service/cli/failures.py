@@ -52,7 +52,7 @@ def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> Non
     ]
     output.show_table(_COLUMNS, rows, drop_first=("OWNER", "WHEN (UTC)"), never_cut=("JOB",))
     if len(reasons) > 1:
-        output.show_section(("REASON", "FILES"), [(one.code or None, one.count) for one in reasons])
+        output.show_section(("REASON", "FILES"), [(reason.code or None, reason.count) for reason in reasons])
     output.note("details: pagemill show ID; to run them again: pagemill retry --error CODE")
 
 
@@ -73,18 +73,18 @@ def dismiss(
     Remove failures from the list. Their jobs stay failed, and a new failure is listed again. `pagemill undo` lists
     them again.
     """
-    if is_all == bool(ids):  # both, or neither
+    has_ids = bool(ids)
+    if is_all == has_ids:  # both, or neither
         raise BadInput("name jobs as `pagemill failures` lists them, or give --all")
     job_ids = operations.select_failures(call.session, owner, ids or None, code)
     if dry_run:
-        if not call.print_if_json({"dry_run": True, "items": job_ids}):
-            output.show(f"would dismiss {counted(len(job_ids), 'failure')}")
+        call.show_result({"dry_run": True, "items": job_ids}, f"would dismiss {counted(len(job_ids), 'failure')}")
         return
     if is_all and job_ids:
         confirm(f"Dismiss {counted(len(job_ids), 'failure')}?", yes=yes)
     changed = operations.dismiss_failures(call.session, owner, job_ids=job_ids)
-    if not call.print_if_json({"action": changed.action_id, "items": changed.job_ids}):
-        output.show(f"dismissed {counted(len(changed.job_ids), 'failure')}")
+    answer = {"action": changed.action_id, "items": changed.job_ids}
+    call.show_result(answer, f"dismissed {counted(len(changed.job_ids), 'failure')}")
 
 
 failures = DefaultVerbGroup("failures", ls, dismiss)

@@ -1,4 +1,4 @@
-"""`pagemill handlers`: the installed handlers."""
+"""`pagemill handlers`: list and show the installed handlers."""
 
 from __future__ import annotations
 
@@ -85,10 +85,7 @@ def show(call: Invocation, job_type: str, schema: bool) -> None:
 
 
 def _row(handler: HandlerDescription, call: Invocation) -> Sequence[object]:
-    facts, state = handler.facts, "ready"
-    if reason := handler.set_aside or facts.missing_text:
-        # The last line of a traceback has the reason.
-        state = f"{'set aside' if handler.set_aside else 'missing'}: {reason.strip().splitlines()[-1].strip()}"
+    facts, state = handler.facts, _state_of(handler)
     if handler.declared is None:
         return (facts.job_type, None, None, None, None, None, None, handler.distribution, state)
     limits = handler.declared.limits
@@ -98,6 +95,15 @@ def _row(handler: HandlerDescription, call: Invocation) -> Sequence[object]:
         facts.job_type, facts.job_class, memory, _length(limits.cpu_seconds), _length(limits.wall_seconds), network,
         sandbox, handler.distribution, state,
     )  # fmt: skip
+
+
+def _state_of(handler: HandlerDescription) -> str:
+    reason = handler.set_aside or handler.facts.missing_text
+    if not reason:
+        return "ready"
+    # The last line of a traceback has the reason.
+    last_line = reason.strip().splitlines()[-1].strip()
+    return f"set aside: {last_line}" if handler.set_aside else f"missing: {last_line}"
 
 
 def _as_object(handler: HandlerDescription, call: Invocation) -> dict[str, Any]:
@@ -134,5 +140,5 @@ handlers = VerbGroup(
     "List the installed handlers, or create one.",
     ls,
     show,
-    imported_later={"new": "new_handler"},
+    module_by_verb={"new": "new_handler"},
 )

@@ -9,6 +9,7 @@ import click
 from worker_service.cli import output, pagemill
 from worker_service.cli.context import Invocation, verb
 
+# {question: commands that users confuse, each with what it does}
 SIMILAR_COMMANDS = {
     "Is all well": (
         ("status", "the health in one line, with an exit code for monitoring"),
@@ -45,15 +46,15 @@ def help(ctx: click.Context, call: Invocation, command: Sequence[str]) -> None:
 
     Show all commands, and which of similar ones does what; or the help of one command.
     """
-    found: click.Command = pagemill
+    described: click.Command = pagemill
     context = click.Context(pagemill, info_name="pagemill")
     for word in command:
-        subcommand = found.get_command(context, word) if isinstance(found, click.Group) else None
+        subcommand = described.get_command(context, word) if isinstance(described, click.Group) else None
         if subcommand is None:
             raise click.UsageError(f"there is no command {' '.join(command)!r}", ctx)
-        found, context = subcommand, click.Context(subcommand, parent=context, info_name=word)
+        described, context = subcommand, click.Context(subcommand, parent=context, info_name=word)
     if command:
-        text = found.get_help(context)
+        text = described.get_help(context)
     else:
         formatter = context.make_formatter()
         pagemill.format_commands(context, formatter, show_all=True)

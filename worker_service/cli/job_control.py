@@ -1,4 +1,4 @@
-"""Change jobs. A change of several jobs, or a final one, is shown and confirmed first."""
+"""Change jobs. `_change` shows a plan, asks first if it has several jobs or is final, and applies it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from worker_service.services.undo import ACTIONS_EXAMINED_MAX, find_undoable, un
 
 _REFUSALS_SHOWN_MAX = 10
 _KILL_SECONDS_MAX = 15.0
+"""Longest wait of `cancel --now`, as its help says."""
 _DOCUMENTS_NAMED_MAX = 20
 
 
@@ -54,9 +55,8 @@ def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: 
     A document that a cancelled job was reading fails (CANCELLED) until `pagemill retry` or `pagemill reindex` continues
     it. With --now, the exit code is 1 if a process is still there after 15 seconds.
     """
-    return _change(
-        call, operations.make_plan(call.session, "cancel", selector), dry_run=dry_run, yes=yes, is_killing=now
-    )
+    plan = operations.make_plan(call.session, "cancel", selector)
+    return _change(call, plan, dry_run=dry_run, yes=yes, is_killing=now)
 
 
 @verb
@@ -141,24 +141,24 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
         return _show_actions(call)
     action = find_undoable(call.session, action_id)
     newer_final = None if action_id is not None else _newest_final_action(call.session, action)
+    description = _describe_action(action)
     if dry_run:
-        if not call.print_if_json({"dry_run": True, **as_object(action), "newest_final": newer_final}):
-            output.show(f"would undo action {action.id}: {_describe_action(action)}")
+        answer = {"dry_run": True, **as_object(action), "newest_final": newer_final}
+        call.show_result(answer, f"would undo action {action.id}: {description}")
         return 0
     if newer_final is not None or action.jobs > 1 or action.actor != call.session.actor:
         warning = ""
         if newer_final is not None:
             warning = f"The newest action, {newer_final.id}, cannot be undone: the {_describe_action(newer_final)}. "
         effect = "restore the priorities" if action.opposite == "priority" else f"{action.opposite} what it changed"
-        confirm(f"{warning}Undo action {action.id}, the {_describe_action(action)}: {effect}?", yes=yes)
+        confirm(f"{warning}Undo action {action.id}, the {description}: {effect}?", yes=yes)
     changed = undo_action(call.session, action)
     if action.subject:  # such as a schedule, which has no jobs to show
-        if not call.print_if_json({"action": action.id}):
-            output.show(f"undid the {_describe_action(action)}")
+        call.show_result({"action": action.id}, f"undid the {description}")
         return 0
     if not call.as_json:
         outcome = "undid" if changed.job_ids or changed.asked else "could not undo"
-        output.note(f"{outcome} action {action.id}, the {_describe_action(action)}:")
+        output.note(f"{outcome} action {action.id}, the {description}:")
     return _show_changed(call, action.opposite or "", changed)
 
 
@@ -171,14 +171,12 @@ def _newest_final_action(session: Session, action: Action) -> Action | None:
 
 def _describe_action(action: Action) -> str:
     """Return, for example, ``cancel of batch 4 (5 jobs) by root at 2026-11-20 10:00:00``."""
-    changed = counted(action.jobs, "job")
-    if action.documents:
-        changed = counted(action.documents, "document")
+    subject = counted(action.documents, "document") if action.documents else counted(action.jobs, "job")
     if action.batch_id is not None:
-        changed = f"batch {action.batch_id}" + (f" ({changed})" if action.jobs else "")
+        subject = f"batch {action.batch_id} ({subject})" if action.jobs else f"batch {action.batch_id}"
     name = action.verb.removesuffix("_batch").removesuffix("_schedule").replace("_", " ")
     name = "removal" if name == "remove" else name
-    return f"{name} of {action.subject or changed} by {action.actor} at {output.whole_seconds(action.at)}"
+    return f"{name} of {action.subject or subject} by {action.actor} at {output.whole_seconds(action.at)}"
 
 
 @verb
@@ -201,8 +199,7 @@ def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
         question = f"This deletes {counted(plan.jobs, 'job')} for good."
         confirm(question, yes=yes, sample=_sample_lines(plan), number=plan.jobs)
     pruned = operations.prune_jobs(call.session, plan) if plan.jobs else 0
-    if not call.print_if_json({"pruned": pruned}):
-        output.show(f"pruned {counted(pruned, 'job')}")
+    call.show_result({"pruned": pruned}, f"pruned {counted(pruned, 'job')}")
     return 0
 
 
@@ -220,8 +217,8 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
     if is_delete or not plan.is_single:
         failing = _describe_failing_documents(plan, "will be")
         warning = f"{failing}. " if failing else ""
-        final = " This cannot be undone." if is_delete else ""
-        question = f"{warning}{plan.verb.capitalize()} {counted(plan.jobs, 'job')}?{final}"
+        finality = " This cannot be undone." if is_delete else ""
+        question = f"{warning}{plan.verb.capitalize()} {counted(plan.jobs, 'job')}?{finality}"
         number_to_type = plan.jobs if is_delete and not plan.is_single else None
         confirm(question, yes=yes, sample=_sample_lines(plan), number=number_to_type)
     changed = operations.apply_plan(call.session, plan, without_grace=is_killing)
@@ -231,12 +228,12 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
 
 def _describe_failing_documents(plan: Plan, verb_form: str) -> str:
     """Return, for example, `1 document will be failed (CANCELLED); …`, or "" if the change fails no document."""
-    ids = plan.failing
-    if not ids:
+    document_ids = plan.failing
+    if not document_ids:
         return ""
-    selection = " ".join(map(str, ids)) if len(ids) <= _DOCUMENTS_NAMED_MAX else "--status failed"
-    remedy = f"pagemill reindex {selection} reads {'it' if len(ids) == 1 else 'them'} again"
-    return f"{counted(len(ids), 'document')} {verb_form} failed ({plan.error_code}); {remedy}"
+    selection = " ".join(map(str, document_ids)) if len(document_ids) <= _DOCUMENTS_NAMED_MAX else "--status failed"
+    remedy = f"pagemill reindex {selection} reads {'it' if len(document_ids) == 1 else 'them'} again"
+    return f"{counted(len(document_ids), 'document')} {verb_form} failed ({plan.error_code}); {remedy}"
 
 
 def _sample_lines(plan: Plan) -> list[str]:
@@ -253,9 +250,11 @@ def _show_dry_run(call: Invocation, plan: Plan) -> int:
     if call.print_if_json({**answer, **({"documents": plan.failing} if plan.error_code else {})}):
         return 0
     output.show(f"would {plan.verb} {counted(plan.jobs, 'job')}")
-    if failing := _describe_failing_documents(plan, "would be"):
+    failing = _describe_failing_documents(plan, "would be")
+    if failing:
         output.show(failing)
-    for line in _sample_lines(plan) if plan.jobs else ():
+    sample = _sample_lines(plan) if plan.jobs else []
+    for line in sample:
         output.show(line)
     if plan.jobs > operations.SAMPLE_JOBS:
         output.show(f"… and {plan.jobs - operations.SAMPLE_JOBS:,} more")
@@ -270,8 +269,9 @@ def _show_changed(
     plan: Plan | None = None,
     unended: Mapping[int, str] | None = None,
 ) -> int:
-    """Print the result. `unended` are killed jobs whose processes are still there, or None if none was killed."""
-    if plan is not None and plan.is_single and changed.refused and not changed.job_ids and not changed.asked:
+    """Print the result. `unended` has the reasons of killed jobs that still run, or is None if none was killed."""
+    is_all_refused = bool(changed.refused) and not changed.job_ids and not changed.asked
+    if plan is not None and plan.is_single and is_all_refused:
         job_id, reason = next(iter(changed.refused.items()))
         raise Refused(f"job {job_id}: {reason}")
     exit_code = 1 if changed.refused or unended else 0
@@ -288,10 +288,11 @@ def _show_changed(
         return exit_code
     if changed.batch_id is not None:
         output.show(f"batch {changed.batch_id} continues")
+    # Without --now, each running job may take a grace period to stop.
     stopping = set(changed.asked if unended is None else unended)
-    done = len({*changed.job_ids, *changed.asked} - stopping)
-    if done or not stopping:
-        output.show(f"{operations.PAST_PARTICIPLES[verb_name]} {counted(done, 'job')}")
+    jobs_done = len({*changed.job_ids, *changed.asked} - stopping)
+    if jobs_done or not stopping:
+        output.show(f"{operations.PAST_PARTICIPLES[verb_name]} {counted(jobs_done, 'job')}")
     if stopping:
         output.show(f"asked {counted(len(stopping), 'job')} to stop")
     if plan is not None and plan.failing:
@@ -302,7 +303,7 @@ def _show_changed(
     for job_id, reason in islice((unended or {}).items(), _REFUSALS_SHOWN_MAX):
         output.note(f"job {job_id} is still stopping: {reason}")
     show_refusals(changed.refused)
-    if plan is not None and plan.verb in OPPOSITE and done > 1:
+    if plan is not None and plan.verb in OPPOSITE and jobs_done > 1:
         output.note(f"to undo: pagemill undo {changed.action_id}")
     return exit_code
 
@@ -322,9 +323,9 @@ def _show_actions(call: Invocation) -> int:
     call.show_items(
         call.session.history.actions(),
         ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "OF"),
-        lambda one: (
-            one.id, output.whole_seconds(one.at), one.actor, one.verb, one.batch_id, one.jobs or None,
-            one.documents or None, output.whole_seconds(one.undone_at), one.subject,
+        lambda action: (
+            action.id, output.whole_seconds(action.at), action.actor, action.verb, action.batch_id, action.jobs or None,
+            action.documents or None, output.whole_seconds(action.undone_at), action.subject,
         ),
         note_if_empty="there are no actions yet",
     )  # fmt: skip
@@ -378,8 +379,7 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
     """
     scope, name = _scope(job_type, owner, everything)
     operations.unpause(call.session, scope, name)
-    if not call.print_if_json({"scope": scope, "name": name}):
-        output.show(f"unpaused {title_of_pause(scope, name)}")
+    call.show_result({"scope": scope, "name": name}, f"unpaused {title_of_pause(scope, name)}")
 
 
 def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:

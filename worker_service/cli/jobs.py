@@ -1,4 +1,4 @@
-"""Look at jobs: `ls`, `show`, `why` and `logs`."""
+"""List and explain jobs: `ls`, `show`, `why` and `logs`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.services import jobs
 from worker_service.services.jobs import progress_in_words, state_of, title_of_job
-from worker_service.services.serialize import as_object
 
 if TYPE_CHECKING:
     from worker_service.jobs.attempts import AttemptRow
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
 
 EXIT_NOT_YET = 3
 
-_FILES_SHOWN = 50
+_FILES_SHOWN_MAX = 50
 _SILENCE_SECONDS_MIN = 10.0
+"""A shorter silence of a handler is usual."""
 _LISTED_COLUMNS = [column for column in COLUMNS if column.heading]
 _HEADINGS = (
     "ID", "STATE", *(column.heading for column in _LISTED_COLUMNS), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME",
@@ -48,7 +48,7 @@ _ATTEMPT_COLUMNS = (
 
 _LOST_WORKER = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
                 "no row": ", which is unknown"}  # fmt: skip
-"""Words about the job's daemon by its state. A state that is absent is that of a living daemon."""
+"""Phrase about the job's daemon, by its state. The other states are those of a living daemon."""
 _END_VERBS = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 
@@ -98,29 +98,33 @@ def show(call: Invocation, reference: str) -> None:
         return
     if reference.startswith("batch:"):
         raise click.UsageError(f"show takes a job or a document; for a batch: pagemill batch show {reference}")
-    job_id = JobId().convert(reference, None, None)
-    from worker_service.services.job_details import get_job_details
+    _show_job(call, JobId().convert(reference, None, None))
 
-    found = get_job_details(call.session, job_id)
+
+def _show_job(call: Invocation, job_id: int) -> None:
+    # A listing needs neither module.
+    from worker_service.services.job_details import get_job_details
+    from worker_service.services.serialize import as_object
+
+    details = get_job_details(call.session, job_id)
     if call.as_json:
-        details = as_object(found)
-        output.show_json(details.pop("job") | details)
+        fields = as_object(details)
+        output.show_json(fields.pop("job") | fields)
         return
-    job, files = found.job, found.files
-    output.show_values(_facts_of(job))
-    output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, found.attempts)], title="attempts")
-    output.show_section(("ID", "STATUS"), found.waits_for, title="waits for")
-    events = [(output.whole_seconds(one.at), one.from_status, one.to_status) for one in found.events]
+    output.show_values(_facts_of(details.job))
+    output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, details.attempts)], title="attempts")
+    output.show_section(("ID", "STATUS"), details.waits_for, title="waits for")
+    events = [(output.whole_seconds(event.at), event.from_status, event.to_status) for event in details.events]
     output.show_section(("AT (UTC)", "FROM", "TO"), events, title="events")
-    shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
-    output.show_section(("NAME", "BYTES", "PATH"), shown, title="files")
-    if len(files) > len(shown):
+    files = [(file.name, file.size, file.path) for file in details.files[:_FILES_SHOWN_MAX]]
+    output.show_section(("NAME", "BYTES", "PATH"), files, title="files")
+    files_left = len(details.files) - len(files)
+    if files_left:
         output.note(
-            f"and {counted(len(files) - len(shown), 'file')} more: --json lists all, "
-            f"pagemill export --job {job_id} copies them"
+            f"and {counted(files_left, 'file')} more: --json lists all, pagemill export --job {job_id} copies them"
         )
-    lines = [(output.whole_seconds(one.at), one.line) for one in found.log]
-    output.show_section(("AT (UTC)", "LINE"), lines, title="log")
+    log = [(output.whole_seconds(line.at), line.line) for line in details.log]
+    output.show_section(("AT (UTC)", "LINE"), log, title="log")
 
 
 @verb
@@ -137,32 +141,38 @@ def why(call: Invocation, job_id: int | None) -> int:
 
     Exit code 3 if a gate holds the job, otherwise 0.
     """
+    from worker_service.services import job_advice  # a listing needs neither workers nor batches
+
     is_named = job_id is not None
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return 0
-    from worker_service.services import job_advice  # a listing needs neither workers nor batches
-
-    found = job_advice.why(call.session, job_id)
-    job = found.job
-    if call.as_json:
-        answer = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
-        answer |= {"silent_seconds": found.silent_seconds, "limit_seconds": found.limit_seconds}
-        output.show_json({**answer, "next": found.helps})
-    elif job.status != "pending":
-        lost_worker = _LOST_WORKER.get(found.worker_state, "")
-        output.show(_describe_job(job, lost_worker) + ("" if lost_worker else _describe_silence(found)))
-        next_step = _REQUEUE_HINT + call.settings.start_command if lost_worker else found.helps
-        if next_step:
-            output.show(f"    next: {next_step}")
-    elif not found.gates:
+    explanation = job_advice.why(call.session, job_id)
+    job, gates = explanation.job, explanation.gates
+    exit_code = EXIT_NOT_YET if gates else 0
+    answer = {"id": job.id, "status": job.status, "state": state_of(job), "items": gates}
+    answer |= {"silent_seconds": explanation.silent_seconds, "limit_seconds": explanation.limit_seconds}
+    if call.print_if_json({**answer, "next": explanation.helps}):
+        return exit_code
+    if job.status != "pending":
+        _show_why_started(call, explanation)
+    elif not gates:
         output.show(f"nothing holds {title_of_job(job)}: it starts as soon as a slot is free")
     elif job.name or not is_named:
         output.show(f"{title_of_job(job)} waits:")
-    for gate in found.gates if not call.as_json else ():
+    for gate in gates:
         output.show(f"{gate.code}  {gate.detail}")
         output.show(f"    next: {gate.next}")
-    return EXIT_NOT_YET if found.gates else 0
+    return exit_code
+
+
+def _show_why_started(call: Invocation, explanation: Why) -> None:
+    lost_worker = _LOST_WORKER.get(explanation.worker_state, "")
+    silence = "" if lost_worker else _describe_silence(explanation)
+    output.show(_describe_job(explanation.job, lost_worker) + silence)
+    next_step = _REQUEUE_HINT + call.settings.start_command if lost_worker else explanation.helps
+    if next_step:
+        output.show(f"    next: {next_step}")
 
 
 @verb
@@ -193,7 +203,7 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
         output.note(f"job {job_id} has no log; what happened: pagemill why {job_id}")
 
 
-# ── One job ────────────────────────────────────────────────────────────────────────────────────────────
+# ── A job in words ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _row(job: Job, now: datetime) -> Sequence[object]:
@@ -204,8 +214,8 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
     tries = f"{job.retry_count}/{job.max_retries}"
     created = output.short_time(job.created_at, now=now)
     columns = (getattr(job, column.name) for column in _LISTED_COLUMNS)
-    done = f"{job.progress_percent}%"
-    return (job.id, state, *columns, job.priority, tries, done, created, job.error_code, job.name, note)
+    progress = f"{job.progress_percent}%"
+    return (job.id, state, *columns, job.priority, tries, progress, created, job.error_code, job.name, note)
 
 
 def _facts_of(job: Job) -> dict[str, object]:
@@ -255,12 +265,13 @@ def _describe_job(job: Job, lost_worker: str) -> str:
     return f"{title_of_job(job)} {_END_VERBS[job.status]}{code} at {output.whole_seconds(job.completed_at)}{message}"
 
 
-def _describe_silence(found: Why) -> str:
+def _describe_silence(explanation: Why) -> str:
+    silent_seconds, limit_seconds = explanation.silent_seconds, explanation.limit_seconds
     parts = []
-    if (silent := found.silent_seconds) is not None and silent >= _SILENCE_SECONDS_MIN:
-        parts.append(f"no progress for {output.length(timedelta(seconds=int(silent)))}")
-    if found.limit_seconds is not None:
-        parts.append(f"its time limit is {output.length(timedelta(seconds=found.limit_seconds))}")
+    if silent_seconds is not None and silent_seconds >= _SILENCE_SECONDS_MIN:
+        parts.append(f"no progress for {output.length(timedelta(seconds=int(silent_seconds)))}")
+    if limit_seconds is not None:
+        parts.append(f"its time limit is {output.length(timedelta(seconds=limit_seconds))}")
     return f"; {', '.join(parts)}" if parts else ""
 
 

@@ -1,4 +1,4 @@
-"""`pagemill mcp`: the library for AI assistants."""
+"""`pagemill mcp`: let an AI assistant search and read the documents, over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def mcp(call: Invocation, owner: str | None, operate: bool) -> int:
     renderer = PageRenderer(call.settings)
     caller = Caller(call.session, owner)
     try:
-        tools = AssistantTools(call.settings, renderer, lambda: nullcontext(caller), _add)
+        tools = AssistantTools(call.settings, renderer, lambda: nullcontext(caller), _add_source)
         make_server(tools, may_add=operate, is_single_threaded=True).run("stdio")
     finally:
         renderer.close()
     return 0
 
 
-def _add(caller: Caller, source: str) -> dict[str, Any]:
+def _add_source(caller: Caller, source: str) -> dict[str, Any]:
+    # Without --operate, nothing of this is needed.
     from job_handlers.crawl.requests import SourceOptions, jobs_of_sources
     from job_handlers.reading.find_files import LeftOut
     from worker_service.services import batches

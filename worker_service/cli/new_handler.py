@@ -1,4 +1,4 @@
-"""`pagemill handlers new`: the files of a new handler."""
+"""`pagemill handlers new`: write the files of a new handler."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def new(call: Invocation, name: str) -> None:
     `pytest test_NAME.py`.
     """
     _check_name(name)
-    files = {f"{name}.py": _HANDLER.replace("NAME", name), f"test_{name}.py": _TEST.replace("NAME", name)}
-    for file in files:
+    text_by_file = {f"{name}.py": _HANDLER.replace("NAME", name), f"test_{name}.py": _TEST.replace("NAME", name)}
+    for file in text_by_file:
         if Path(file).exists():
             raise Refused(f"{file} exists already, so nothing was written")
     entry_point = _ENTRY_POINT.replace("NAME", name)
     has_project = Path("pyproject.toml").exists()
     if not has_project:
-        files["pyproject.toml"] = _PROJECT.replace("NAME", name) + entry_point
-    for file, text in files.items():
+        text_by_file["pyproject.toml"] = _PROJECT.replace("NAME", name) + entry_point
+    for file, text in text_by_file.items():
         with Path(file).open("x", encoding="utf-8") as opened:
             opened.write(text)
-    if call.print_if_json({"files": list(files), "entry_point": entry_point}):
+    if call.print_if_json({"files": list(text_by_file), "entry_point": entry_point}):
         return
-    output.note(f"wrote {', '.join(files)}")
+    output.note(f"wrote {', '.join(text_by_file)}")
     if has_project:
         output.note("add this to your pyproject.toml:")
         output.show_text(entry_point)

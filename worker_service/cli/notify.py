@@ -1,4 +1,4 @@
-"""`pagemill notify`: the notification rules in the settings."""
+"""`pagemill notify`: list and test the notification rules in the settings."""
 
 from __future__ import annotations
 

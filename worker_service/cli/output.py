@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import compress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -29,6 +30,7 @@ _PIPED_PADDING_MAX = 32
 """Without a terminal, a longer cell does not widen its column, so that one long name does not pad every row."""
 _LABEL_WIDTH = 20
 _EMPTY = (None, "")
+"""Cells that are shown as -, and values that are not shown."""
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
@@ -70,6 +72,7 @@ def show_table(
 
 
 def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None:
+    """Print nothing if there are no rows."""
     if rows:
         show()
         if title:
@@ -106,9 +109,9 @@ def show_error_json(value: Mapping[str, object]) -> None:
     click.echo(_json_text(value, sys.stderr), err=True)
 
 
-def _json_text(value: object, to: TextIO | None, *, indent: int | None = None) -> str:
-    is_ascii = "utf" not in (getattr(to, "encoding", None) or "utf-8").lower()
-    return as_json(value, indent=indent, is_ascii=is_ascii)
+def _json_text(value: object, stream: TextIO | None, *, indent: int | None = None) -> str:
+    can_encode_all = "utf" in (getattr(stream, "encoding", None) or "utf-8").lower()
+    return as_json(value, indent=indent, is_ascii=not can_encode_all)
 
 
 def draw_screen(lines: Iterable[str]) -> None:
@@ -148,30 +151,31 @@ def table_lines(
 ) -> list[str]:
     """Return lines of at most `width`, which is that of the terminal; without a terminal, lines of any length.
 
-    Where the table is too wide, the columns in `drop_first` go one by one; then cells are cut, except in `never_cut`.
+    With a width, columns without values are left out. If the table is too wide, the columns in `drop_first` go one by
+    one; then cells are cut, except in `never_cut`.
     """
     if width is None and is_terminal(sys.stdout):
         import shutil  # also imports the compression modules
 
         width = shutil.get_terminal_size().columns
     if width is not None:
-        filled = [i for i in range(len(headers)) if not rows or any(row[i] not in _EMPTY for row in rows)]
-        headers, rows = [headers[i] for i in filled], [[row[i] for i in filled] for row in rows]
+        has_values = [not rows or any(row[i] not in _EMPTY for row in rows) for i in range(len(headers))]
+        headers, rows = list(compress(headers, has_values)), [list(compress(row, has_values)) for row in rows]
     headers = [harmless(header) for header in headers]
     cells = [["-" if cell in _EMPTY else harmless(str(cell)) for cell in row] for row in rows]
     widths = [max(map(_display_width, column)) for column in zip(headers, *cells, strict=True)]
     if width is None:
         widths = [min(column_width, _PIPED_PADDING_MAX) for column_width in widths]
     else:
-        kept = _columns_that_fit(headers, widths, width, drop_first, never_cut)
-        headers, widths = [headers[i] for i in kept], [widths[i] for i in kept]
-        cells = [[row[i] for i in kept] for row in cells]
+        columns = _columns_that_fit(headers, widths, width, drop_first, never_cut)
+        headers, widths = [headers[i] for i in columns], [widths[i] for i in columns]
+        cells = [[row[i] for i in columns] for row in cells]
         widths = _narrowed_widths(widths, width, [i for i, header in enumerate(headers) if header not in never_cut])
-    numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
+    is_number = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
     is_cut = width is not None
     has_colour = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    lines: list[str] = [_line(list(headers), widths, numeric, is_cut=is_cut)]
-    lines += [_line(row, widths, numeric, is_cut=is_cut, is_coloured=has_colour) for row in cells]
+    lines: list[str] = [_line(list(headers), widths, is_number, is_cut=is_cut)]
+    lines += [_line(row, widths, is_number, is_cut=is_cut, is_coloured=has_colour) for row in cells]
     return lines
 
 
@@ -183,12 +187,12 @@ def _columns_that_fit(
     headers: Sequence[str], widths: Sequence[int], total: int, drop_first: Sequence[str], never_cut: Collection[str]
 ) -> list[int]:
     """Return the indices of the columns that stay."""
-    kept = list(range(len(headers)))
+    columns = list(range(len(headers)))
     for dropped in drop_first:
-        needed = sum(widths[i] if headers[i] in never_cut else min(widths[i], _COMFORTABLE_WIDTH) for i in kept)
-        if needed + len(_GAP) * (len(kept) - 1) > total:
-            kept = [i for i in kept if headers[i] != dropped]
-    return kept
+        needed = sum(widths[i] if headers[i] in never_cut else min(widths[i], _COMFORTABLE_WIDTH) for i in columns)
+        if needed + len(_GAP) * (len(columns) - 1) > total:
+            columns = [i for i in columns if headers[i] != dropped]
+    return columns
 
 
 def _narrowed_widths(widths: Sequence[int], total: int, may_narrow: Sequence[int]) -> list[int]:
@@ -196,20 +200,25 @@ def _narrowed_widths(widths: Sequence[int], total: int, may_narrow: Sequence[int
     widths = list(widths)
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - total
     for narrowest in _NARROW_WIDTHS:
-        while excess > 0 and (wider := [i for i in may_narrow if widths[i] > narrowest]):
-            widths[max(wider, key=widths.__getitem__)] -= 1
+        while excess > 0:
+            widest = max(may_narrow, key=widths.__getitem__, default=None)
+            if widest is None or widths[widest] <= narrowest:
+                break
+            widths[widest] -= 1
             excess -= 1
     return widths
 
 
-def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: bool, is_coloured: bool = False) -> Styled:
-    parts = []
-    for cell, width, is_number in zip(row, widths, numeric, strict=True):
+def _line(
+    row: list[str], widths: list[int], is_number: list[bool], *, is_cut: bool, is_coloured: bool = False
+) -> Styled:
+    padded_cells = []
+    for cell, width, is_right in zip(row, widths, is_number, strict=True):
         text = truncate(cell, width) if is_cut else cell
         padding = " " * (width - _display_width(text))
         text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
-        parts.append(padding + text if is_number else text + padding)
-    return Styled(_GAP.join(parts).rstrip())
+        padded_cells.append(padding + text if is_right else text + padding)
+    return Styled(_GAP.join(padded_cells).rstrip())
 
 
 def truncate(text: str, width: int) -> str:

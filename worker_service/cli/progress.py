@@ -1,4 +1,4 @@
-"""Show the progress on stderr while the user waits."""
+"""Wait for batches, documents and jobs, and show the progress on stderr. A `Display` decides when to draw."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from worker_service.cli.context import Invocation
 from worker_service.cli.waiting import (
     DocumentsProgress,
     JobsProgress,
+    QueryProgress,
     UnreadDocument,
     WatchDocuments,
     WatchJobs,
@@ -34,9 +35,12 @@ from worker_service.services.documents import list_documents
 from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 
 _DRAW_SECONDS = 0.2
+"""Between two drawings on a terminal."""
 _LINE_SECONDS = 10.0
+"""Between two lines without a terminal."""
 _FAILED_SHOWN_MAX = 20
 _RATE_SECONDS = 30.0
+"""Period of the page rate."""
 _SURE_SECONDS = 5.0
 """Earlier, the rate is too uncertain for a time left."""
 _BARS_MAX = 20
@@ -93,20 +97,21 @@ def _display_on_stderr() -> Display | None:
 
 
 def watch_jobs(display: Display | None = None) -> WatchJobs | None:
+    """Return a callback for `wait_for_jobs`, or None if stderr is closed."""
     display = display or _display_on_stderr()
     if display is None:
         return None
     is_utf8 = (getattr(display.stream, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    fill = "█░" if is_utf8 else "#."
+    fill = ("█", "░") if is_utf8 else ("#", ".")
 
-    def watch(query_progress: Callable[[int], JobsProgress], is_over: bool) -> None:
+    def watch(query_progress: QueryProgress, is_over: bool) -> None:
         def make_lines() -> list[str]:
             if not display.is_terminal:
-                return [jobs_summary(query_progress(_JOBS_IN_LINE_MAX))]
-            _, rows = display.size()
+                return [_jobs_summary(query_progress(_JOBS_IN_LINE_MAX))]
+            _columns, rows = display.size()
             # Leave a line for the count of all jobs, and the terminal's last line.
             progress = query_progress(max(1, min(_BARS_MAX, rows - 2)))
-            bars = [bar(job, now=wall_clock(), fill=fill) for job in progress.jobs]
+            bars = [_bar(job, now=wall_clock(), fill=fill) for job in progress.jobs]
             return [*bars, _status_counts(progress)] if progress.total > len(progress.jobs) else bars
 
         display.update(make_lines, is_over=is_over)
@@ -114,15 +119,13 @@ def watch_jobs(display: Display | None = None) -> WatchJobs | None:
     return watch
 
 
-def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
-    """Return a line such as ``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``.
-
-    `fill` has the letter of the full part and that of the empty part.
-    """
+def _bar(job: Job, *, now: datetime, fill: tuple[str, str]) -> str:
+    """Return a line such as ``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``."""
+    full, empty = fill
     columns_full = round(_BAR_COLUMNS * job.progress_percent / 100)
     parts = [
         f"{job.id:>5} {harmless(job.job_type)[:_TYPE_COLUMNS]:{_TYPE_COLUMNS}}",
-        fill[0] * columns_full + fill[1] * (_BAR_COLUMNS - columns_full),
+        full * columns_full + empty * (_BAR_COLUMNS - columns_full),
         f"{job.progress_percent:>3}%",
         f"{_duration(job, now=now):>6}",
         *([output.truncate(harmless(job.name), _NAME_COLUMNS)] if job.name else []),
@@ -131,7 +134,7 @@ def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
     return "  ".join(parts).rstrip()
 
 
-def jobs_summary(progress: JobsProgress) -> str:
+def _jobs_summary(progress: JobsProgress) -> str:
     now = wall_clock()
     running = [
         f"{harmless(title_of_job(job))} {job.progress_percent}% {_state_or_message(job, now)}".rstrip()
@@ -162,42 +165,47 @@ def _duration(job: Job, *, now: datetime) -> str:
 
 
 def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
-    def watch(found: BatchDetails) -> None:
-        if display is not None:
-            display.update(lambda: [describe_progress(found)], is_over=found.batch.state.is_ended)
-
-    ended = []
-    for batch_id in ids:
-        display = _display_on_stderr() if is_watched else None
-        ended.append(wait_for_batch(call.session, batch_id, timeout=timeout, watch=watch))
+    """Wait, print how each batch ended, and return the exit code."""
+    ended = [
+        wait_for_batch(call.session, batch_id, timeout=timeout, watch=_watch_batch(is_shown=is_watched))
+        for batch_id in ids
+    ]
     if not call.print_if_json({"items": ended}):
-        for one in ended:
-            output.show(titled_progress(one))
-            _note_failures(
-                _unread_of_batch(call, one.batch.id), f"pagemill documents --status failed --batch {one.batch.id}"
-            )
-    return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
+        for details in ended:
+            batch_id = details.batch.id
+            output.show(titled_progress(details))
+            _note_failures(_unread_of_batch(call, batch_id), f"pagemill documents --status failed --batch {batch_id}")
+    return 1 if any(details.batch.state is BatchState.FAILED for details in ended) else 0
 
 
-def await_reading(
-    call: Invocation, awaited: Sequence[Document], *, timeout: str | None, is_watched: bool = True
-) -> int:
-    done = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch_reading() if is_watched else None)
-    items = [{"name": one.name, "document_id": one.id, "state": one.state} for one in done.found]
-    if not call.print_if_json(
-        {"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}
-    ):
-        read = done.ended - len(done.failed)
-        output.show(f"{read} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
-    _note_failures(done.failed, "pagemill documents --status failed")
-    return 1 if done.failed else 0
+def _watch_batch(*, is_shown: bool) -> Callable[[BatchDetails], None]:
+    display = _display_on_stderr() if is_shown else None
+
+    def watch(details: BatchDetails) -> None:
+        if display is not None:
+            display.update(lambda: [describe_progress(details)], is_over=details.batch.state.is_ended)
+
+    return watch
+
+
+def await_reading(call: Invocation, awaited: Sequence[Document], *, timeout: str | None, is_watched: bool) -> int:
+    progress = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch_reading() if is_watched else None)
+    failed = progress.failed
+    items = [
+        {"name": document.name, "document_id": document.id, "state": document.state} for document in progress.existing
+    ]
+    answer = {"documents": progress.documents, "pages": progress.pages, "failed": failed, "items": items}
+    read = progress.ended - len(failed)
+    call.show_result(answer, f"{read} read, {len(failed)} failed, {counted(progress.pages, 'page')}")
+    _note_failures(failed, "pagemill documents --status failed")
+    return 1 if failed else 0
 
 
 def _unread_of_batch(call: Invocation, batch_id: int) -> Sequence[UnreadDocument]:
     failed = DocumentSelector(statuses=(IndexStatus.FAILED,), batch_ids=(batch_id,))
     page = list_documents(call.session, failed, limit=_FAILED_SHOWN_MAX + 1)
     unread: list[Document | Job] = [*page.items, *page.not_brought_in]
-    return [UnreadDocument(_path_or_name(one), one.error_code or "FAILED", one.error_text) for one in unread]
+    return [UnreadDocument(_path_or_name(file), file.error_code or "FAILED", file.error_text) for file in unread]
 
 
 def _path_or_name(file: Document | Job) -> str:
@@ -219,6 +227,7 @@ class PagesSample(NamedTuple):
 
 
 def watch_reading(display: Display | None = None) -> WatchDocuments | None:
+    """Return a callback for `wait_for_documents`, or None if stderr is closed."""
     display = display or _display_on_stderr()
     if display is None:
         return None
@@ -240,7 +249,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
     return watch
 
 
-def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: int = 0) -> str:
+def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: int) -> str:
     """Return a line such as ``1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left``.
 
     The rate counts from `seconds` ago, when `done_before` pages were done.
@@ -259,10 +268,12 @@ def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: i
 
 @contextmanager
 def reporting_interruption() -> Iterator[None]:
+    """Note after Ctrl-C that only the waiting ends."""
     try:
         yield
     except KeyboardInterrupt:
         if output.is_terminal(sys.stderr):
+            # The terminal has shown ^C on the line of the progress.
             output.note("")
         output.note("stopped waiting; the jobs continue: pagemill documents shows their progress")
         raise

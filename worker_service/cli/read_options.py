@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from job_handlers.reading.reading_settings import QUALITIES
 from job_handlers.reading.requests import ReadOptions
+from worker_service.base.errors import BadInput
+from worker_service.base.path_text import legible
 from worker_service.cli import output
 from worker_service.cli.context import Function, Invocation
-from worker_service.services import enqueue
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.library import Document
+from worker_service.services import enqueue, passwords
 from worker_service.services.batches import PRIORITY
+from worker_service.services.passwords import DocumentPassword
 
 force_option = click.option("--force", is_flag=True, help="Read files again that were read and have not changed.")
 priority_option = click.option(
@@ -44,7 +53,7 @@ _READ_OPTIONS = (
 
 
 def read_options(options_type: type[ReadOptions]) -> Callable[[Function], Function]:
-    """Give a verb the reading options. Its function gets them as one object of this type.
+    """Add the reading options to a verb. Its function gets them as `options`, of this type.
 
     The verb itself declares the options for further fields of a subclass.
     """
@@ -66,3 +75,60 @@ def read_options(options_type: type[ReadOptions]) -> Callable[[Function], Functi
         return run
 
     return decorate
+
+
+# ── The password of locked PDFs ─────────────────────────────────────────────────────────────────────────────────
+
+
+class TypedPassword(Struct, frozen=True):
+    text: str
+    is_kept: bool
+    """Keep it in the workspace after the PDF is read."""
+
+    def save(self, call: Invocation, documents: Iterable[Document | NewJob]) -> None:
+        """Store the password for the documents, or for those that the jobs will make."""
+        for document in documents:
+            password = DocumentPassword(
+                document.platform, document.owner, document.source_key or "", self.text, self.is_kept
+            )
+            passwords.save(call.session.settings.workspace, password)
+
+
+def password_options(function: Function) -> Function:
+    """Add --password and --remember-password, and let --password-file name a file as well as a credential.
+
+    The function gets the password as `typed`. The name of a credential stays in `password_file`.
+    """
+
+    @functools.wraps(function)
+    def run(call: Invocation, *arguments: Any, password: bool, remember: bool, **values: Any) -> Any:
+        text = _ask_for_password() if password else _password_in_file(values["password_file"])
+        if text is None and remember:
+            raise BadInput("there is no password to remember", "give --password, or --password-file FILE")
+        typed = None
+        if text is not None:
+            typed = TypedPassword(passwords.check(text), remember)
+            values["password_file"] = None
+        return function(call, *arguments, typed=typed, **values)
+
+    click.option("--remember-password", "remember", is_flag=True, help="Keep the password after the PDF is read.")(run)
+    return click.option("--password", is_flag=True, help="Type the password of locked PDFs. All files get it.")(run)
+
+
+def _ask_for_password() -> str:
+    if not sys.stdin.isatty():
+        raise BadInput("--password asks for the password, and there is no terminal", "use --password-file FILE")
+    return str(click.prompt("Password", hide_input=True, err=True))
+
+
+def _password_in_file(name: str | None) -> str | None:
+    """Return None unless there is a file of this name: it may be the name of a credential."""
+    if name == "-":
+        return sys.stdin.readline()
+    if name is None or not os.access(name, os.F_OK):
+        return None
+    path = Path(name)
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"{legible(path)} cannot be read as a password: {error}") from error

@@ -1,4 +1,4 @@
-"""`pagemill reindex` and `documents adopt`."""
+"""`pagemill reindex` and `documents adopt`: read documents again, or record what another program has read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from worker_service.base.humanize import counted
 from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, confirm, confirmation_options, verb
-from worker_service.cli.documents import document_selector_options, show_documents
-from worker_service.cli.read_options import force_option, priority_option, read_options
-from worker_service.cli.typed_password import TypedPassword, password_options
+from worker_service.cli.documents import confirm_unless_named, document_selector_options, show_documents
+from worker_service.cli.read_options import (
+    TypedPassword,
+    force_option,
+    password_options,
+    priority_option,
+    read_options,
+)
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, enqueue, exports
 from worker_service.services.batches import PRIORITY
 
 _READ_OR_TO_BE_READ = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
-_SAMPLE_SIZE = 5
 _NAMES_SHOWN_MAX = 3
 
 
@@ -46,7 +50,7 @@ def reindex(
     *,
     options: ReadOptions,
     typed: TypedPassword | None,
-) -> int:
+) -> None:
     """\b
     pagemill reindex 7 --lang deu
     pagemill reindex --status failed --yes
@@ -58,33 +62,30 @@ def reindex(
     """
     if chosen.is_empty:
         raise BadInput("name the documents to read again", "give ids, or selectors such as --status failed")
-    found = documents.selected_documents(call.session, chosen)
+    selected = documents.selected_documents(call.session, chosen)
     if dry_run:
-        show_documents(call, found)
-        return 0
-    if not found:
-        # A selector without ids means all documents.
+        show_documents(call, selected)
+        return
+    if not selected:
+        # Return here: below, a selector without ids would mean all documents.
         if not call.print_if_json({"items": []}):
             output.note("no document matches")
-        return 0
-    if len(found) > 1 and not chosen.ids:
-        sample = [document.name for document in found[:_SAMPLE_SIZE]]
-        confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=sample)
+        return
+    confirm_unless_named(f"Read {counted(len(selected), 'document')} again?", selected, chosen, yes=yes)
     # Some may have been removed while the user answered.
-    found = documents.selected_documents(call.session, DocumentSelector(ids=[document.id for document in found]))
+    selected = documents.selected_documents(call.session, DocumentSelector(ids=[document.id for document in selected]))
     if options.as_usual:
-        documents.forget_passwords(call.session, found)
+        documents.forget_passwords(call.session, selected)
     if typed is not None:
-        typed.save(call, [(document.platform, document.owner, document.source_key) for document in found])
-    results = [_reindex_document(call, document, options, priority, is_forced=force) for document in found]
+        typed.save(call, selected)
+    results = [_reindex_document(call, document, options, priority, is_forced=force) for document in selected]
     _show_results(call, results)
     if (options.quality or options.languages) and not options.force_ocr:
-        _note_text_of_files(call, results)
-    return 0
+        _note_documents_without_ocr(call, results)
 
 
-def _note_text_of_files(call: Invocation, results: Sequence[ReadResult]) -> None:
-    """Note the documents without a page that OCR reads, which the OCR options do not change."""
+def _note_documents_without_ocr(call: Invocation, results: Sequence[ReadResult]) -> None:
+    """Name the documents that the OCR options do not change."""
     names = [
         result.name
         for result in results
@@ -109,15 +110,16 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
     form feed between pages; a file without a text is recorded as not_indexed. No file is moved, and known documents do
     not change.
     """
-    found = files_to_adopt(directory)
-    read = sum(file.text is not None for file in found)
-    sentence = f"{read} with text, {len(found) - read} without"
+    files = files_to_adopt(directory)
+    with_text = sum(file.text is not None for file in files)
+    without_text = len(files) - with_text
+    sentence = f"{with_text} with text, {without_text} without"
     if dry_run:
-        if not call.print_if_json({"read": read, "not_read": len(found) - read}):
+        if not call.print_if_json({"read": with_text, "not_read": without_text}):
             output.note(sentence)
         return
-    confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    _show_results(call, [_adopt_file(call, file, owner) for file in found])
+    confirm(f"Record {counted(len(files), 'file')} ({sentence})?", yes=yes)
+    _show_results(call, [_adopt_file(call, file, owner) for file in files])
 
 
 # ── Results ──
@@ -155,7 +157,8 @@ def _adopt_file(call: Invocation, file: AdoptedFile, owner: str) -> ReadResult:
     return ReadResult(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
 
-_ACTIONS: dict[Decision | None, str] = {
+# What is done for a document, by the decision about its request; a request without a decision is accepted.
+_ACTION_BY_DECISION: dict[Decision | None, str] = {
     Decision.UNCHANGED: "none: unchanged since it was read",
     Decision.UNDER_WAY: "none: already being read",
     Decision.TAKEN_OVER: "read again: the earlier attempt has stalled",
@@ -165,8 +168,8 @@ _ACTIONS: dict[Decision | None, str] = {
 
 
 def _show_results(call: Invocation, results: Sequence[ReadResult]) -> None:
-    call.show_items(results, ("JOB", "ACTION", "NAME"), lambda one: (one.job_id, _action_of(one), one.name))
+    call.show_items(results, ("JOB", "ACTION", "NAME"), lambda result: (result.job_id, _action_of(result), result.name))
 
 
 def _action_of(result: ReadResult) -> str:
-    return "recorded" if result.job_id is None and result.decision is None else _ACTIONS[result.decision]
+    return "recorded" if result.job_id is None and result.decision is None else _ACTION_BY_DECISION[result.decision]

@@ -32,7 +32,6 @@ from worker_service.services.database_maintenance import versions
 from worker_service.services.health import check_health
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.serialize import as_object
-from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 _ERRORS_SINCE = timedelta(days=30)
@@ -82,7 +81,7 @@ _ATTEMPT = _Fields(
 _EVENT = _Fields("id job_id fence from_status to_status at")
 
 
-class ReportFile(Struct, frozen=True):
+class _ReportFile(Struct, frozen=True):
     name: str
     about: str
     content: bytes
@@ -112,24 +111,22 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
     Payloads, results, logs, the text of documents and credentials are never in it. Names of files and owners, paths and
     messages are in it only with --with-names. A message may repeat what a program printed or a part of its payload.
     """
-    parts = write_report(call.settings, lambda: call.session, target, with_names=with_names, is_forced=force)
-    items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
+    files = _write_report(call, target, with_names=with_names, is_forced=force)
+    items = [{"name": file.name, "bytes": len(file.content), "about": file.about} for file in files]
     if call.print_if_json({"report": target, "with_names": with_names, "items": items}):
         return
-    output.show_table(("FILE", "BYTES", "CONTENT"), [(part.name, len(part.content), part.about) for part in parts])
+    output.show_table(("FILE", "BYTES", "CONTENT"), [(file.name, len(file.content), file.about) for file in files])
     names = "with names and messages: check it before you share it" if with_names else "without names and messages"
     output.note(f"wrote {target}; {names}")
 
 
-def write_report(
-    settings: Settings, open_session: Callable[[], Session], target: Path, *, with_names: bool, is_forced: bool
-) -> list[ReportFile]:
+def _write_report(call: Invocation, target: Path, *, with_names: bool, is_forced: bool) -> list[_ReportFile]:
     """Write the report so that only the caller can read it."""
     if os.path.lexists(target) and not is_forced:
         raise Refused(f"{target} exists already", "--force replaces it, -o FILE writes another")
-    contents = _contents(settings, open_session, with_names=with_names)
     files = [
-        _make_file(name, about, make_content, with_names=with_names) for name, (about, make_content) in contents.items()
+        _make_file(name, about, make_content, with_names=with_names)
+        for name, (about, make_content) in _contents(call, with_names=with_names).items()
     ]
     now = time.time()
     with atomic_write(target, mode=0o600) as target_file, tarfile.open(fileobj=target_file, mode="w:gz") as archive:
@@ -140,29 +137,30 @@ def write_report(
     return files
 
 
-def _contents(
-    settings: Settings, session: Callable[[], Session], *, with_names: bool
-) -> dict[str, tuple[str, Callable[[], object]]]:
+def _contents(call: Invocation, *, with_names: bool) -> dict[str, tuple[str, Callable[[], object]]]:
     """Return, by file, what is in it, and a function that makes the content, which may fail."""
+    settings = call.settings
 
     def select_all(values: Sequence[object], fields: _Fields) -> list[dict[str, Any]]:
         return [fields.select(value, with_names=with_names) for value in values]
 
     def health() -> object:
-        found = check_health(Overview(session()))
-        return _HEALTH.select(found, with_names=with_names) | {"reasons": select_all(found.reasons, _REASON)}
+        health = check_health(Overview(call.session))
+        return _HEALTH.select(health, with_names=with_names) | {"reasons": select_all(health.reasons, _REASON)}
 
     def counts() -> object:
-        found = statistics(session())
-        documents = session().library.counts_by_state()
-        totals = {"jobs": found.items, "documents": documents, "files": found.files, "size": found.size}
-        return totals | {"by_owner": select_all(found.by_owner, _OWNER)}
+        totals = statistics(call.session)
+        documents = call.session.library.counts_by_state()
+        numbers = {"jobs": totals.items, "documents": documents, "files": totals.files, "size": totals.size}
+        return numbers | {"by_owner": select_all(totals.by_owner, _OWNER)}
 
     def failed_jobs() -> object:
-        jobs = session().job_queries.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_JOBS_MAX)
-        attempts = [select_all(session().history.attempts(job.id), _ATTEMPT) for job in jobs]
-        fields = select_all(jobs, _JOB)
-        return [job | {"attempts": tried} for job, tried in zip(fields, attempts, strict=True)]
+        jobs = call.session.job_queries.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_JOBS_MAX)
+        return [
+            _JOB.select(job, with_names=with_names)
+            | {"attempts": select_all(call.session.history.attempts(job.id), _ATTEMPT)}
+            for job in jobs
+        ]
 
     return {
         "versions.json": ("versions of what runs here", lambda: _machine() | versions(settings)),
@@ -171,13 +169,13 @@ def _contents(
             "handlers, what they offer and what they lack",
             lambda: _handlers(settings, with_names=with_names),
         ),
-        "doctor.json": ("what pagemill doctor finds", lambda: select_all(list(examine(session())), _FINDING)),
+        "doctor.json": ("what pagemill doctor finds", lambda: select_all(list(examine(call.session)), _FINDING)),
         "status.json": ("what pagemill status says", health),
-        "workers.json": ("the daemons", lambda: select_all(Overview(session()).workers, _WORKER)),
+        "workers.json": ("the daemons", lambda: select_all(Overview(call.session).workers, _WORKER)),
         "counts.json": ("jobs by type and status, documents by state", counts),
         "errors.json": (
             f"what failed in the last {_ERRORS_SINCE.days}d, by code",
-            lambda: select_all(session().overview.errors(since=as_text(wall_clock() - _ERRORS_SINCE)), _ERROR),
+            lambda: select_all(call.session.overview.errors(since=as_text(wall_clock() - _ERRORS_SINCE)), _ERROR),
         ),
         "failed.json": (
             f"the newest {_FAILED_JOBS_MAX} failed jobs and their attempts, without payloads",
@@ -185,20 +183,20 @@ def _contents(
         ),
         "events.json": (
             f"the newest {_EVENTS_MAX} changes of status",
-            lambda: select_all(session().history.newest_events(most=_EVENTS_MAX), _EVENT),
+            lambda: select_all(call.session.history.newest_events(most=_EVENTS_MAX), _EVENT),
         ),
     }
 
 
-def _make_file(name: str, about: str, make_content: Callable[[], object], *, with_names: bool) -> ReportFile:
-    """Return the file. If its content cannot be made, it has the error instead."""
+def _make_file(name: str, about: str, make_content: Callable[[], object], *, with_names: bool) -> _ReportFile:
+    """Return the file. If its content cannot be made, the file has the error instead."""
     try:
         content = make_content()
     except (PagemillError, OSError) as error:
         content = {"error": error.code if isinstance(error, PagemillError) else type(error).__name__}
         content |= {"detail": str(error)} if with_names else {}
     written = as_json(as_object(content if isinstance(content, Mapping) else {"items": content}), indent=2)
-    return ReportFile(name, about, f"{written}\n".encode("utf-8", "replace"))
+    return _ReportFile(name, about, f"{written}\n".encode("utf-8", "replace"))
 
 
 def _machine() -> dict[str, object]:

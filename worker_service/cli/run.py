@@ -1,4 +1,4 @@
-"""`pagemill run`: the daemon."""
+"""`pagemill run`: run the daemon in the foreground."""
 
 from __future__ import annotations
 

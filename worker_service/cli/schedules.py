@@ -1,4 +1,4 @@
-"""`pagemill schedules`: make, change and run schedules."""
+"""`pagemill schedules`: list, add, change, pause, remove and run schedules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DROP_FIRST = ("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
 
 _name_argument = click.argument(
     "name",
-    shell_complete=name_completer(lambda call: [one.schedule.name for one in known_schedules(call.session)]),
+    shell_complete=name_completer(lambda call: [known.schedule.name for known in known_schedules(call.session)]),
 )
 
 
@@ -47,7 +47,7 @@ def _definition_options(function: Function) -> Function:
 
 
 def _definition(options: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the former definition of the schedule with the options that are given."""
+    """Return the former definition, a table [[schedule]], with the options that are given."""
     definition = dict(former)
     for name in ("zone", "priority", "missed", "cron"):
         if options[name] is not None:
@@ -55,7 +55,7 @@ def _definition(options: Mapping[str, Any], former: Mapping[str, Any]) -> dict[s
     if options["every"] is not None:
         definition["cron"] = cron_every(options["every"])
     folder, job_type, payload = options["folder"], options["job_type"], options["payload"]
-    # A schedule has one of crawl, job and batch.
+    # A schedule starts only one of crawl, job and batch.
     if folder is not None:
         definition = {key: value for key, value in definition.items() if key not in ("job", "batch")}
         definition["crawl"] = folder if "://" in folder else written(absolute(folder))
@@ -86,15 +86,15 @@ def ls(call: Invocation) -> None:
 
     List the schedules: what each one starts, its next and last run, and the state of the last job.
     """
-    found = operations.list_schedules(call.session)
+    listed = operations.list_schedules(call.session)
     note = "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
-    call.show_items(found, _COLUMNS, _row, note_if_empty=note, drop_first=_DROP_FIRST)
+    call.show_items(listed, _COLUMNS, _row, note_if_empty=note, drop_first=_DROP_FIRST)
     if call.as_json:
         return
-    for schedule in found:
+    for schedule in listed:
         if schedule.trouble is not None:
             output.note(schedule.trouble)
-    if any(schedule.is_waiting for schedule in found):
+    if any(schedule.is_waiting for schedule in listed):
         output.note(f"no timer runs the schedules: {operations.HOW_TO_RUN_TICKS}")
 
 
@@ -121,8 +121,10 @@ def change(call: Invocation, name: str, **options: Any) -> None:
 
     Change a schedule. What is not given stays. Those of the settings file are changed there.
     """
-    former = next((one.definition for one in operations.list_schedules(call.session) if one.name == name), None)
-    # An empty definition is refused there: the schedule is unknown, or in the settings file.
+    former = next(
+        (schedule.definition for schedule in operations.list_schedules(call.session) if schedule.name == name), None
+    )
+    # `change_schedule` refuses an empty definition: the schedule is unknown, or in the settings file.
     definition = _definition(options, former) if former else {}
     _show(call, operations.change_schedule(call.session, name, definition))
 
@@ -136,8 +138,7 @@ def rm(call: Invocation, name: str) -> None:
     Remove a schedule. Jobs that it has started stay. `pagemill undo` brings it back.
     """
     operations.remove_schedule(call.session, name)
-    if not call.print_if_json({"removed": name}):
-        output.show(f"removed schedule {name}; to bring it back: pagemill undo")
+    call.show_result({"removed": name}, f"removed schedule {name}; to bring it back: pagemill undo")
 
 
 @verb
@@ -170,17 +171,17 @@ def tick(call: Invocation) -> int:
 
     Start what is due, and send due notifications. Several ticks may run at once: each slot starts its job once.
     """
-    done = run_tick(call.session)
-    if not call.print_if_json(done):
-        for started in done.items:
+    tick_result = run_tick(call.session)
+    if not call.print_if_json(tick_result):
+        for started in tick_result.items:
             live = ", which is already live" if started.existing else ""
             slot = output.whole_seconds(started.slot)
             output.show(f"{started.schedule}: {slot} UTC: {_title_of_run(started)}{live}")
-        for missed in done.missed:
+        for missed in tick_result.missed:
             output.note(missed.sentence)
-        for trouble in done.troubles:
+        for trouble in tick_result.troubles:
             output.note(trouble.why)
-    return 1 if done.troubles else 0
+    return 1 if tick_result.troubles else 0
 
 
 @verb
@@ -230,17 +231,18 @@ def _title_of_run(run: StartedSchedule | operations.ScheduleState) -> str:
 
 def _row(schedule: operations.ScheduleState) -> tuple[object, ...]:
     has_run = schedule.job_id is not None or schedule.batch_id is not None
-    # The job or batch of the last run may have been deleted.
-    state, message, error = "gone" if has_run else "", None, None
-    if schedule.job is not None:
-        job = schedule.job
-        state, message, error = state_of(job), job.progress_message, job.error_code
+    job = schedule.job
+    if job is not None:
+        state = state_of(job)
     elif schedule.batch is not None:
         state = schedule.batch.state
+    else:
+        # The job or batch of the last run may have been deleted.
+        state = "gone" if has_run else ""
     next_start = "paused" if schedule.paused_at else output.whole_minutes(schedule.next_at or "never")
     last_start = output.whole_minutes(schedule.last_slot or schedule.last_at or "")
     return (
         schedule.name, schedule.what, schedule.when, schedule.zone, schedule.owner or None,
         "settings" if schedule.definition is None else "database", next_start, last_start,
-        _title_of_run(schedule) if has_run else None, state, message, error,
+        _title_of_run(schedule) if has_run else None, state, job and job.progress_message, job and job.error_code,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`pagemill serve`: the web page and the HTTP API."""
+"""`pagemill serve`: serve the web page and the HTTP API."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def serve(call: Invocation, listen: str | None) -> int:
     """
     from worker_service.web.app import serve as serve_web
 
-    settings, changed = call.settings, dict[str, Any]()
+    changed_settings: dict[str, Any] = {}
     if listen is not None:
-        changed["web_listen"] = LISTEN.read(listen, "--listen", Path.cwd())
+        changed_settings["web_listen"] = LISTEN.read(listen, "--listen", Path.cwd())
     if call.as_json:
-        changed["log_format"] = "json"
-    settings = replace(settings, values={**settings.values, **changed})
+        changed_settings["log_format"] = "json"
+    settings = replace(call.settings, values={**call.settings.values, **changed_settings})
     return serve_web(settings, lambda: _print_address_and_close(call, settings))
 
 

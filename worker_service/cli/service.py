@@ -44,11 +44,10 @@ _HINTS = (
 )
 _USER_HINTS = ("to keep it running after you log out: loginctl enable-linger",)
 _PROTECT_HOME = ("/root", "/home", "/run/user")
+"""Directories that the units hide with `ProtectHome=`."""
 
 
-class NeedsRoot(PagemillError):
-    code = "not_allowed"
-    exit_code = EXIT_NOT_ALLOWED
+class NeedsRoot(PagemillError, code="not_allowed", exit_code=EXIT_NOT_ALLOWED): ...
 
 
 def _target_options(function: Function) -> Function:
@@ -144,11 +143,11 @@ def _check_options(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
 
 
 def _refuse_python_at_home(python: str | None) -> None:
-    """Refuse a Python in a home directory, which the units cannot see."""
-    ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)
-    for path in ours if python is None else [python]:
+    """Refuse a Python in a home directory, which the units cannot see. None means this one."""
+    paths: Sequence[str | Path] = [python] if python else (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)
+    for path in paths:
         absolute = Path(os.path.abspath(path))  # noqa: PTH100  do not resolve links
-        if any(absolute.is_relative_to(hidden) for hidden in _PROTECT_HOME):
+        if any(absolute.is_relative_to(directory) for directory in _PROTECT_HOME):
             raise Refused(
                 f"{path} is in a home directory, which the service cannot see",
                 f"/usr/bin/python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install "

@@ -1,4 +1,4 @@
-"""`pagemill config` and `reload`: the settings."""
+"""`pagemill config` and `reload`: show the settings, and make the daemons read them again."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def show(call: Invocation) -> None:
 
     Show each setting with its value and origin: a flag, the environment, a file, or the default.
     """
-    settings = list(call.settings.describe_values())
-    items = [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]
+    described = list(call.settings.describe_values())
+    items = [{"key": key, "value": value, "origin": origin} for key, value, origin in described]
     if not call.print_if_json({"items": items}):
-        output.show_table(("KEY", "VALUE", "ORIGIN"), settings)
+        output.show_table(("KEY", "VALUE", "ORIGIN"), described)
 
 
 @verb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 
 
 def show_state(as_json: bool, database: str | None) -> None:
-    call = Invocation(as_json=as_json, database=database)
-    try:
+    """Show the state, for `pagemill` without a verb."""
+    with closing(Invocation(as_json=as_json, database=database)) as call:
         _show_state(call)
-    finally:
-        call.close()
 
 
 def _show_state(call: Invocation) -> None:
@@ -95,8 +94,8 @@ def slots(call: Invocation, number: int, worker_id: str | None) -> None:
     from worker_service.services.job_control import set_slots
 
     changed_id = set_slots(call.session, number, worker_id)
-    if not call.print_if_json({"worker": changed_id, "slots": number}):
-        output.show(f"{changed_id} reads {counted(number, 'document')} at once from now on, until it restarts")
+    sentence = f"{changed_id} reads {counted(number, 'document')} at once from now on, until it restarts"
+    call.show_result({"worker": changed_id, "slots": number}, sentence)
 
 
 workers = DefaultVerbGroup("workers", ls, slots)
@@ -115,22 +114,20 @@ def status(call: Invocation, oldest: str | None) -> int:
 
     oldest_wait_max = None if oldest is None else parse_length(oldest)
     try:
-        found = check_health(Overview(call.session), oldest_wait_max=oldest_wait_max)
+        health = check_health(Overview(call.session), oldest_wait_max=oldest_wait_max)
     except PagemillError as error:
-        if not call.print_if_json({"level": Level.UNKNOWN, "reasons": [str(error)]}):
-            output.show(f"UNKNOWN: {error}")
+        call.show_result({"level": Level.UNKNOWN, "reasons": [str(error)]}, f"UNKNOWN: {error}")
         return Level.UNKNOWN.value
-    if not call.print_if_json(found):
-        numbers: dict[str, int] = {"workers": found.workers}
-        numbers |= {str(status): number for status, number in found.jobs.items()}
-        if found.batches_replaced:
-            numbers["replaced_batches"] = found.batches_replaced
-        if found.failures:
-            numbers["failures"] = found.failures
-        # Nagios reads the numbers after the bar.
-        listed = " ".join(f"{name}={number}" for name, number in numbers.items())
-        output.show(f"{found.level.name}: {_summarise(found)} | {listed}")
-    return found.level.value
+    numbers: dict[str, int] = {"workers": health.workers}
+    numbers |= {str(status): number for status, number in health.jobs.items()}
+    if health.batches_replaced:
+        numbers["replaced_batches"] = health.batches_replaced
+    if health.failures:
+        numbers["failures"] = health.failures
+    # Nagios reads the numbers after the bar.
+    numbers_text = " ".join(f"{name}={number}" for name, number in numbers.items())
+    call.show_result(health, f"{health.level.name}: {_summarise(health)} | {numbers_text}")
+    return health.level.value
 
 
 def _summarise(health: Health) -> str:
@@ -146,7 +143,7 @@ def _describe_pause(pause: Pause) -> str:
     return overview.title_of_pause(pause.scope, pause.name) + until + reason
 
 
-# ── Numbers and the report ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Numbers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @verb
@@ -167,33 +164,32 @@ def stats(call: Invocation, hours: int) -> None:
     last hours. HELD are pending jobs that wait for a time, another job or a busy key. A file of two owners counts for
     both, and once in the total.
     """
-    found, rates = overview.statistics(call.session), work_rates(call.session, hours=hours)
-    if call.print_if_json({**as_object(found), "rates": rates}):
+    statistics, rates = overview.statistics(call.session), work_rates(call.session, hours=hours)
+    if call.print_if_json({**as_object(statistics), "rates": rates}):
         return
-    counts = [(one.pending, one.held, one.running, one.completed, one.failed, one.cancelled) for one in found.items]
-    rows: list[tuple[object, ...]] = [
-        (one.job_type, *numbers) for one, numbers in zip(found.items, counts, strict=True)
-    ]
-    if len(rows) > 1:
-        rows.append(("all", *map(sum, zip(*counts, strict=True))))
-    output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
-    pending_by_platform = [(one.platform, one.count) for one in found.pending_by_platform]
-    output.show_section(("PLATFORM", "PENDING"), pending_by_platform)
-    owners = found.by_owner
-    owner_rows = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
+    types = statistics.items
+    counts = [(row.pending, row.held, row.running, row.completed, row.failed, row.cancelled) for row in types]
+    type_rows: list[tuple[object, ...]] = [(row.job_type, *numbers) for row, numbers in zip(types, counts, strict=True)]
+    if len(type_rows) > 1:
+        type_rows.append(("all", *map(sum, zip(*counts, strict=True))))
+    output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), type_rows)
+    platforms = [(row.platform, row.count) for row in statistics.pending_by_platform]
+    output.show_section(("PLATFORM", "PENDING"), platforms)
+    owners = statistics.by_owner
+    owner_rows = [(row.owner, row.documents, row.pages, row.files, output.size(row.size)) for row in owners]
     if len(owner_rows) > 1:
-        documents, pages = sum(one.documents for one in owners), sum(one.pages for one in owners)
+        documents, pages = sum(row.documents for row in owners), sum(row.pages for row in owners)
         # A file of two owners counts once in the total.
-        owner_rows.append(("all", documents, pages, found.files, output.size(found.size)))
+        owner_rows.append(("all", documents, pages, statistics.files, output.size(statistics.size)))
     output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), owner_rows)
     output.show_section(
         (f"ENDED IN {hours} H", "JOBS", "FAILED", "PAGES", "TOOK", "LONGEST", "WAITED", "LONGEST"),
         [
             (
-                one.job_type, one.jobs, one.failed or None, one.pages or None, _seconds(one.seconds_each),
-                _seconds(one.longest_seconds), _seconds(one.waited_seconds_each), _seconds(one.longest_wait_seconds),
+                rate.job_type, rate.jobs, rate.failed or None, rate.pages or None, _seconds(rate.seconds_each),
+                _seconds(rate.longest_seconds), _seconds(rate.waited_seconds_each), _seconds(rate.longest_wait_seconds),
             )
-            for one in rates
+            for rate in rates
         ],
     )  # fmt: skip
 

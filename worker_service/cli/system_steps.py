@@ -1,4 +1,4 @@
-"""Steps that change the system, printed before the first is done."""
+"""Steps by which `service` and `upgrade` change the system, printed before the first is done."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from worker_service.cli import output
 from worker_service.cli.context import Invocation
 
 
-class StepFailed(PagemillError):
+class StepFailed(PagemillError, code="step_failed"):
     """Earlier steps stay; repeating all of them is safe."""
-
-    code = "step_failed"
 
 
 class WriteFile(Struct, frozen=True):
@@ -102,7 +100,7 @@ Step = WriteFile | Link | Remove | RunCommand
 
 
 def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
-    if not call.print_if_json({"dry_run": dry_run, "items": [as_object(step) for step in steps]}):
+    if not call.print_if_json({"dry_run": dry_run, "items": [step_as_object(step) for step in steps]}):
         for step in steps:
             output.show(str(step))
     if dry_run:
@@ -111,7 +109,7 @@ def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
         step.do()
 
 
-def as_object(step: Step) -> dict[str, object]:
+def step_as_object(step: Step) -> dict[str, object]:
     if isinstance(step, RunCommand):
         return {"step": step.name, "argv": step.argv}
     target = {"target": step.target} if isinstance(step, Link) else {}

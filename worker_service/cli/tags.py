@@ -1,4 +1,4 @@
-"""`pagemill tag`: the tags of documents."""
+"""`pagemill tag`: list tags, tag and untag documents."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import Invocation, completer, confirm, confirmation_options, verb
-from worker_service.cli.documents import document_selector_options, owner_option, show_documents
+from worker_service.cli.context import Invocation, completer, confirmation_options, verb
+from worker_service.cli.documents import (
+    confirm_unless_named,
+    document_selector_options,
+    owner_option,
+    show_documents,
+)
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.tags import require_tags
 from worker_service.services import documents
 from worker_service.services import tags as operations
 from worker_service.services.session import Session
-
-_SAMPLE_SIZE = 5
 
 _tags_argument = click.argument("tags_text", metavar="TAG", shell_complete=completer("tag"))
 
@@ -85,16 +88,15 @@ def _change(
     require_tags([tags_text])
     if chosen.is_empty:
         raise BadInput("name the documents", "give ids, or selectors such as --batch 7")
-    found = documents.selected_documents(call.session, chosen)
+    selected = documents.selected_documents(call.session, chosen)
     if dry_run:
-        show_documents(call, found)
+        show_documents(call, selected)
         return
-    if len(found) > 1 and not chosen.ids:
-        sample = [document.name for document in found[:_SAMPLE_SIZE]]
-        confirm(f"{verb_in_question} {counted(len(found), 'document')}?", yes=yes, sample=sample)
-    changed = change_tags(call.session, [document.id for document in found], [tags_text])
-    if not call.print_if_json({"items": changed}):
-        output.note(f"{counted(len(changed), 'document')} changed")
+    question = f"{verb_in_question} {counted(len(selected), 'document')}?"
+    confirm_unless_named(question, selected, chosen, yes=yes)
+    changed_ids = change_tags(call.session, [document.id for document in selected], [tags_text])
+    if not call.print_if_json({"items": changed_ids}):
+        output.note(f"{counted(len(changed_ids), 'document')} changed")
 
 
 tag = DefaultVerbGroup("tag", ls, add, rm)

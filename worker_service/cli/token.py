@@ -1,4 +1,4 @@
-"""`pagemill token`: tokens and sign-in links."""
+"""`pagemill token`: make, list and delete API tokens and sign-in links."""
 
 from __future__ import annotations
 

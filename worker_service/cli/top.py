@@ -1,4 +1,4 @@
-"""`pagemill top`: running work."""
+"""`pagemill top`: show running work, updated every second."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from worker_service.services.serialize import iso
 _REDRAW_SECONDS = 1.0
 _TYPES_SHOWN_MAX = 8
 _JOBS_SHOWN_MIN = 3
+"""Running jobs shown on a very small terminal, too."""
 _LINES_AROUND_JOBS = 4
 """The empty line, the headings, the count of the other jobs, and the last line of the terminal."""
 
@@ -66,7 +67,7 @@ def frame(overview: Overview, *, height: int | None = None) -> list[str]:
     return lines if height is None else lines[: max(1, height - 1)]
 
 
-# ── The picture ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parts of the frame ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _summary(overview: Overview) -> str:
@@ -98,6 +99,7 @@ def _worker_lines(overview: Overview) -> list[str]:
 
 
 def _slots(worker: CheckedWorker) -> str:
+    """Return, for example, ``1 of 6 (2 cpu, 4 io)``."""
     classes = [f"{worker.cpu_slots} cpu", f"{worker.io_slots} io"]
     classes += [f"{worker.node_slots} on nodes"] if worker.node_slots else []
     slots = worker.cpu_slots + worker.io_slots + worker.node_slots
@@ -118,17 +120,17 @@ def _running_lines(overview: Overview, jobs_max: int) -> list[str]:
     ]  # fmt: skip
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
-    rest = [f"… and {counted(left_out, 'job')} more"] if left_out > 0 else []
-    return ["", *output.table_lines(headers, rows, drop_first=("WORKER", "STATE", "ACCOUNT")), *rest]
+    more = [f"… and {counted(left_out, 'job')} more"] if left_out > 0 else []
+    return ["", *output.table_lines(headers, rows, drop_first=("WORKER", "STATE", "ACCOUNT")), *more]
 
 
 def _pending_lines(overview: Overview) -> list[str]:
     if not overview.pending_types:
         return ["", "no job is pending"]
-    rows = [(one.job_type, one.pending, one.held) for one in overview.pending_types[:_TYPES_SHOWN_MAX]]
+    rows = [(count.job_type, count.pending, count.held) for count in overview.pending_types[:_TYPES_SHOWN_MAX]]
     left_out = len(overview.pending_types) - len(rows)
-    rest = [f"… and {counted(left_out, 'type')} more"] if left_out else []
-    return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *rest]
+    more = [f"… and {counted(left_out, 'type')} more"] if left_out else []
+    return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *more]
 
 
 # ── On a terminal ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +149,7 @@ def _draw_until_quit(call: Invocation) -> None:
 
 
 def _is_quit_pressed() -> bool:
-    """Wait for a key until the next redraw is due."""
+    """Wait for a key until the next redraw is due. A closed terminal counts as q."""
     if not output.is_terminal(sys.stdin):
         time.sleep(_REDRAW_SECONDS)
         return False
@@ -155,7 +157,7 @@ def _is_quit_pressed() -> bool:
     readable, _, _ = select.select([keyboard], [], [], _REDRAW_SECONDS)
     if not readable:
         return False
-    # A closed terminal reads as empty.
+    # A closed terminal gives no bytes.
     return os.read(keyboard, 1) in (b"q", b"Q", b"")
 
 

@@ -1,4 +1,7 @@
-"""The systemd units, made from `systemd/` with the path of this Python, and the steps that install them."""
+"""The steps that install and remove the systemd units, made from `systemd/` with the path of this Python.
+
+A `root` is the file system of an image, in which nothing is started.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ OPTIONAL_UNITS = (
     BACKUP_TIMER,
     WEB_UNIT,
 )
-"""Written, but not enabled."""
+"""Units that are written, but not enabled."""
 USER_UNIT = "pagemill-user.service"
 # {path below /etc: name in the package}
 _CONFIGURATION_FILES = {
@@ -45,7 +48,7 @@ def as_service(python: str, *words: str) -> RunCommand:
 
 
 def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step]:
-    units = (*UNITS, WEB_UNIT) if with_web else UNITS
+    enabled_units = (*UNITS, WEB_UNIT) if with_web else UNITS
 
     def below_root(path: str) -> Path:
         return (root or Path("/")) / path.lstrip("/")
@@ -53,8 +56,8 @@ def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator
     root_option = [] if root is None else [f"--root={root}"]
     for unit in (*UNITS, *OPTIONAL_UNITS):
         yield WriteFile(below_root(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
-    for path, shipped in _CONFIGURATION_FILES.items():
-        yield WriteFile(below_root(f"/etc/{path}"), shipped_file(shipped))
+    for path, shipped_name in _CONFIGURATION_FILES.items():
+        yield WriteFile(below_root(f"/etc/{path}"), shipped_file(shipped_name))
     yield WriteFile(below_root(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), keeps_existing=True)
     script = script_of(python)
     if below_root(str(script)).exists() and not below_root(COMMAND_LINK).exists():
@@ -62,13 +65,13 @@ def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator
     yield RunCommand(["systemd-sysusers", *root_option, "pagemill.conf"])
     yield RunCommand(["systemd-tmpfiles", "--create", *root_option, "pagemill.conf"])
     if root is not None:
-        yield RunCommand(["systemctl", *root_option, "enable", *units])
+        yield RunCommand(["systemctl", *root_option, "enable", *enabled_units])
         return
     yield as_service(python, "init")
     yield RunCommand(["systemctl", "daemon-reload"])
-    yield RunCommand(["systemctl", "enable", *units])
+    yield RunCommand(["systemctl", "enable", *enabled_units])
     # Not --now, which would leave the old version running.
-    yield RunCommand(["systemctl", "restart", *units])
+    yield RunCommand(["systemctl", "restart", *enabled_units])
     if not with_web:
         # An administrator may have started the web unit by hand.
         yield RunCommand(["systemctl", "try-restart", WEB_UNIT])
@@ -76,26 +79,25 @@ def install_steps(python: str, root: Path | None, *, with_web: bool) -> Iterator
 
 def uninstall_steps(root: Path | None) -> Iterator[Step]:
     etc = (root or Path("/")) / "etc"
-    units = [unit for unit in UNITS if (etc / "systemd/system" / unit).exists()]
+    installed_units = [unit for unit in UNITS if (etc / "systemd/system" / unit).exists()]
     # systemctl refuses a unit that does not exist; then there is nothing to stop either.
-    if units and root is None:
-        yield RunCommand(["systemctl", "disable", "--now", *units])
+    if installed_units and root is None:
+        yield RunCommand(["systemctl", "disable", "--now", *installed_units])
         yield RunCommand(["systemctl", "disable", OFFLINE_UNIT])
         # Older installations have no such units.
         for unit in (SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT):
             if (etc / "systemd/system" / unit).exists():
                 yield RunCommand(["systemctl", "disable", "--now", unit])
         yield RunCommand(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
-    elif units:
-        yield RunCommand(
-            ["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT]
-        )
+    elif installed_units:
+        optional_units = (OFFLINE_UNIT, SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT)
+        yield RunCommand(["systemctl", f"--root={root}", "disable", *installed_units, *optional_units])
     written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *OPTIONAL_UNITS)), *_CONFIGURATION_FILES)
     yield from (Remove(etc / path) for path in written if (etc / path).exists())
     link = etc.parent / COMMAND_LINK.lstrip("/")
     if link.is_symlink() and link.readlink() == script_of(sys.executable):
         yield Remove(link)
-    if units and root is None:
+    if installed_units and root is None:
         yield RunCommand(["systemctl", "daemon-reload"])
 
 

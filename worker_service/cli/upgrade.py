@@ -16,7 +16,7 @@ from worker_service.base.errors import PagemillError, Refused
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, dry_run_option, verb
 from worker_service.cli.service import NeedsRoot, installed_from
-from worker_service.cli.system_steps import RunCommand, as_object
+from worker_service.cli.system_steps import RunCommand, step_as_object
 from worker_service.cli.units import OFFLINE_UNIT, UNITS, WEB_UNIT, as_service
 from worker_service.settings.locations import user_unit
 
@@ -63,7 +63,7 @@ def upgrade(call: Invocation, source: str | None, is_back: bool, dry_run: bool) 
     plan = UpgradePlan(call.settings.database, is_for_user=is_for_user)
     steps = plan.back() if is_back else plan.forward(_full_path(source) if source else installed_from())
     steps_on_failure = [] if is_back else plan.back()
-    items = [as_object(step) for step in [*steps, *steps_on_failure]]
+    items = [step_as_object(step) for step in [*steps, *steps_on_failure]]
     if not call.print_if_json({"dry_run": dry_run, "items": items}):
         for step in steps:
             output.show(str(step))
@@ -151,6 +151,7 @@ def _active_units(*patterns: str) -> Sequence[str]:
 
 
 def _do_steps(plan: UpgradePlan, steps: Sequence[RunCommand], *, is_back: bool) -> None:
+    """Go back and raise `UpgradeFailed` if a step of an upgrade fails."""
     for step in steps:
         try:
             step.do()

@@ -40,14 +40,14 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
     if selector.document_ids:
         return _wait_for_documents(call, selector, timeout=timeout, is_watched=progress)
     watch = watch_jobs() if progress else None
-    waited = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
-    exit_code = 0 if waited.is_good else 1
-    if call.print_if_json(waited):
+    result = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
+    exit_code = 0 if result.is_good else 1
+    if call.print_if_json(result):
         return exit_code
-    counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
+    counts = {name: getattr(result, name) for name in ("completed", "failed", "cancelled", "gone")}
     output.show(", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no live job matches")
-    if waited.going_on:
-        output.note(f"{counted(waited.going_on, 'follow-up job')} still live; --follow waits for them, too")
+    if result.going_on:
+        output.note(f"{counted(result.going_on, 'follow-up job')} still live; --follow waits for them, too")
     return exit_code
 
 

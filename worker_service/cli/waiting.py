@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,15 +27,17 @@ class JobsProgress(Struct, frozen=True):
     total: int
     by_status: Mapping[Status, int]
     jobs: Sequence[Job]
-    """All if there are few, else the running and the newest failed ones."""
+    """The jobs to show: all if there are few, else the running and the newest failed ones."""
 
     @property
     def ended(self) -> int:
         return sum(number for status, number in self.by_status.items() if status.is_ended)
 
 
-WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
-"""Called with a function, and with True at the end. The function takes the number of jobs to name in the progress."""
+QueryProgress = Callable[[int], JobsProgress]
+"""Takes the maximum number of jobs to show. The query takes long, so a display calls it only when it draws."""
+WatchJobs = Callable[[QueryProgress, bool], None]
+"""Called again and again; the second argument is True at the end."""
 
 
 class WaitResult(Struct, frozen=True):
@@ -70,6 +72,7 @@ def wait_for_jobs(
         raise JobNotFound("no job matches: there is nothing to wait for")
     names_jobs = selector.ids or selector.names_groups or selector.batch_id is not None
     if not names_jobs and not selector.statuses:
+        # Jobs that only match a selector count if they are live now; those that the user names count in any status.
         ids = session.job_queries.ids(replace(selector, statuses=LIVE))
     ended_count = 0
     while len(ids) > ended_count:
@@ -80,7 +83,7 @@ def wait_for_jobs(
         if follows:
             ids = session.job_queries.family(ids)
     if watch is not None:
-        watch(partial(_jobs_progress, session, ids), True)
+        watch(lambda jobs_max: _jobs_progress(session, ids, jobs_max), True)
     return _result(session, ids)
 
 
@@ -89,7 +92,7 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
     chunks_left = chunks(ids)
 
     def has_live_jobs() -> bool:
-        # Ended jobs are not counted again.
+        # Do not count jobs again that have ended.
         while chunks_left and not jobs.count_jobs(session, chunks_left[0], LIVE):
             chunks_left.pop(0)
         return bool(chunks_left)
@@ -98,7 +101,7 @@ def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: 
         if not is_live:
             return True
         if watch is not None:
-            watch(partial(_jobs_progress, session, ids), False)
+            watch(lambda jobs_max: _jobs_progress(session, ids, jobs_max), False)
     return False
 
 
@@ -110,28 +113,24 @@ def _result(session: Session, ids: Sequence[int]) -> WaitResult:
     return WaitResult(completed, failed, cancelled, gone=gone, going_on=going_on)
 
 
-def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgress:
+def _jobs_progress(session: Session, ids: Sequence[int], jobs_max: int) -> JobsProgress:
     by_status = {status: jobs.count_jobs(session, ids, (status,)) for status in Status}
-    if len(ids) <= most:
-        return JobsProgress(len(ids), by_status, sorted(jobs.each_job(session, ids), key=_id_of))
+    if len(ids) <= jobs_max:
+        return JobsProgress(len(ids), by_status, sorted(jobs.each_job(session, ids), key=attrgetter("id")))
     # Failed jobs get what the running ones leave, and a quarter at least.
-    places_for_failed = max(most - by_status[Status.RUNNING], most // 4)
-    failed = _newest(session, ids, Status.FAILED, places_for_failed)
-    running = _newest(session, ids, Status.RUNNING, most - len(failed))
+    failed_max = max(jobs_max - by_status[Status.RUNNING], jobs_max // 4)
+    failed = _newest(session, ids, Status.FAILED, failed_max)
+    running = _newest(session, ids, Status.RUNNING, jobs_max - len(failed))
     return JobsProgress(len(ids), by_status, [*running, *failed])
 
 
-def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> list[Job]:
-    found: list[Job] = []
+def _newest(session: Session, ids: Sequence[int], status: Status, jobs_max: int) -> list[Job]:
+    newest: list[Job] = []
     for chunk in reversed(chunks(ids)):
-        missing = most - len(found)
+        missing = jobs_max - len(newest)
         if missing > 0:
-            found += session.job_queries.list(Selector(chunk, (status,)), most=missing)
-    return sorted(found, key=_id_of)
-
-
-def _id_of(job: Job) -> int:
-    return job.id
+            newest += session.job_queries.list(Selector(chunk, (status,)), most=missing)
+    return sorted(newest, key=attrgetter("id"))
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
@@ -168,9 +167,10 @@ class DocumentsProgress(Struct, frozen=True):
     pages_done: int
     pages: int
     pages_left: int | None
-    """None while an unfinished document is not counted."""
+    """None while the pages of an unfinished document are not counted."""
     failed: Sequence[UnreadDocument] = ()
-    found: Sequence[Document] = ()
+    existing: Sequence[Document] = ()
+    """The documents that have not been removed."""
 
 
 WatchDocuments = Callable[[DocumentsProgress], None]
@@ -193,24 +193,28 @@ def wait_for_documents(
 
 
 def _documents_progress(session: Session, awaited: Sequence[Document]) -> DocumentsProgress:
-    found = list(each_document(session, DocumentSelector(ids=[one.id for one in awaited])))
-    found_ids = {document.id for document in found}
-    failed = [UnreadDocument(one.name, "GONE", "it has been removed") for one in awaited if one.id not in found_ids]
-    failed += [
-        UnreadDocument(one.name, one.error_code or "FAILED", one.error_text)
-        for one in found
-        if one.status is IndexStatus.FAILED
+    existing = list(each_document(session, DocumentSelector(ids=[document.id for document in awaited])))
+    existing_ids = {document.id for document in existing}
+    failed = [
+        UnreadDocument(document.name, "GONE", "it has been removed")
+        for document in awaited
+        if document.id not in existing_ids
     ]
-    live = [document for document in found if document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
+    failed += [
+        UnreadDocument(document.name, document.error_code or "FAILED", document.error_text)
+        for document in existing
+        if document.status is IndexStatus.FAILED
+    ]
+    live = [document for document in existing if document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)]
     are_counted = all(document.pages is not None for document in live)
     return DocumentsProgress(
         documents=len(awaited),
         ended=len(awaited) - len(live),
-        pages_done=sum(map(_pages_done, found)),
-        pages=sum(document.pages or 0 for document in found),
+        pages_done=sum(map(_pages_done, existing)),
+        pages=sum(document.pages or 0 for document in existing),
         pages_left=sum((document.pages or 0) - _pages_done(document) for document in live) if are_counted else None,
         failed=failed,
-        found=found,
+        existing=existing,
     )
 
 
