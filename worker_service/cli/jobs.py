@@ -92,7 +92,7 @@ def show(call: Invocation, reference: str) -> None:
     was read, and its files). --json shows every field.
     """
     if reference.startswith("document:"):
-        from worker_service.cli.documents import show_document
+        from worker_service.cli.show_document import show_document
 
         show_document(call, DocumentId().convert(reference, None, None))
         return
