@@ -1,4 +1,4 @@
-"""Positions of the words on a page, as one JSON value per page.
+"""What is stored of a page beside its text: words, tables and blocks with their positions, as one JSON value.
 
     {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"], …], …]}
 
@@ -16,14 +16,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from worker_service.handlers import Block, NoteMark, TextLink
 
 LAYOUT_BYTES_MAX = 400_000
 """A larger page, with some ten thousand words, loses their positions."""
 TEXT_CHARACTERS_MAX = 1_000_000
+_POINTS_PER_INCH = 72.0
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom edge: x0, y0, x1, y1."""
+
+
+class HasBox(Protocol):
+    @property
+    def x0(self) -> float: ...
+    @property
+    def y0(self) -> float: ...
+    @property
+    def x1(self) -> float: ...
+    @property
+    def y1(self) -> float: ...
 
 
 class Word(msgspec.Struct, array_like=True, frozen=True):
@@ -44,8 +61,9 @@ class TableCell(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PageTable(msgspec.Struct, frozen=True):
-    box: tuple[float, float, float, float]
+    box: Box
     begin: int
+    """Where the table begins in the page's text."""
     end: int
     rows: list[list[TableCell | None]]
     """None is an empty cell; a cell over several columns is in the first of them."""
@@ -74,10 +92,12 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: list[str] = []
     """OCR engines."""
     second: list[int] = []
+    """Numbers of the lines with words of the second engine."""
     written_in: list[str] = []
     """Languages."""
     unread: UnreadScript | None = None
     is_cut: bool = False
+    """True if the lists were too large, and are left out."""
 
 
 class TextTable(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,9 +125,7 @@ _decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
 def encode(layout: Layout) -> str:
     text = _encoder.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(
-            msgspec.structs.replace(layout, lines=[], blocks=[], links=[], notes=[], tables=[], is_cut=True)
-        )
+        text = _encoder.encode(replace(layout, lines=[], blocks=[], links=[], notes=[], tables=[], is_cut=True))
     return text.decode()
 
 
@@ -116,7 +134,7 @@ def encode_flow(flow: FlowLayout) -> str | None:
         return None
     text = _encoder.encode(flow)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(flow, tables=[], blocks=[], links=[], notes=[]))
+        text = _encoder.encode(replace(flow, tables=[], blocks=[], links=[], notes=[]))
     return text.decode()
 
 
@@ -125,33 +143,35 @@ def decode(text: str) -> Layout:
 
 
 def has_lines(text: str) -> bool:
-    # A quotation mark inside a word is always escaped, so a word cannot match.
+    # Faster than decoding. JSON escapes quotation marks inside words, so no word can match.
     return '"lines":' in text
 
 
-def bounds_of(boxes: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
+def bounds_of(parts: Sequence[HasBox]) -> Box:
     return (
-        min([one.x0 for one in boxes]),
-        min([one.y0 for one in boxes]),
-        max([one.x1 for one in boxes]),
-        max([one.y1 for one in boxes]),
+        min([part.x0 for part in parts]),
+        min([part.y0 for part in parts]),
+        max([part.x1 for part in parts]),
+        max([part.y1 for part in parts]),
     )
 
 
-def with_margin(word: Word, margin: float) -> tuple[float, float, float, float]:
+def with_margin(word: Word, margin: float) -> Box:
     return word.x0 - margin, word.y0 - margin, word.x1 + margin, word.y1 + margin
 
 
+def moved(word: Word, right: float, down: float) -> Word:
+    return replace(word, x0=word.x0 + right, y0=word.y0 + down, x1=word.x1 + right, y1=word.y1 + down)
+
+
 def build_table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
+    """`rows` are the words of each cell."""
+    words_of_table = [word for row in rows for words in row for word in words]
+    return PageTable(bounds_of(words_of_table), begin, end, [[_cell_of(words) for words in row] for row in rows])
 
-    def cell(words: Sequence[Word]) -> TableCell | None:
-        if not words:
-            return None
-        return TableCell(*bounds_of(words), " ".join(one.text for one in words))
 
-    cells = [[cell(words) for words in row] for row in rows]
-    filled = [one for row in cells for one in row if one is not None]
-    return PageTable(bounds_of(filled), begin, end, cells)
+def _cell_of(words: Sequence[Word]) -> TableCell | None:
+    return TableCell(*bounds_of(words), " ".join(word.text for word in words)) if words else None
 
 
 def text_of(lines: Sequence[Sequence[Word]]) -> str:
@@ -159,20 +179,23 @@ def text_of(lines: Sequence[Sequence[Word]]) -> str:
 
 
 def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
-    """Weight by word length, because specks are read as short words."""
-    weights = [(len(word.text), word.confidence) for line in lines for word in line]
-    total = sum(weight for weight, _ in weights)
-    return round(sum(weight * value for weight, value in weights) / total, 1) if total else None
+    """Return the mean weighted by word length, because specks are read as short words; None without words."""
+    words = [word for line in lines for word in line]
+    length = sum(len(word.text) for word in words)
+    return round(sum(len(word.text) * word.confidence for word in words) / length, 1) if length else None
 
 
 def to_page_points(
     lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
 ) -> list[list[Word]]:
-    """Convert from pixels of the deskewed and turned image."""
-    scale = 72.0 / dpi
+    """Convert from pixels of the deskewed and turned image to points of the page as it is shown.
+
+    `size` is that of the page in points; `turn` and `skew` are degrees clockwise, as in `Layout`.
+    """
+    scale = _POINTS_PER_INCH / dpi
     width, height = size
-    turned = (height, width) if turn in (90, 270) else (width, height)
-    centre_x, centre_y = turned[0] / 2, turned[1] / 2
+    turned_width, turned_height = (height, width) if turn in (90, 270) else (width, height)
+    centre_x, centre_y = turned_width / 2, turned_height / 2
     cosine, sine = math.cos(math.radians(skew)), math.sin(math.radians(skew))
 
     def place(word: Word) -> Word:
@@ -183,11 +206,11 @@ def to_page_points(
             dx, dy = x - centre_x, y - centre_y
             x, y = centre_x + dx * cosine - dy * sine, centre_y + dx * sine + dy * cosine
         if turn == 90:
-            x, y, half_w, half_h = y, turned[0] - x, half_h, half_w
+            x, y, half_w, half_h = y, turned_width - x, half_h, half_w
         elif turn == 180:
-            x, y = turned[0] - x, turned[1] - y
+            x, y = turned_width - x, turned_height - y
         elif turn == 270:
-            x, y, half_w, half_h = turned[1] - y, x, half_h, half_w
+            x, y, half_w, half_h = turned_height - y, x, half_h, half_w
         return Word(
             round(x - half_w, 1),
             round(y - half_h, 1),

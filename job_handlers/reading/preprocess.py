@@ -1,4 +1,8 @@
-"""Prepare a page's gray pixels for OCR. Pillow does all per-pixel work."""
+"""Prepare a page's gray pixels for OCR: decode, crop, turn, deskew, and find ink and ruled lines.
+
+Pillow does all per-pixel work. Most decisions are made on a reduced copy of the page. Ink is darker than the paper,
+whose shade is the most frequent one; as an image, ink is 255 (`_INK`) on 0.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,27 @@ from operator import itemgetter, mul
 from msgspec import Struct
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
+from job_handlers.reading.layout import Box
+
 # Widths in pixels of reduced copies.
 _SKEW_WIDTH = 600
 _INK_WIDTH = 310
 _MARKS_WIDTH = 620
-_PAPER = 255
+_WHITE, _INK = 255, 255
 
 _STRIPS = 24
+"""Vertical strips, shifted against each other to try an angle."""
+# Degrees.
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
-"""Degrees. The engine copes with less, and resampling costs quality."""
+"""The engine copes with less, and resampling costs quality."""
 _SKEW_GAIN = 1.15
 """Minimum gain in sharpness."""
 _REFINED_ANGLES = 3
 """Best angles of the coarse search."""
-_INK_MARGIN = 0.03
+_EDGE = 0.03
+"""Share of the page at each side that may be a shadow."""
+# Shades.
 _INK_DEPTH = 40
 """Difference between ink and paper in a reduced copy."""
 _INK_DEPTH_FULL_SIZE = 70
@@ -36,38 +46,40 @@ _INK_DEPTH_FULL_SIZE = 70
 _INK_CONTRAST = 0.45
 """Share of the difference between paper and the darkest pixels."""
 _INK_SHARE_LEAST = 0.00015
-_MEAN_INK_OF_RULE_LEAST = 216
+"""A page with less ink is blank."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
+_INK_OF_RULE_LEAST = 216
+"""Mean of the pixels of a step: 255 is a step full of ink."""
 _RULES_MOST = 10_000
 """More are those of a picture or of shadows."""
 _INK_RUN = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 """A row of letters, scanned downwards: ink with small gaps, as within an e."""
 _TWO_TONED_SHARE = 0.99
-_SHADE_BLOCKS = 8
+"""Share of black and white pixels on a page with two tones."""
+_SHADE_PARTS = 8
+"""Parts of the page in each direction whose shades are compared."""
 _SHADE_DIFFERENCE_LEAST = 40
 """Such a difference between parts of the paper loses whole lines to one threshold."""
-_GRAIN = 10
+_GRAIN_LEAST = 10
 """Median difference between adjacent pixels of a noisy scanner."""
 _LETTER_INCHES = 16 / 300
 """A letter or two, which count as one mark."""
 _LETTERS_BESIDE = 10
-_MARK_INK, _MARKS_SHARE = 16, 0.6
-"""Specks have less ink; a row of letters has more marks."""
+_MARK_INK_LEAST, _MARKS_SHARE = 16, 0.6
+"""Specks have less ink; in a row of letters, a greater share of pixels are marks."""
 _LETTERS_HIGH = range(7, 71)
 """Pixels at 300 dpi."""
 _LETTERS_LEAST = 20
 _SKIPPED_SHARE = 0.03
 """A running head may be smaller than this share of letters."""
-_PICTURE_LEAST = 24
+_PICTURE_SIDE_LEAST = 24
+"""Pixels. Smaller pictures are icons."""
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
 """Larger pictures are halved."""
 _SQUARES = [value * value for value in range(256)]
-
-
-Box = tuple[float, float, float, float]
 
 
 class Gray(Struct, frozen=True):
@@ -85,7 +97,7 @@ def decode_picture(packed: bytes) -> Gray | None:
     """Return None if the picture is too small or too large for text; raise `Damaged`."""
     try:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))
-        if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
+        if min(image.size) < _PICTURE_SIDE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
             return None
         # Decode a JPEG directly to gray: a 600 dpi page in colour takes 100 MB.
         is_large = image.width * image.height > _PICTURE_PIXELS_LARGE
@@ -93,7 +105,7 @@ def decode_picture(packed: bytes) -> Gray | None:
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
             # Convert to gray before blending with white: blending in colour takes three times as much memory again.
             image = (image if image.mode in ("RGBA", "LA") else image.convert("RGBA")).convert("LA")
-            image = Image.composite(image.getchannel("L"), Image.new("L", image.size, _PAPER), image.getchannel("A"))
+            image = Image.composite(image.getchannel("L"), Image.new("L", image.size, _WHITE), image.getchannel("A"))
         if image.mode.startswith("I;16"):
             # Values above 255 would become white.
             image = image.convert("I").point(lambda shade: shade * (1 / 256))
@@ -123,7 +135,7 @@ def _gray_of(image: Image.Image) -> Gray:
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
-    """Whiten the rows of one shade with which a decoder fills a truncated image."""
+    """Whiten the rows of one shade at the foot, with which a decoder fills a truncated image."""
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -132,7 +144,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Return each band with its top. Cuts are at the brightest row in reach."""
+    """Return bands at most `height` high, each with its top. Cut at the brightest row of the last third."""
     row_shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     bands: list[tuple[int, Gray]] = []
     top = 0
@@ -147,15 +159,14 @@ def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
 
 def is_blank(gray: Gray) -> bool:
     small = _reduce_to_width(gray, _INK_WIDTH)
-    # Leave out the shadow along an edge.
-    left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
+    left, top = int(small.width * _EDGE), int(small.height * _EDGE)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
     counts = inner.histogram()
     total = sum(counts)
     paper = _most_common(counts)
     if paper < 128:
         # Light text on dark paper.
-        counts, paper = counts[::-1], _PAPER - paper
+        counts, paper = counts[::-1], _WHITE - paper
     ink = sum(counts[: max(paper - _INK_DEPTH, 0)])
     return ink < total * _INK_SHARE_LEAST
 
@@ -163,17 +174,17 @@ def is_blank(gray: Gray) -> bool:
 def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
     """Return the share of the page's ink that is outside the boxes."""
     ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
-    return ink.histogram()[_PAPER] / max(total, 1)
+    return ink.histogram()[_INK] / max(total, 1)
 
 
 def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
     """Return the boxes of ink outside `boxes`; none if there are more than `most`, which means dirt.
 
-    Marks whose boxes touch are one.
+    The ink is scanned row by row. A run of ink joins the marks above it whose boxes it touches.
     """
     ink, _, scale = _ink_outside(gray, boxes, _MARKS_WIDTH)
     marks: list[list[int]] = []
-    # Those of the marks that reach the row above.
+    # The marks that reach the row above.
     growing: list[list[int]] = []
     samples, width = ink.tobytes(), ink.width
     for y in range(ink.height if ink.getbbox() else 0):
@@ -197,12 +208,12 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """Return the ink outside the boxes in a reduced copy, the page's ink in all, and the scale."""
+    """Return the ink outside the boxes in a reduced copy, the number of pixels of all ink, and the scale."""
     scale = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
     ink = small.point(_below(dark))
-    total = ink.histogram()[_PAPER]
+    total = ink.histogram()[_INK]
     draw = ImageDraw.Draw(ink)
     for box in boxes:
         draw.rectangle([side / scale for side in box], fill=0)
@@ -212,14 +223,14 @@ def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Im
 def has_two_tones(gray: Gray) -> bool:
     """Return whether the page is black and white, like a fax: softening merges its lines."""
     counts = image_of(gray).histogram()
-    return counts[0] + counts[_PAPER] >= _TWO_TONED_SHARE * sum(counts)
+    return counts[0] + counts[_WHITE] >= _TWO_TONED_SHARE * sum(counts)
 
 
 def height_of_letters(gray: Gray, dpi: float) -> int:
     """Return the height in pixels of an x in the smallest print; 0 if there are too few letters."""
     # Each pixel of `marks` is a letter or two of one row; in `rows`, a pixel is ink if most of ten neighbours are.
-    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_at_least(_MARK_INK))
-    rows = marks.reduce((_LETTERS_BESIDE, 1)).point(_at_least(255 * _MARKS_SHARE))
+    marks = _ink_of(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_at_least(_MARK_INK_LEAST))
+    rows = marks.reduce((_LETTERS_BESIDE, 1)).point(_at_least(_INK * _MARKS_SHARE))
     # Transposed, a column is a sequence of bytes that the pattern can scan.
     columns = rows.transpose(Image.Transpose.TRANSPOSE)
     samples, length = columns.tobytes(), columns.width
@@ -239,7 +250,7 @@ def halve(gray: Gray) -> Gray:
 def is_unevenly_lit(gray: Gray) -> bool:
     small = _reduce_to_width(gray, _INK_WIDTH)
     columns, rows = (
-        list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
+        list(pairwise(length * at // _SHADE_PARTS for at in range(_SHADE_PARTS + 1))) for length in small.size
     )
     parts = (small.crop((left, top, right, bottom)) for left, right in columns for top, bottom in rows)
     # A quarter of a part may be text.
@@ -253,11 +264,15 @@ def is_grainy(gray: Gray) -> bool:
     image = image_of(gray)
     all_but_first, all_but_last = image.crop((1, 0, *image.size)), image.crop((0, 0, image.width - 1, image.height))
     [median_difference] = _shades_at(ImageChops.difference(all_but_first, all_but_last), (1, 2))
-    return median_difference >= _GRAIN
+    return median_difference >= _GRAIN_LEAST
 
 
 def skew_of(gray: Gray) -> float:
-    """Return the degrees by which the text leans clockwise; 0 if too few to matter."""
+    """Return the degrees by which the text leans clockwise; 0 if too few to matter.
+
+    At the right angle, rows of pixels are either full of text or empty, so their sums differ most. All half degrees are
+    tried roughly, then tenths of a degree around the best of them.
+    """
     small = _reduce_to_width(gray, _SKEW_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
@@ -267,7 +282,7 @@ def skew_of(gray: Gray) -> float:
     rough = {angle: _sharpness(strips, angle, strip_width, Image.Resampling.NEAREST) for angle in coarse}
     likely = [angle for angle in sorted(rough, key=rough.__getitem__)[-_REFINED_ANGLES:] if rough[angle] > upright]
     best, angle = _sharpest(strips, strip_width, likely, (upright, 0.0))
-    # Next to upright, try only the smallest angle that matters.
+    # Around 0°, try only the smallest angle that matters.
     finer = [angle + tenth / 10 for tenth in range(-4, 5) if tenth] if angle else [-_SKEW_LEAST, _SKEW_LEAST]
     best, angle = _sharpest(strips, strip_width, finer, (best, angle))
     if abs(angle) < _SKEW_LEAST or best < upright * _SKEW_GAIN:
@@ -276,7 +291,7 @@ def skew_of(gray: Gray) -> float:
 
 
 def deskew(gray: Gray, skew: float) -> Gray:
-    return _gray_of(image_of(gray).rotate(skew, Image.Resampling.BICUBIC, fillcolor=_PAPER))
+    return _gray_of(image_of(gray).rotate(skew, Image.Resampling.BICUBIC, fillcolor=_WHITE))
 
 
 def turn_image(gray: Gray, degrees: int) -> Gray:
@@ -289,18 +304,20 @@ def turn_image(gray: Gray, degrees: int) -> Gray:
 
 
 def soften(gray: Gray) -> Gray:
-    # The radius in pixels: single-pixel specks fade, strokes stay.
+    # A radius of 0.6 pixels: specks of one pixel fade, strokes stay.
     return _gray_of(image_of(gray).filter(ImageFilter.GaussianBlur(0.6)))
 
 
 def crop(gray: Gray, box: Box) -> tuple[Gray, int, int]:
+    """Return the pixels in the box, and their left and top."""
     image, left, top = _crop_image(gray, box)
     return _gray_of(image), left, top
 
 
 def ink_within(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
-    """Return the ink in the box as 255 on 0, and its left and top."""
+    """Return the ink in the box, and its left and top."""
     image, left, top = _crop_image(gray, box)
+    # The median, and a shade that only one pixel in 300 is darker than.
     paper, ink = _shades_at(image, (1, 2), (1, 300))
     dark = paper - max((paper - ink) * _INK_CONTRAST, _INK_DEPTH)
     return image.point(_below(dark)), left, top
@@ -313,7 +330,8 @@ def _crop_image(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
 
 
 def ruled_lines(gray: Gray, dpi: float) -> list[Box]:
-    ink = _ink(gray)
+    """Return horizontal and vertical lines as boxes without thickness."""
+    ink = _ink_of(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     horizontal = _horizontal_lines(ink, step)
     vertical = _horizontal_lines(ink.transpose(Image.Transpose.TRANSPOSE), step)
@@ -327,7 +345,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
     steps = thick.reduce((step, 1))
     width = steps.width
     runs_of_row: dict[int, list[tuple[int, int]]] = {}
-    for run in _INK_RUN.finditer(steps.point(_at_least(_MEAN_INK_OF_RULE_LEAST)).tobytes()):
+    for run in _INK_RUN.finditer(steps.point(_at_least(_INK_OF_RULE_LEAST)).tobytes()):
         row = run.start() // width
         begin, end = run.start() - row * width, min(run.end() - row * width, width)
         if end - begin >= _RULE_STEPS_LEAST:
@@ -336,7 +354,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
         return []
 
     def is_area(row: int, begin: int, end: int) -> bool:
-        # All of the next rows have ink below the middle of the line.
+        """Return whether all of the next rows have ink below the middle of the line."""
         middle = (begin + end) // 2
         return all(
             any(left <= middle < right for left, right in runs_of_row.get(below, ()))
@@ -351,18 +369,18 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
     ]
 
 
-def _ink(gray: Gray) -> Image.Image:
+def _ink_of(gray: Gray) -> Image.Image:
     dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _INK_DEPTH_FULL_SIZE
     return image_of(gray).point(_below(dark))
 
 
 def _at_least(shade: float) -> list[int]:
-    # A table for `Image.point`.
-    return [255 if value >= shade else 0 for value in range(256)]
+    """Return a table for `Image.point` that maps these shades to ink, and the others to 0."""
+    return [_INK if value >= shade else 0 for value in range(256)]
 
 
 def _below(shade: float) -> list[int]:
-    return [255 if value < shade else 0 for value in range(256)]
+    return [_INK if value < shade else 0 for value in range(256)]
 
 
 def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
@@ -383,18 +401,19 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
+    """Return the greatest sharpness, and its angle; `best` if no angle is sharper."""
     return max([best, *((_sharpness(strips, angle, strip_width), angle) for angle in angles)], key=itemgetter(0))
 
 
 def _sharpness(
     strips: Image.Image, angle: float, strip_width: float, resampling: Image.Resampling = Image.Resampling.BILINEAR
 ) -> int:
-    """Return how strongly the row sums vary, which is most along the lines of text."""
+    """Return how much the sums of adjacent rows differ, along lines that lean by the angle."""
     slope = math.tan(math.radians(angle)) * strip_width
     shift = -slope * (strips.width - 1) / 2
     if angle:
         strips = strips.transform(
-            strips.size, Image.Transform.AFFINE, (1, 0, 0, slope, 1, shift), resampling, fillcolor=_PAPER
+            strips.size, Image.Transform.AFFINE, (1, 0, 0, slope, 1, shift), resampling, fillcolor=_WHITE
         )
     rows = strips.reduce((strips.width, 1))
     rise = ImageChops.difference(rows.crop((0, 1, 1, rows.height)), rows.crop((0, 0, 1, rows.height - 1)))

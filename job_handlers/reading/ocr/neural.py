@@ -1,6 +1,6 @@
-"""Read and find lines with the small PP-OCR networks of the rapidocr wheel.
+"""The second OCR engine: two small PP-OCR networks, one that finds the lines of a page and one that reads a line.
 
-The wheel's own code would load OpenCV and download models.
+Their files come from the rapidocr wheel. The wheel's own code is not used: it would load OpenCV and download models.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from msgspec import Struct
 from PIL import Image
 
-from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Box, Gray, image_of
+from job_handlers.reading.layout import Box, Word
+from job_handlers.reading.preprocess import Gray, image_of
 from worker_service.handlers import CAPABILITY_MISSING, Problem
 
 HOW_TO_GET = "pip install 'pagemill[neural]'"
-# The Latin-script languages the networks were trained for, by Tesseract's codes.
+# Tesseract's codes of the Latin-script languages that the networks were trained for.
 LANGUAGES = frozenset(
     """
     afr aze bos cat ces cym dan deu eng est eus fil fin fra gle glg hrv hun ind isl ita kmr lat lav lit ltz mlt mri msa
@@ -39,19 +39,27 @@ _READING_MODEL, _FINDING_MODEL = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.
 # Reading a line. The height and the step are those of the network, in pixels.
 _LINE_HEIGHT = 48
 _STEP = 8
+# In line heights.
 WIDTH_MOST = 40
-"""Line heights: memory grows with the width."""
+"""Memory grows with the width."""
 _MARGIN_ABOVE, _MARGIN_BESIDE = 0.12, 0.3
-_WORD_GAP_LINE_HEIGHTS = 0.9
-# The network writes the punctuation of Chinese texts, whose characters are as wide as high.
+_MARGIN_PIXELS_LEAST = 2
+_WORD_GAP = 0.9
+_WORD_GAP_CHARACTERS = 2
+"""A gap of fewer usual characters does not separate words either."""
+# Full-width characters and the comma and full stop of Chinese texts, which the network writes, to ASCII.
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
-# Finding lines.
+# Finding lines. The page is scaled to a short side of so many pixels, or to fewer if it would be too large.
 _SHORT_SIDE = 672
 _PIXELS_MOST = 680_000
 """450 bytes of memory each."""
 _GRID = 32
+"""Width and height must be multiples."""
 _PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6
+"""Least probability of text at a pixel of a line, and least mean of a line."""
+_LINE_PIXELS_LEAST = 3
+"""Height. A lower island is a speck."""
 _GROWTH = 0.8
 """The network marks the middle of a line; half of this share of its height is added to each side."""
 
@@ -79,7 +87,7 @@ def _name_with_versions() -> str:
     return "PP-OCRv6 small"
 
 
-# Found out in the fork server: the sandbox of a child process may hide the list of packages.
+# Determined at import, in the fork server: the sandbox of a child process may hide the list of packages.
 _NAME = _name_with_versions()
 
 
@@ -90,61 +98,63 @@ def _models() -> Path:
     return Path(package.origin if package and package.origin else "/nonexistent").parent / "models"
 
 
-class LineReader:
-    def __init__(self) -> None:
-        self._session: Any = None
-        self._characters: list[str] = []
+def read_line(gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf)) -> list[Word]:
+    """Read the box with a margin, but outside the box only what is in `free_space`, a range of x.
 
-    def read(self, gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf)) -> list[Word]:
-        """Grow the box only within `free_space`, a range of x. Positions along the line are approximate."""
-        session, numpy = self._session_and_numpy()
-        x0, y0, x1, y1 = _with_margin(box, gray)
-        x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
-        width = min(max(round((x1 - x0) * _LINE_HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _LINE_HEIGHT)
-        line = image_of(gray).resize((width, _LINE_HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
-        padded_width = -(-width // _STEP) * _STEP
-        pixels = numpy.zeros((1, 3, _LINE_HEIGHT, padded_width), numpy.float32)
-        pixels[..., :width] = numpy.asarray(line, numpy.float32) / 127.5 - 1
-        # One row per position along the line, one column per character.
-        [[probabilities]] = session.run(None, {session.get_inputs()[0].name: pixels})
-        best = probabilities.argmax(1)
-        # A character at adjacent positions counts once; 0 means no character.
-        begins_character = best != 0
-        begins_character[1:] &= best[1:] != best[:-1]
-        positions = begins_character.nonzero()[0].tolist()
-        confidences = probabilities.max(1)[positions].tolist()
-        characters = [self._characters[number].translate(_FULL_WIDTH) for number in best[positions].tolist()]
-        step = padded_width / len(probabilities) * (x1 - x0) / width
-        middles = [x0 + (position + 0.5) * step for position in positions]
-        return _words(characters, confidences, middles, box, _WORD_GAP_LINE_HEIGHTS * (y1 - y0))
-
-    def _session_and_numpy(self) -> tuple[Any, Any]:
-        numpy = _numpy()
-        if self._session is None:
-            self._session = _session(_READING_MODEL)
-            known = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()
-            self._characters = ["", *known, " "]
-        return self._session, numpy
+    The positions of words along the line are approximate.
+    """
+    numpy = _numpy()
+    x0, y0, x1, y1 = _with_margin(box, gray)
+    x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
+    width = min(max(round((x1 - x0) * _LINE_HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _LINE_HEIGHT)
+    line = image_of(gray).resize((width, _LINE_HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
+    padded_width = -(-width // _STEP) * _STEP
+    pixels = numpy.zeros((1, 3, _LINE_HEIGHT, padded_width), numpy.float32)
+    pixels[..., :width] = _colours(line)
+    # One row per position along the line, one column per character.
+    [probabilities] = _run(_READING_MODEL, pixels)
+    best = probabilities.argmax(1)
+    # A character at adjacent positions counts once; 0 means no character.
+    begins_character = best != 0
+    begins_character[1:] &= best[1:] != best[:-1]
+    positions = begins_character.nonzero()[0].tolist()
+    confidences = probabilities.max(1)[positions].tolist()
+    characters = [_characters()[number] for number in best[positions].tolist()]
+    step = padded_width / len(probabilities) * (x1 - x0) / width
+    middles = [x0 + (position + 0.5) * step for position in positions]
+    return _words(characters, confidences, middles, box, _WORD_GAP * (y1 - y0))
 
 
-class LineFinder:
-    def __init__(self) -> None:
-        self._session: Any = None
+def find_lines(gray: Gray) -> list[Box]:
+    width, height = _size_for_finding(gray)
+    small = image_of(gray).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    pixels = _numpy().empty((1, 3, height, width), "float32")
+    pixels[:] = _colours(small)
+    [[probabilities]] = _run(_FINDING_MODEL, pixels)
+    x_scale, y_scale = gray.width / width, gray.height / height
+    return [
+        (x0 * x_scale, y0 * y_scale, x1 * x_scale, y1 * y_scale)
+        for x0, y0, x1, y1 in map(_extend_box, _line_boxes(probabilities))
+    ]
 
-    def boxes(self, gray: Gray) -> list[Box]:
-        numpy = _numpy()
-        if self._session is None:
-            self._session = _session(_FINDING_MODEL)
-        width, height = _size_for_finding(gray)
-        small = image_of(gray).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-        pixels = numpy.empty((1, 3, height, width), numpy.float32)
-        pixels[:] = numpy.asarray(small, numpy.float32) / 127.5 - 1
-        [[[probabilities]]] = self._session.run(None, {self._session.get_inputs()[0].name: pixels})
-        x_scale, y_scale = gray.width / width, gray.height / height
-        return [
-            (x0 * x_scale, y0 * y_scale, x1 * x_scale, y1 * y_scale)
-            for x0, y0, x1, y1 in map(_extend_box, _line_boxes(probabilities))
-        ]
+
+def _colours(image: Image.Image) -> Any:
+    """Return the shades as the networks expect them: from -1 for black to 1 for white."""
+    return _numpy().asarray(image, "float32") / 127.5 - 1
+
+
+def _run(model: str, pixels: Any) -> Any:
+    """Return the network's only output."""
+    session = _session(model)
+    [output] = session.run(None, {session.get_inputs()[0].name: pixels})
+    return output
+
+
+@cache
+def _characters() -> list[str]:
+    """Return the characters by the network's numbers. 0 is no character, and the last is the space."""
+    listed = _session(_READING_MODEL).get_modelmeta().custom_metadata_map["character"].splitlines()
+    return [character.translate(_FULL_WIDTH) for character in ["", *listed, " "]]
 
 
 def _numpy() -> Any:
@@ -166,6 +176,7 @@ def _onnxruntime() -> Any:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
+    # The library is written in C++, and bypasses `sys.stderr`.
     stderr = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
@@ -177,6 +188,7 @@ def _silent_stderr() -> Iterator[None]:
         os.close(stderr)
 
 
+@cache
 def _session(model: str) -> Any:
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
@@ -192,18 +204,21 @@ def _session(model: str) -> Any:
 
 def _with_margin(box: Box, gray: Gray) -> Box:
     x0, y0, x1, y1 = box
-    above, beside = max(_MARGIN_ABOVE * (y1 - y0), 2), max(_MARGIN_BESIDE * (y1 - y0), 2)
+    above = max(_MARGIN_ABOVE * (y1 - y0), _MARGIN_PIXELS_LEAST)
+    beside = max(_MARGIN_BESIDE * (y1 - y0), _MARGIN_PIXELS_LEAST)
     return max(x0 - beside, 0), max(y0 - above, 0), min(x1 + beside, gray.width), min(y1 + above, gray.height)
 
 
 def _words(
     characters: Sequence[str], confidences: Sequence[float], middles: Sequence[float], box: Box, word_gap: float
 ) -> list[Word]:
-    """`middles` are the positions of the characters."""
+    """Divide the characters into words, at spaces and at wide gaps. `middles` are the positions of the characters."""
     x0, y0, x1, y1 = box
     steps = [after - before for before, after in pairwise(middles)]
+    # A single character is taken to be half as wide as high.
     half_width = median(steps) / 2 if steps else (y1 - y0) / 4
-    word_gap = max(word_gap, 4 * half_width)
+    word_gap = max(word_gap, _WORD_GAP_CHARACTERS * 2 * half_width)
+    # Indexes of the characters of each word.
     words: list[list[int]] = [[]]
     for at, character in enumerate(characters):
         if character.isspace() or (at and steps[at - 1] > word_gap):
@@ -231,8 +246,11 @@ def _size_for_finding(gray: Gray) -> tuple[int, int]:
 
 
 class _Island(Struct):
+    """Connected pixels of text."""
+
     box: tuple[int, int, int, int]
     probabilities: float = 0.0
+    """Sum of its pixels."""
     pixels: int = 0
 
     def add(self, other: _Island) -> None:
@@ -243,7 +261,8 @@ class _Island(Struct):
 
 
 def _line_boxes(probabilities: Any) -> list[Box]:
-    # `preprocess.unread_marks` joins ink with the boxes that it touches, which here would join lines of text.
+    """Return the boxes of the islands in a map of probabilities."""
+    # `preprocess.unread_marks` is no help: it joins ink with boxes that it touches, which would join lines of text.
     islands: list[_Island] = []
     # Number of an island → that of the island it was joined to, or its own.
     joined_to: list[int] = []
@@ -268,15 +287,17 @@ def _line_boxes(probabilities: Any) -> list[Box]:
             islands[number].add(_Island((begin, y, end, y + 1), float(row[begin:end].sum()), end - begin))
             runs.append((begin, end, number))
         runs_above = runs
-    whole = [island for number, island in enumerate(islands) if joined_to[number] == number]
+    roots = [island for number, island in enumerate(islands) if joined_to[number] == number]
     return [
         island.box
-        for island in whole
-        if island.box[3] - island.box[1] > 2 and island.probabilities >= _LINE_PROBABILITY * island.pixels
+        for island in roots
+        if island.box[3] - island.box[1] >= _LINE_PIXELS_LEAST
+        and island.probabilities >= _LINE_PROBABILITY * island.pixels
     ]
 
 
 def _runs_of_text(row: Any) -> Iterator[tuple[int, int]]:
+    """Return where the runs of probable text in a row begin and end."""
     is_text = row > _PIXEL_PROBABILITY
     edges = ((is_text[1:] != is_text[:-1]).nonzero()[0] + 1).tolist()
     edges = [*([0] if is_text[0] else []), *edges, *([len(row)] if is_text[-1] else [])]

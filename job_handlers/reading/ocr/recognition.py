@@ -1,16 +1,20 @@
-"""Recognise one page: deskew it, and turn it if the result makes no sense."""
+"""Recognise one page: choose its language, deskew it, turn it if the result makes no sense, and reread weak lines.
+
+`PageReader` has the first engine, Tesseract, read the page, and the second engine improve the result. It is called by
+`page_recognition` and `flow_pictures`. Confidences are percentages; a low one means that the result makes no sense.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from job_handlers.reading import layout, ocr_layout
-from job_handlers.reading.layout import Word
+from job_handlers.reading.layout import Box, Word
 from job_handlers.reading.ocr import dot_leaders, isolated_digits
 from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.ocr.tesseract import Engine
@@ -32,20 +36,27 @@ from worker_service.base import language_id
 _WEAK_CONFIDENCE = 65.0
 """Text lying the wrong way reaches 10 to 50."""
 _DOUBTFUL_CONFIDENCE = 70.0
+"""Below this, languages of other scripts are tried."""
 _FOREIGN_CONFIDENCE = 80.0
-"""Arabic and Han letters read as Latin reach 24 to 79."""
+"""Below this, the script is determined: Arabic and Han letters read as Latin reach 24 to 79."""
 _CHARACTERS_LEAST = 20
+"""With fewer, the page is nearly empty, and its confidence says nothing."""
 _UNEVEN_BELOW_DPI = 250.0
-"""One threshold loses lines of coarser scans."""
-_COARSE_DPI, _FINE_DPI = 180.0, 280.0
+"""Coarser scans lose lines with one threshold of black for the whole page."""
+_COARSE_DPI = 180.0
+"""Coarser scans are softened."""
+_FINE_DPI = 280.0
+"""Only finer scans may be read at half the size."""
 _LARGE_LETTERS = 17
 """Pixels. Larger letters are legible at half the size, which is read faster."""
 _VERTICAL_WORDS_SHARE = 0.5
+"""Share of words higher than wide, above which the text runs vertically."""
 _SPARSE_GAIN = 1.02
-"""Separate pieces must be better by this factor, because their order is uncertain."""
+"""Factor by which separate pieces must be better than lines, because their order is uncertain."""
 _SIDE_MAX = 32_000
 """Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
+"""Least number of bands in which a page is read in parts."""
 _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes the page narrower is probably wrong."""
 
@@ -56,13 +67,15 @@ class RecognisedPage(Struct, frozen=True):
     skew: float = 0.0
     is_blank: bool = False
     straight: Gray | None = None
-    """Deskewed and turned; the words' coordinates refer to it."""
+    """The image deskewed and turned, to which the words' coordinates refer; None for a blank page."""
     engines: list[str] = field(default_factory=list)
     reread_lines: list[int] = field(default_factory=list)
+    """Numbers of the lines that the second engine changed."""
     languages: list[str] = field(default_factory=list)
     script: str | None = None
     """Script of a page that was read with little confidence."""
     is_partial: bool = False
+    """True if the engine failed on a part of the page."""
 
     @property
     def confidence(self) -> float | None:
@@ -76,10 +89,11 @@ class PageReader:
         engine_for: Callable[[Sequence[str]], Engine],
         second_reader_for: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
+        """Each page is read in one of the `language_choices`, each of which is a list of languages."""
         self._language_choices = language_choices
         self._engine = cache(lambda choice: engine_for(language_choices[choice]))
         self._second_reader_for = second_reader_for
-        # The languages of the previous page are the likeliest for the next.
+        # Index of the last page's choice, which is the likeliest for the next page.
         self._choice = 0
         # A missing engine is reported before the first page.
         self._engine(self._choice)
@@ -96,53 +110,56 @@ class PageReader:
     def read_in_parts(self, gray: Gray, dpi: float) -> RecognisedPage:
         """Leave out the bands on which the engine fails; raise RuntimeError if it fails on all."""
         lines: list[list[Word]] = []
-        reread: list[int] = []
-        pages: list[RecognisedPage] = []
+        reread_lines: list[int] = []
+        band_results: list[RecognisedPage] = []
         bands = cut_into_bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
         for top, band in bands:
             try:
-                page = self._read_whole(band, dpi)
+                result = self._read_whole(band, dpi)
             except RuntimeError as error:
                 last_error = error
                 continue
-            pages.append(page)
-            if page.lines:
-                # An empty line begins a paragraph.
-                lines += [[]] if lines else []
-                reread += [len(lines) + at for at in page.reread_lines]
-                lines += _lines_of_band(page, band, top)
-        if not pages:
+            band_results.append(result)
+            if result.lines:
+                if lines:
+                    # An empty line begins a paragraph.
+                    lines.append([])
+                reread_lines += [len(lines) + at for at in result.reread_lines]
+                lines += _lines_on_page(result, band, top)
+        if not band_results:
             raise last_error
+        is_partial = len(band_results) < len(bands)
         return RecognisedPage(
             lines,
-            is_blank=not lines and len(pages) == len(bands),
+            is_blank=not lines and not is_partial,
             straight=gray,
-            engines=distinct(page.engines for page in pages),
-            reread_lines=reread,
-            languages=distinct(page.languages for page in pages),
-            script=next((page.script for page in pages if page.script), None),
-            is_partial=len(pages) < len(bands),
+            engines=distinct(result.engines for result in band_results),
+            reread_lines=reread_lines,
+            languages=distinct(result.languages for result in band_results),
+            script=next((result.script for result in band_results if result.script), None),
+            is_partial=is_partial,
         )
 
     def _read_whole(self, gray: Gray, dpi: float) -> RecognisedPage:
         choice, page = self._read_in_best_language(gray, dpi)
-        if page.straight is None:
+        straight = page.straight
+        if straight is None:
             return page
         self._choice = choice
         languages = self._language_choices[choice]
         engine, second_reader = self._engine(choice), self._second_reader_for(languages)
-        engines, reread = [engine.name], list[int]()
-        lines = page.lines
+        page = replace(page, engines=[engine.name], languages=list(languages))
         if second_reader is not None:
             is_weak = _is_weak(page) or _is_nearly_empty(page)
-            lines, reread = second_reader.improve(lines, page.straight, is_weak=is_weak)
-            engines += [second_reader.name] if reread else []
-        page = replace(page, lines=lines, reread_lines=reread, engines=engines, languages=list(languages))
-        if (page.confidence or 0.0) < _FOREIGN_CONFIDENCE and page.straight is not None:
-            page = replace(page, script=engine.script(page.straight, dpi))
+            lines, changed = second_reader.improve(page.lines, straight, is_weak=is_weak)
+            engines = [engine.name, second_reader.name] if changed else page.engines
+            page = replace(page, lines=lines, reread_lines=changed, engines=engines)
+        if (page.confidence or 0.0) < _FOREIGN_CONFIDENCE:
+            page = replace(page, script=engine.script(straight, dpi))
         return page
 
     def _read_in_best_language(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
+        """Return the index of the best choice of languages, and the page read in it."""
         choice = self._choice
         page = recognise(self._engine(choice), gray, dpi)
         if page.is_blank or len(self._language_choices) == 1:
@@ -150,7 +167,8 @@ class PageReader:
         # With several choices, each is a single language.
         codes = [languages[0] for languages in self._language_choices]
         if (page.confidence or 0.0) < _DOUBTFUL_CONFIDENCE:
-            # Letters the engine does not know are read as others, and small words may appear by chance.
+            # Letters of an unknown script are read as others, which may look like small words of some language. So the
+            # scripts are compared by their scores, before the language of the text is identified below.
             for code in language_id.one_of_each_script(codes, but=codes[choice]):
                 other_choice = codes.index(code)
                 other_page = recognise(self._engine(other_choice), gray, dpi)
@@ -163,17 +181,20 @@ class PageReader:
         return choice, page
 
 
-def _lines_of_band(page: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
+def _lines_on_page(result: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
+    """Convert from pixels of the turned and deskewed band to pixels of the page."""
     # At 72 dpi a point is a pixel.
-    lines = layout.to_page_points(page.lines, (band.width, band.height), 72.0, page.turn, page.skew)
-    return [[replace(word, y0=word.y0 + top, y1=word.y1 + top) for word in line] for line in lines]
+    lines = layout.to_page_points(result.lines, (band.width, band.height), 72.0, result.turn, result.skew)
+    return [[layout.moved(word, 0, top) for word in line] for line in lines]
 
 
 def distinct(lists: Iterable[Sequence[str]]) -> list[str]:
+    """Return the names in all lists, each once, in order of appearance."""
     return list(dict.fromkeys(chain.from_iterable(lists)))
 
 
 def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
+    """Read the page upright with one threshold of black; with local thresholds or turned if that makes little sense."""
     if is_blank(gray):
         return RecognisedPage([], is_blank=True)
     is_uneven = (dpi < _UNEVEN_BELOW_DPI or is_unevenly_lit(gray)) and not has_two_tones(gray)
@@ -182,7 +203,8 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
 
     @cache
     def softened() -> Gray:
-        # Grain is darker than its neighbourhood and so becomes ink; strokes of small letters are as thin as grain.
+        # Local thresholds make grain ink, because it is darker than its neighbourhood. Softening blurs it, but also the
+        # strokes of small letters, which are as thin.
         return soften(gray) if is_coarse or is_grainy(gray) else gray
 
     def read(turn: int, *, is_uneven: bool) -> RecognisedPage:
@@ -190,17 +212,17 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
 
     best = read(0, is_uneven=is_uneven)
     if not is_uneven and (_is_nearly_empty(best) or _is_weak(best)):
-        # There is ink: the threshold may have taken it for paper.
+        # The page has ink, which the one threshold may have taken for paper.
         is_uneven = True
         best = max(best, read(0, is_uneven=True), key=_score)
     if not _is_weak(best):
         return best
     turn = engine.turn(gray, dpi)
     # If the direction is uncertain, upside down is the most likely.
-    turns = [180, 90, 270] if turn is None else [turn] if turn else []
+    degrees_to_try = [180, 90, 270] if turn is None else [turn]
     were_vertical = _runs_vertically(best.lines)
-    for turn in turns:
-        page = read(turn, is_uneven=is_uneven)
+    for degrees in filter(None, degrees_to_try):
+        page = read(degrees, is_uneven=is_uneven)
         if _score(page) > _score(best) or (were_vertical and not _is_weak(page)):
             best = page
         if not _is_weak(best):
@@ -215,13 +237,17 @@ def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, *, is_uneven
     skew = skew_of(straight)
     if skew:
         straight = deskew(straight, skew)
-    read_words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
-    read_line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
-    separate_leaders = partial(dot_leaders.separate_leaders, gray=straight, read=read_line)
-    lines = separate_leaders(read_words(is_large=is_large))
+
+    def read_line(box: Box) -> list[Word]:
+        return engine.line(straight, box, dpi, is_uneven=is_uneven)
+
+    words = engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large)
+    lines = dot_leaders.separate_leaders(words, straight, read_line)
     if dot_leaders.misses_text_beside(lines, straight):
-        # Dot leaders are taken for lines and noise, and the titles beside them are lost with them.
-        rows = separate_leaders(dot_leaders.arrange_rows(read_words(is_sparse=True)))
+        # The engine took dot leaders for ruling lines and noise, and has lost the titles beside them. Read in separate
+        # pieces, more of them survive.
+        pieces = engine.words(straight, dpi, is_uneven=is_uneven, is_sparse=True)
+        rows = dot_leaders.separate_leaders(dot_leaders.arrange_rows(pieces), straight, read_line)
         is_better = dot_leaders.score_beside(rows) > _SPARSE_GAIN * dot_leaders.score_beside(lines)
         if is_better and dot_leaders.is_contents_page(rows):
             lines = rows

@@ -1,4 +1,8 @@
-"""Recognise images with Tesseract in this process, which takes half the time of its program."""
+"""The first OCR engine: Tesseract, as a library in this process, which takes half the time of its program.
+
+Its languages are files of trained data (`eng.traineddata`), of two qualities: "fast", which distributions package, and
+"best".
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from job_handlers.reading.layout import Word
+from job_handlers.reading.layout import Box, Word, moved
 from job_handlers.reading.ocr import language_codes
-from job_handlers.reading.preprocess import Gray, halve
+from job_handlers.reading.preprocess import Gray, crop, halve
 from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, MissingDependency, Permanent, Problem
 
 try:
@@ -24,7 +28,7 @@ except ImportError:
 
 PixelBox = tuple[int, int, int, int]
 
-# Where distributions and administrators put trained data. The data of best quality is optional.
+# Quality → directories where distributions and administrators put trained data. The data of best quality is optional.
 DATA = {
     "best": ("/usr/local/share/tessdata_best", "/usr/share/tessdata_best"),
     "fast": (
@@ -36,6 +40,7 @@ DATA = {
     ),
 }
 _DPI_LEAST, _DPI_MOST = 70, 600
+"""Tesseract takes less than 70 for a mistake."""
 _BLOCK_BYTES = 1 << 16
 # Tesseract's numbers of threshold methods: one threshold for the page, and one for each neighbourhood.
 _OTSU, _SAUVOLA = "0", "2"
@@ -50,7 +55,9 @@ _DIRECTION_MARKS = "\u200e\u200f"
 
 class OcrSettings(Struct, frozen=True):
     languages: Sequence[str]
+    """Tesseract codes."""
     quality: str
+    """fast, auto or best; the engine itself has only data of quality fast and best."""
     chooses_language: bool = False
     """True chooses one of the languages for each page."""
 
@@ -65,8 +72,11 @@ def missing() -> Problem | None:
 
 
 def offers() -> str | None:
-    of_quality = {quality: languages_of(quality) for quality in DATA}
-    offered = [f"{', '.join(languages)} ({quality})" for quality, languages in of_quality.items() if languages]
+    """Return the installed languages as a phrase; None without trained data."""
+    languages_by_quality = {quality: languages_of(quality) for quality in DATA}
+    offered = [
+        f"{', '.join(languages)} ({quality})" for quality, languages in languages_by_quality.items() if languages
+    ]
     if not offered:
         return None
     engine = "" if missing() else f", for {_engine_name()}"
@@ -79,7 +89,7 @@ def languages_of(quality: str) -> list[str]:
         for directory in _data_directories(quality)
         for file in directory.rglob("*.traineddata")
     }
-    # Data for orientations and for formulas.
+    # These are for orientations and for formulas.
     return sorted(codes - {"osd", "equ"})
 
 
@@ -102,6 +112,7 @@ def identity(settings: OcrSettings) -> str:
 
 
 def identities() -> list[str]:
+    """Return the engine and the sizes of all installed data, by which nodes of a cluster are compared."""
     directories = [directory for quality in DATA for directory in _data_directories(quality)]
     data = [file for directory in directories for file in sorted(directory.rglob("*.traineddata"))]
     return [_engine_name(), *(f"{file.stem} {file.stat().st_size}" for file in data)]
@@ -109,7 +120,7 @@ def identities() -> list[str]:
 
 def _checksum_of(path: Path) -> str:
     checksum = 0
-    # Allocating memory for the whole file takes longer than the sum.
+    # Reading the whole file at once would take longer: its memory has to be allocated.
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
             checksum = zlib.crc32(block, checksum)
@@ -148,6 +159,7 @@ def _missing_languages(settings: OcrSettings, directory: Path) -> list[str]:
 
 
 def _missing_data(settings: OcrSettings, directory: Path) -> HandlerError:
+    """Return the error that names the missing languages, and how to install them."""
     codes = _missing_languages(settings, directory)
     installed = f"only for {', '.join(_installed_languages())}"
     for code in codes:
@@ -194,13 +206,15 @@ class Engine:
                 return self._words_in_blocks(blocks, halve(gray), dpi / 2)
             return self._recognised()
 
-    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        # The image contains one line, or part of one.
-        with self._prepared(gray, dpi, tesserocr.PSM.SINGLE_LINE, is_uneven=is_uneven):
-            return [word for line in self._recognised() for word in line]
+    def line(self, gray: Gray, box: Box, dpi: float, *, is_uneven: bool) -> list[Word]:
+        """Return the words in the box, which contains one line, or a part of one."""
+        line_image, left, top = crop(gray, box)
+        with self._prepared(line_image, dpi, tesserocr.PSM.SINGLE_LINE, is_uneven=is_uneven):
+            return [moved(word, left, top) for line in self._recognised() for word in line]
 
     @contextmanager
     def _prepared(self, gray: Gray, dpi: float, mode: Any, *, is_uneven: bool) -> Iterator[None]:
+        """Set the image and the mode of page segmentation, and free the image's memory afterwards."""
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         self._reader.SetPageSegMode(mode)
         try:
@@ -230,27 +244,29 @@ class Engine:
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
         """Return the degrees clockwise by which the image must be turned; None if unknown."""
-        found = self._orientation(gray, dpi)
-        return None if found is None else -int(found["orient_deg"]) % 360
+        orientation = self._orientation(gray, dpi)
+        return None if orientation is None else -int(orientation["orient_deg"]) % 360
 
     def script(self, gray: Gray, dpi: float) -> str | None:
-        found = self._orientation(gray, dpi)
-        is_certain = found is not None and found["script_conf"] >= _SCRIPT_CONFIDENCE_LEAST
-        return found["script_name"] if is_certain else None
+        """Return Tesseract's name of the script, such as Cyrillic; None if it is uncertain."""
+        orientation = self._orientation(gray, dpi)
+        is_certain = orientation is not None and orientation["script_conf"] >= _SCRIPT_CONFIDENCE_LEAST
+        return orientation["script_name"] if is_certain else None
 
     def _orientation(self, gray: Gray, dpi: float) -> Any:
+        """Return Tesseract's dict of orientation and script; None if there is too little text, or no data for it."""
         if not Path(self._data, "osd.traineddata").is_file():
             return None
         if self._orientation_reader is None:
             self._orientation_reader = tesserocr.PyTessBaseAPI(path=self._data, lang="osd", psm=tesserocr.PSM.OSD_ONLY)
         _set_image(self._orientation_reader, gray, dpi)
-        found = self._orientation_reader.DetectOrientationScript()
+        orientation = self._orientation_reader.DetectOrientationScript()
         self._orientation_reader.Clear()
-        return found
+        return orientation
 
 
 def _blocks(reader: Any) -> list[PixelBox]:
-    """Return none if some overlap or are vertical, and so cannot be read one by one."""
+    """Return the blocks of text on the page; none if some overlap or are vertical, and cannot be read one by one."""
     boxes: list[PixelBox] = []
     block = reader.AnalyseLayout()
     has_block = block is not None
@@ -263,19 +279,20 @@ def _blocks(reader: Any) -> list[PixelBox]:
             left, top = max(x0 - _BLOCK_MARGIN_PIXELS, 0), max(y0 - _BLOCK_MARGIN_PIXELS, 0)
             boxes.append((left, top, x1 + _BLOCK_MARGIN_PIXELS, y1 + _BLOCK_MARGIN_PIXELS))
         has_block = block.Next(tesserocr.RIL.BLOCK)
-    return [] if any(_overlap(one, other) for one, other in combinations(boxes, 2)) else boxes
+    return [] if any(_overlap(*pair) for pair in combinations(boxes, 2)) else boxes
 
 
-def _overlap(one: PixelBox, other: PixelBox) -> bool:
-    width, height = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
+def _overlap(box: PixelBox, other: PixelBox) -> bool:
+    """Return whether the boxes overlap by more than their margins."""
+    width, height = min(box[2], other[2]) - max(box[0], other[0]), min(box[3], other[3]) - max(box[1], other[1])
     return min(width, height) > 2 * _BLOCK_MARGIN_PIXELS
 
 
 def _recognised_words(reader: Any) -> list[list[Word]]:
-    # Tesseract's own table takes three times as long to write.
+    """Return lines, with an empty one between paragraphs. Tesseract takes three times as long to write a table."""
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
-    # Both stay set while words without text are skipped.
+    # These stay True while words without text are skipped.
     begins_line = begins_paragraph = False
     for position in tesserocr.iterate_level(reader.GetIterator(), word_level):
         if position.Empty(word_level):

@@ -1,4 +1,4 @@
-"""The second recogniser, and pages that both have read. Skipped where the extra `neural` is not installed."""
+"""The second engine, and pages that both engines read. Skipped if the extra `neural` is not installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pymupdf: Any = partly_typed
 
 MIB = 1 << 20
 
-needs_it = pytest.mark.skipif(neural.missing() is not None, reason=f"the extra is absent: {neural.missing()}")
+needs_neural = pytest.mark.skipif(neural.missing() is not None, reason=f"not installed: {neural.missing()}")
 
 
 def gray_of(image: Image.Image) -> Gray:
@@ -38,26 +38,26 @@ def gray_of(image: Image.Image) -> Gray:
 
 
 @cache
-def real(name: str) -> tuple[Gray, float, str]:
-    """A page that was once on paper, its resolution, and what stands on it."""
+def real_scan(name: str) -> tuple[Gray, float, str]:
+    """Return the pixels of a scanned page, its resolution, and its true text."""
     path = REAL / name
     with pdf.PagedFile(path) as book:
         return *book.picture(1), path.with_suffix(".txt").read_text()
 
 
 @cache
-def read(name: str, quality: str) -> str:
-    gray, dpi, _ = real(name)
+def recognised_text(name: str, quality: str) -> str:
+    gray, dpi, _ = real_scan(name)
     size = 72 * gray.width / dpi, 72 * gray.height / dpi
     return recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), quality)), PagePicture(1, size, gray, dpi)).text
 
 
-@needs_it
-def test_a_line_is_read_with_the_places_of_its_words() -> None:
+@needs_neural
+def test_a_line_is_read_with_the_positions_of_its_words() -> None:
     page = gray_of(documents.picture("Revenue rose by 12.5 % in 2026, as Jørgensen said.", dpi=200))
-    [(x0, y0, x1, y1)] = neural.LineFinder().boxes(page)
+    [(x0, y0, x1, y1)] = neural.find_lines(page)
 
-    words = neural.LineReader().read(page, (x0, y0, x1, y1))
+    words = neural.read_line(page, (x0, y0, x1, y1))
 
     assert " ".join(word.text for word in words) == "Revenue rose by 12.5 % in 2026, as Jørgensen said."
     assert min(word.confidence for word in words) > 60
@@ -65,7 +65,7 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
 
 
 # The floors are a point below what was measured (the F1 of words in percent, wrong characters in percent).
-@needs_it
+@needs_neural
 @pytest.mark.parametrize(
     ("name", "quality", "words_least", "errors_most"),
     [
@@ -76,32 +76,31 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
 def test_real_scans_are_read_as_well_as_they_were(
     name: str, quality: str, words_least: float, errors_most: float
 ) -> None:
-    found, truth = [read(name, quality)], [real(name)[2]]
+    found, truth = [recognised_text(name, quality)], [real_scan(name)[2]]
 
     assert 100 * word_f1(found, truth) >= words_least
     assert character_errors(found, truth) <= errors_most
 
 
-@needs_it
-def test_what_the_first_has_missed_is_found_and_put_where_it_stands() -> None:
-    said = [f"Paragraph {at} of the annual report was approved." for at in "ABCDEF"]
-    page = gray_of(documents.picture("\n\n".join(said), dpi=150))
-    whole = [line for line in ocr.reader_for(ocr.OcrSettings(("eng",), "fast")).read(page, 150).lines if line]
-    assert [layout.text_of([line]) for line in whole] == said
+@needs_neural
+def test_lines_and_words_that_the_first_engine_missed_are_inserted_in_their_places() -> None:
+    texts = [f"Paragraph {letter} of the annual report was approved." for letter in "ABCDEF"]
+    page = gray_of(documents.picture("\n\n".join(texts), dpi=150))
+    complete = [line for line in ocr.reader_for(ocr.OcrSettings(("eng",), "fast")).read(page, 150).lines if line]
+    assert [layout.text_of([line]) for line in complete] == texts
 
-    gaps = [*whole[:2], [*whole[3][:2], *whole[3][4:]], whole[4][:3]]
-    found, changed = SecondReader(is_thorough=False).improve(gaps, page, is_weak=False)
+    incomplete = [*complete[:2], [*complete[3][:2], *complete[3][4:]], complete[4][:3]]
+    improved, changed = SecondReader(is_thorough=False).improve(incomplete, page, is_weak=False)
 
-    assert [layout.text_of([line]) for line in found] == said
+    assert [layout.text_of([line]) for line in improved] == texts
     assert changed == [2, 3, 4, 5]
-    unchanged, none = SecondReader(is_thorough=False).improve(whole, page, is_weak=False)
-    assert (unchanged, none) == (whole, [])
+    assert SecondReader(is_thorough=False).improve(complete, page, is_weak=False) == (complete, [])
 
 
-@needs_it
+@needs_neural
 @pytest.mark.parametrize("gap", [0.4, 1.2])
-def test_of_a_number_the_sign_in_the_next_column_is_no_part(gap: float) -> None:
-    """Which stands so near, in points, whether it was taken for the same line or not."""
+def test_a_sign_in_the_next_column_does_not_become_part_of_a_number(gap: float) -> None:
+    """`gap` is the distance in points. The first engine may have read them as one line or as two."""
     first: list[layout.Word] = []
     with pymupdf.open() as document:
         sheet = document.new_page(width=300, height=60)
@@ -121,37 +120,36 @@ def test_of_a_number_the_sign_in_the_next_column_is_no_part(gap: float) -> None:
         assert [word.text for line in found for word in line] == ["140,813", "$", "97,250"]
 
 
-@needs_it
-def test_a_page_tells_who_read_it_and_what_of_it_the_second_read(library: Library, tmp_path: Path) -> None:
-    """In the sandbox, with the limits of an attempt. What its library complains of on its way is not the page's."""
+@needs_neural
+def test_the_layout_names_the_engines_and_the_lines_of_the_second_one(library: Library, tmp_path: Path) -> None:
+    """In the sandbox, with the limits of an attempt. Warnings of onnxruntime are not logged."""
     original = tmp_path / "stampede.png"
     original.write_bytes((REAL / "stampede.png").read_bytes())
 
     assert library.read(original, quality="auto").how is How.DONE
 
     [page] = library.by_number.values()
-    told = layout.decode(page.layout or "")
+    page_layout = layout.decode(page.layout or "")
     first = ocr.tesseract.identity(ocr.OcrSettings(("eng",), "fast")).rpartition(" ")[0]
-    assert told.readers == [first, neural.name()]
-    lines = [" ".join(word.text for word in one) for one in told.lines]
-    assert "In accordance with custom, im-" in [lines[at] for at in told.second]
+    assert page_layout.readers == [first, neural.name()]
+    lines = [" ".join(word.text for word in line) for line in page_layout.lines]
+    assert "In accordance with custom, im-" in [lines[at] for at in page_layout.second]
     runs = library.jobs("ocr_pages")
     assert 0 < max(run.ended.usage.memory_peak_bytes or 0 for run in runs) <= 450 * MIB
     assert [line for run in runs for line in run.lines if "onnx" in line] == []
 
 
-@needs_it
-def test_it_is_loaded_only_where_there_is_something_to_ask() -> None:
-    """And does its work in one thread."""
+@needs_neural
+def test_the_networks_are_loaded_only_if_a_word_is_uncertain_and_run_in_one_thread() -> None:
     program = (
         "import sys, os\n"
         "from job_handlers.reading import ocr\n"
-        "from tests.job_handlers.reading.test_neural import gray_of, real\n"
+        "from tests.job_handlers.reading.test_neural import gray_of, real_scan\n"
         "from tests.job_handlers.reading import documents\n"
         "reader = ocr.reader_for(ocr.OcrSettings(('eng',), 'auto'))\n"
         "reader.read(gray_of(documents.picture('The annual report of the board.', dpi=200)), 200)\n"
         "assert 'onnxruntime' not in sys.modules\n"
-        "reader.read(*real('title.png')[:2])\n"
+        "reader.read(*real_scan('title.png')[:2])\n"
         "assert 'onnxruntime' in sys.modules and 'cv2' not in sys.modules and 'rapidocr' not in sys.modules\n"
         "def ticks(task):\n"
         "    return sum(map(int, open(f'/proc/self/task/{task}/stat').read().rpartition(')')[2].split()[11:13]))\n"
@@ -177,8 +175,8 @@ def test_without_the_extra_auto_is_fast_and_best_waits(monkeypatch: pytest.Monke
     )
 
 
-@needs_it
-def test_a_language_that_the_second_cannot_read_is_left_to_the_first() -> None:
+@needs_neural
+def test_the_second_engine_reads_only_languages_that_it_was_trained_for() -> None:
     assert ocr.ocr_settings(("eng", "rus"), "auto").quality == "fast"
     assert ocr.ocr_settings(("eng", "deu"), "auto").quality == "auto"
     assert neural.name() in (ocr.offers() or "")
