@@ -1,13 +1,15 @@
-"""Divide the lines of a page into blocks.
+"""Divide the lines of a page into blocks: paragraphs, list items, captions, footnotes, code.
 
-A block begins between two lines if the points of the evidence for and against it reach a sum.
+A block begins between two lines if the points of the evidence for it, less those against it, reach two. `pdf.text`
+calls `divide_lines` for a text layer, `page_recognition` calls `blocks_of_words` for recognised words. Headings are
+recognised later, from all pages of the document (`worker_service.jobs.blocks`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
@@ -20,6 +22,7 @@ from job_handlers.reading.layout import Word, bounds_of
 from worker_service.handlers import BOLD, ITALIC, MARKER, MONOSPACED, STATED_BY_FILE, Block, Role
 
 _POINTS_LEAST = 2.0
+"""Points of evidence for a new block."""
 _CAPTION = re.compile(
     r"(?:figure|fig\.?|table|tab\.?|chart|box|exhibit|map|graph|abbildung|abb\.?|tabelle|schaubild|tableau)\s*"
     r"(?:\d|[IVX]+\b|[A-Z]\b)[\d.\-]*\s*(?:[.:|\u2013\u2014-]\s*|$|\s(?=[A-Z(]))", re.IGNORECASE)  # fmt: skip
@@ -29,7 +32,9 @@ _SENTENCE_END = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 _BOLD_FONT = re.compile(r"bold|black|heavy|cmbx|cmb10|sfbx|semib|demi|-bd|medi\b", re.IGNORECASE)
 _MONO_FONT = re.compile(r"courier|mono|consolas|menlo|cmtt|inconsolata|typewriter|lucidacon", re.IGNORECASE)
 _ITALIC_FONT = re.compile(r"italic|oblique|cmti|-it\b", re.IGNORECASE)
-_LINES_OF_COLUMN = 5  # Lines above and below, whose ends show how wide the column is.
+_LINES_OF_COLUMN = 5  # Lines above and below whose ends show how wide the column is.
+_CAPTION_LINES_MOST = 5
+_STYLED_SHARE = 0.7  # Of a block's characters, above which all of it has the style.
 
 
 class TextLine(Struct, frozen=True, gc=False):
@@ -38,9 +43,11 @@ class TextLine(Struct, frozen=True, gc=False):
     x1: float
     y1: float
     base: float
-    """Height of its baseline, because the boxes of fonts differ too much."""
+    """Y of the baseline, from which distances are measured: the boxes of fonts differ too much."""
     size: float
+    """Of its letters, in the unit of the coordinates."""
     style: int
+    """Sum of `BOLD`, `ITALIC` and `MONOSPACED`."""
     text: str
     """Includes the line feed."""
     begins_part: bool
@@ -48,6 +55,7 @@ class TextLine(Struct, frozen=True, gc=False):
     role: Role | None = None
     """Role that the file states."""
     level: int = 0
+    """Level of the heading or list item that the file states."""
     group: int = 0
     """Number of the element in the file's structure; 0: none."""
 
@@ -64,14 +72,15 @@ def font_style(name: str, weight: str) -> int:
 class PageFacts(NamedTuple):
     height: float
     body_size: float
+    """Size of most characters."""
     line_distance: float
     """Usual distance of two baselines of the body."""
 
 
 def measure_page_facts(lines: Sequence[TextLine], height: float) -> PageFacts:
     characters: dict[float, int] = {}
-    for one in lines:
-        characters[one.size] = characters.get(one.size, 0) + len(one.text)
+    for line in lines:
+        characters[line.size] = characters.get(line.size, 0) + len(line.text)
     body_size = max(characters, key=characters.__getitem__, default=10.0)
     distances: Counter[float] = Counter()
     for above, below in pairwise(lines):
@@ -79,7 +88,7 @@ def measure_page_facts(lines: Sequence[TextLine], height: float) -> PageFacts:
         are_body = abs(above.size - body_size) < 1 and abs(below.size - body_size) < 1
         if are_body and 0.8 * body_size < distance < 2.6 * body_size:
             distances[_round_to_half(distance)] += 1
-    most_frequent = max(distances, key=lambda one: (distances[one], -one), default=1.2 * body_size)
+    most_frequent = max(distances, key=lambda step: (distances[step], -step), default=1.2 * body_size)
     return PageFacts(height, body_size, most_frequent)
 
 
@@ -88,17 +97,17 @@ def _round_to_half(number: float) -> float:
 
 
 def _points_for_block(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
-    """Return the points for a new block between lines `a` and `b`.
+    """Return the points for a new block between the adjacent lines `a` and `b`.
 
-    `first` is the first line of the block so far, `right` the edge of the column at `a`.
+    `first` is the first line of the block so far, `right` the right edge of the column at `a`.
     """
     size = a.size or 1
     distance = b.base - a.base
-    # 1 is the usual distance for the size of the letters.
+    # The distance in usual distances for the size of the letters.
     step = distance / (facts.line_distance * max(b.size / (facts.body_size or 1), 0.8) or 1)
     word = b.text.partition(" ")[0]
     word_width = max((len(word) + 1) * 0.5 * size, 2 * size)
-    # The line ends well before the edge of its column, although the next word had room.
+    # The line ends before the edge of its column, although the next word had room.
     is_short = a.x1 + word_width < right
     is_small_letter = word[:1].islower()
     is_same_look = a.size == b.size and a.style == b.style
@@ -140,7 +149,7 @@ def _points_for_block(first: TextLine, a: TextLine, b: TextLine, right: float, f
 
 
 def _is_next_note(first: str, text: str) -> bool:
-    """Return whether the texts begin with consecutive footnote numbers."""
+    """Return whether the texts begin with consecutive numbers of footnotes."""
     number = _note_number(first)
     return number > 0 and _note_number(text) == number + 1
 
@@ -153,50 +162,57 @@ def _note_number(text: str) -> int:
 
 
 def blocks_of_words(
-    lines: Sequence[Sequence[Word]], text: str, tables: Sequence[tuple[int, int]], height: float
+    lines: Sequence[Sequence[Word]], text: str, end_of_table: Mapping[int, int], height: float
 ) -> list[Block]:
-    """Return the blocks of a recognised page. `tables` are the begin and end of each table in the text."""
+    """Return the blocks of a recognised page. `end_of_table` maps where each table begins in the text to its end."""
     usual_height = median([word.y1 - word.y0 for line in lines for word in line] or [1.0])
-    table_ends = dict(tables)
-    # Runs of lines of one table, or between tables: where the table and the run begin, and the lines.
-    runs: list[tuple[int | None, int, list[TextLine]]] = []
+    runs: list[_LineRun] = []
     begin = 0
     table: int | None = None
     for line in filter(None, lines):
-        if begin in table_ends:
+        if begin in end_of_table:
             table = begin
-        elif table is not None and begin >= table_ends[table]:
+        elif table is not None and begin >= end_of_table[table]:
             table = None
         end = text.find("\n", begin) + 1 or len(text)
         # An empty line precedes a line that begins a paragraph.
         while text[end : end + 1] == "\n":
             end += 1
         begins_part = text[max(begin - 2, 0) : begin] in ("", "\n\n")
-        if not runs or runs[-1][0] != table:
-            runs.append((table, begin, []))
-        _, _, run_lines = runs[-1]
-        run_lines.append(_recognised_line(line, text[begin:end], usual_height, begins_part=begins_part))
+        if not runs or runs[-1].table != table:
+            runs.append(_LineRun(table, begin, []))
+        runs[-1].lines.append(_recognised_line(line, text[begin:end], usual_height, begins_part=begins_part))
         begin = end
-    facts = measure_page_facts([line for table, _, run_lines in runs if table is None for line in run_lines], height)
+    facts = measure_page_facts([line for run in runs if run.table is None for line in run.lines], height)
     blocks: list[Block] = []
-    for table, begin, run_lines in runs:
-        if table is None:
-            blocks += divide_lines(run_lines, begin, facts)
+    for run in runs:
+        if run.table is None:
+            blocks += divide_lines(run.lines, run.begin, facts)
         else:
-            blocks.append(replace(_block(run_lines, table, facts), role=Role.TABLE, end=table_ends[table]))
+            block = _block(run.lines, run.table, facts)
+            blocks.append(replace(block, role=Role.TABLE, end=end_of_table[run.table]))
     return blocks
+
+
+class _LineRun(NamedTuple):
+    """Adjacent lines of one table, or between two tables."""
+
+    table: int | None
+    """Where the table begins in the page's text."""
+    begin: int
+    lines: list[TextLine]
 
 
 def _recognised_line(line: Sequence[Word], text: str, usual_height: float, *, begins_part: bool) -> TextLine:
     x0, y0, x1, y1 = bounds_of(line)
-    # Heights of recognised words depend on their letters, and differ by a fifth within one font.
+    # Heights of recognised words depend on their letters: within one font, they differ by a fifth.
     height = median([word.y1 - word.y0 for word in line])
     size = usual_height if 0.75 * usual_height < height < 1.3 * usual_height else height
     return TextLine(x0, y0, x1, y1, median([word.y1 for word in line]), size, 0, text, begins_part)
 
 
 def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> list[Block]:
-    """`begin` is where the first line begins in the page's text."""
+    """Return the blocks of adjacent lines without tables. `begin` is where the first begins in the page's text."""
     blocks: list[Block] = []
     block_lines: list[TextLine] = []
     right_of_last = 0.0
@@ -214,9 +230,10 @@ def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> lis
 
 def _right_edges(lines: Sequence[TextLine]) -> list[float]:
     """Return for each line where the longest line of its column ends, among those near it."""
-    edges = [one.x1 for one in lines]
-    for at, one in enumerate(lines):
-        x0, x1, reach = one.x0, one.x1, 3 * one.size
+    # Comparisons are faster than `max`, and every line of every text layer passes here.
+    edges = [line.x1 for line in lines]
+    for at, line in enumerate(lines):
+        x0, x1, reach = line.x0, line.x1, 3 * line.size
         for other, near in enumerate(lines[at + 1 : at + _LINES_OF_COLUMN + 1], at + 1):
             if -reach <= near.x0 - x0 <= reach and near.x0 <= x1 and x0 <= near.x1:
                 if near.x1 > edges[at]:
@@ -227,14 +244,13 @@ def _right_edges(lines: Sequence[TextLine]) -> list[float]:
 
 
 def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
-    end = begin + sum([len(one.text) for one in lines])
+    end = begin + sum([len(line.text) for line in lines])
     size, style = lines[0].size, lines[0].style
-    if any(one.size != size or one.style != style for one in lines):
+    if any(line.size != size or line.style != style for line in lines):
         size, style = _usual_look(lines)
     size = round(size, 1)
     stated_role = lines[0].role
-    x0, y0 = min([one.x0 for one in lines]), min([one.y0 for one in lines])
-    x1, y1 = max([one.x1 for one in lines]), max([one.y1 for one in lines])
+    x0, y0, x1, y1 = bounds_of(lines)
     role = stated_role or _role_of(lines, size, style, facts)
     if stated_role is Role.PARAGRAPH and style & MONOSPACED:
         # Tags rarely state that a paragraph is code.
@@ -244,16 +260,16 @@ def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
 
 
 def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:
-    """Return the size of most characters, and the styles of more than 70 % of them."""
+    """Return the size of most characters, and the styles that most characters have."""
     sizes: Counter[float] = Counter()
     styles: Counter[int] = Counter()
-    for one in lines:
-        length = len(one.text.strip())
-        sizes[one.size] += length
+    for line in lines:
+        length = len(line.text.strip())
+        sizes[line.size] += length
         for flag in (BOLD, ITALIC, MONOSPACED):
-            styles[flag] += length if one.style & flag else 0
+            styles[flag] += length if line.style & flag else 0
     [(size, _)] = sizes.most_common(1)
-    return size, sum(flag for flag, length in styles.items() if length > 0.7 * sizes.total())
+    return size, sum(flag for flag, length in styles.items() if length > _STYLED_SHARE * sizes.total())
 
 
 def _role_of(lines: Sequence[TextLine], size: float, style: int, facts: PageFacts) -> Role:
@@ -262,7 +278,7 @@ def _role_of(lines: Sequence[TextLine], size: float, style: int, facts: PageFact
         return Role.CODE
     if lines[0].y0 > 0.5 * facts.height and size < 0.94 * facts.body_size and _NOTE.match(text):
         return Role.FOOTNOTE
-    if len(lines) < 6 and _CAPTION.match(text):
+    if len(lines) <= _CAPTION_LINES_MOST and _CAPTION.match(text):
         return Role.CAPTION
     if MARKER.match(text) or (len(lines) > 1 and _BULLET_ALONE.fullmatch(text.strip())):
         return Role.ITEM

@@ -1,6 +1,8 @@
 """Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other.
 
-Coordinates are pixels of the image that was read, deskewed and turned upright.
+`recognition` tidies the engine's lines with `tidy_lines`; `page_recognition` and `flow_pictures` then call
+`arrange_page`. Coordinates are pixels of the image that was read, deskewed and turned upright. `em` is the median
+height of a word.
 """
 
 from __future__ import annotations
@@ -10,57 +12,69 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby, pairwise, product
 from statistics import median
+from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from job_handlers.reading import layout, reading_order, tables
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, is_contents_page, is_leader
 from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
-# In letter heights. A wider gap between words parts two pieces of a line, perhaps cells of a table.
+# In em. A wider gap between words separates two pieces of a line, perhaps cells of a table.
 _GAP_MOST = 0.9
 _WIDE_GAP_MOST = 1.75
 """Limit in justified lines and after a sentence."""
 _GAPS_IN_JUSTIFIED_LEAST = 3
+_LETTERS_IN_PROSE_SHARE = 0.8
+"""Of the words of a justified line, those that begin with a letter."""
 _PAPER_EDGE = 0.005
 """Share of the page's width."""
+# Shares of the smaller of two words or lines.
 _OVERLAP_OF_LINE = 0.2
 """Adjacent words of a line that overlap by less are at different heights."""
 _OVERLAP_IN_ROW = 0.6
 _OVERLAP_OF_WORDS = 0.4
-# Walls are vertical ruled lines. In letter heights.
+# Walls are vertical ruled lines. In em.
 _WALL_HEIGHT_LEAST, _WALL_WIDTH_MOST, _WALL_DISTANCE_MOST = 1.5, 0.3, 0.7
-# Characters read from a wall, with the bracket that would show that they are text.
+# Characters that may be read from a wall, and the bracket elsewhere in the word that shows that they are text.
 _OPENING_OF = {"|": "|", "]": "[", "}": "{"}
 _CLOSING_OF = {"|": "|", "[": "]", "{": "}"}
 _LEADER = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
-# The words of each cell.
 Row = list[list[Word]]
+"""The words of each cell."""
+Rules = Callable[[], Sequence[RulingLine]]
+"""Finds the ruling lines of the page, which takes longer than anything else here."""
+
+
+class WordTable(NamedTuple):
+    begin: int
+    """Where the table begins in the page's text."""
+    end: int
+    rows: list[Row]
 
 
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """Numbers of input lines, for each line."""
+    """For each line, the numbers of the engine's lines whose words it has."""
     text: str
-    tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
-    """Begin and end in the text, and rows."""
+    tables: list[WordTable] = field(default_factory=list)
 
 
 def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
     """Drop bars read from the paper's edge; join the parts of one row that two lines share."""
     tidied: list[list[Word]] = []
     for line in lines:
-        kept = [word for word in line if not _is_paper_edge(word, width)]
+        words = [word for word in line if not _is_paper_edge(word, width)]
         previous = tidied[-1] if tidied else []
         begins_paragraph = not line
-        if kept and previous:
-            tidied[-1:] = _join_shared_row(previous, kept)
-        elif kept or (begins_paragraph and previous):
-            tidied.append(kept)
+        if words and previous:
+            tidied[-1:] = _join_shared_row(previous, words)
+        elif words or (begins_paragraph and previous):
+            tidied.append(words)
     return tidied
 
 
@@ -71,41 +85,47 @@ def _is_paper_edge(word: Word, width: int) -> bool:
 
 
 def _join_shared_row(above: list[Word], below: list[Word]) -> list[list[Word]]:
-    # A cell of two lines can make the engine put parts of one row into both of its lines.
+    """Return the two lines, or three if parts of both are one row.
+
+    Beside a cell of two lines, the engine may divide the other cells of the row between both.
+    """
     upper_parts, lower_parts = _split_by_height(above), _split_by_height(below)
     if len(upper_parts) + len(lower_parts) > 2:
         for upper, lower in product(upper_parts, lower_parts):
             if _are_in_one_row(upper, lower):
-                rest_above = [word for part in upper_parts if part is not upper for word in part]
+                words_above = [word for part in upper_parts if part is not upper for word in part]
                 row = sorted([*upper, *lower], key=lambda word: word.x0)
-                rest_below = [word for part in lower_parts if part is not lower for word in part]
-                return [line for line in (rest_above, row, rest_below) if line]
+                words_below = [word for part in lower_parts if part is not lower for word in part]
+                return [line for line in (words_above, row, words_below) if line]
     return [above, below]
 
 
 def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
+    """Divide a line where adjacent words are at different heights."""
     parts = [[line[0]]]
-    for one, other in pairwise(line):
-        overlap = min(one.y1, other.y1) - max(one.y0, other.y0)
-        if overlap < _OVERLAP_OF_LINE * min(one.y1 - one.y0, other.y1 - other.y0):
+    for word, following in pairwise(line):
+        overlap = min(word.y1, following.y1) - max(word.y0, following.y0)
+        if overlap < _OVERLAP_OF_LINE * min(word.y1 - word.y0, following.y1 - following.y0):
             parts.append([])
-        parts[-1].append(other)
+        parts[-1].append(following)
     return parts
 
 
-def _are_in_one_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
-    top, bottom = median([word.y0 for word in some]), median([word.y1 for word in some])
-    other_top, other_bottom = median([word.y0 for word in others]), median([word.y1 for word in others])
-    overlap = min(bottom, other_bottom) - max(top, other_top)
-    is_level = overlap > _OVERLAP_IN_ROW * min(bottom - top, other_bottom - other_top)
-    return is_level and not any(
-        min(one.x1, other.x1) - max(one.x0, other.x0) > _OVERLAP_OF_WORDS * min(one.x1 - one.x0, other.x1 - other.x0)
-        for one in some
-        for other in others
-    )
+def _are_in_one_row(upper: Sequence[Word], lower: Sequence[Word]) -> bool:
+    """Return whether the words are at the same height, and beside each other."""
+    top, bottom = median([word.y0 for word in upper]), median([word.y1 for word in upper])
+    lower_top, lower_bottom = median([word.y0 for word in lower]), median([word.y1 for word in lower])
+    overlap = min(bottom, lower_bottom) - max(top, lower_top)
+    is_level = overlap > _OVERLAP_IN_ROW * min(bottom - top, lower_bottom - lower_top)
+    return is_level and not any(_share_x_range(*pair) for pair in product(upper, lower))
 
 
-def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLine]]) -> ArrangedPage:
+def _share_x_range(word: Word, other: Word) -> bool:
+    common = min(word.x1, other.x1) - max(word.x0, other.x0)
+    return common > _OVERLAP_OF_WORDS * min(word.x1 - word.x0, other.x1 - other.x0)
+
+
+def arrange_page(lines: list[list[Word]], rules: Rules) -> ArrangedPage:
     """`rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _words_with_lines(lines)
@@ -120,8 +140,7 @@ def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLin
         def split(piece: TextPiece) -> Sequence[TextPiece]:
             if _LEADER.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
                 return ()
-            return [TextPiece(word.x0, word.y0, word.x1, word.y1, _without_spaces(word.text), at)
-                    for at in _word_numbers(piece) for word, _ in [words[at]]]  # fmt: skip
+            return [_piece_of([words[at][0]], at) for at in _word_numbers(piece)]
 
         found_tables = tables.find(pieces, rules(), split)
     page = _arrange_blocks(lines, words, found_tables, rules) if words else None
@@ -129,6 +148,7 @@ def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLin
 
 
 def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
+    """Return each word with the number of its line."""
     return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
@@ -154,16 +174,12 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
             text = text[1:]
         return text
 
-    stripped: list[list[Word]] = []
-    for line in lines:
-        texts = [(word, without_wall(word)) for word in line]
-        stripped.append(
-            [word if text == word.text else msgspec.structs.replace(word, text=text) for word, text in texts if text]
-        )
-    return stripped
+    stripped = [[replace(word, text=without_wall(word)) for word in line] for line in lines]
+    return [[word for word in line if word.text] for line in stripped]
 
 
 def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
+    """Join adjacent words of a line without a wide gap. The index of a piece is that of its first word."""
     groups: list[list[int]] = []
     lines = [[*numbers] for _, numbers in groupby(range(len(words)), lambda at: words[at][1])]
     is_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
@@ -175,12 +191,12 @@ def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiec
         is_justified = _is_justified(line_words, em)
         groups.append(line[:1])
         for at in line[1:]:
-            one, other = words[at - 1][0], words[at][0]
-            gap = other.x0 - one.x1
-            is_in_prose = len(line) > _GAPS_IN_JUSTIFIED_LEAST and tables.ends_sentence(one.text, other.text)
+            previous, word = words[at - 1][0], words[at][0]
+            gap = word.x0 - previous.x1
+            is_in_prose = len(line) > _GAPS_IN_JUSTIFIED_LEAST and tables.ends_sentence(previous.text, word.text)
             gap_most = (_WIDE_GAP_MOST if is_justified or is_in_prose else _GAP_MOST) * em
-            # A box may be too long and contain the start of the next word, but not its whole.
-            begins_further_left = gap <= -em and other.x0 <= one.x0
+            # A word's box may be too long and overlap the next word, but not begin right of it.
+            begins_further_left = gap <= -em and word.x0 <= previous.x0
             if gap > gap_most or begins_further_left:
                 groups.append([])
             groups[-1].append(at)
@@ -192,31 +208,35 @@ def _piece_of(words: Sequence[Word], number: int) -> TextPiece:
 
 
 def _leads_to_one_column(line: Sequence[Word], em: float) -> bool:
+    """Return whether dots of the line lead to one number, and not to figures in several columns."""
     last_leader = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
     figures = [word for word in line[last_leader + 1 :] if any(map(str.isdigit, word.text))]
-    return last_leader > 0 and all(other.x0 - one.x1 <= _GAP_MOST * em for one, other in pairwise(figures))
+    return last_leader > 0 and all(right.x0 - left.x1 <= _GAP_MOST * em for left, right in pairwise(figures))
 
 
-def _is_right_of(one: TextPiece, other: TextPiece) -> bool:
-    return one.x0 >= other.x1 and one.y0 < (other.y0 + other.y1) / 2 < one.y1
+def _is_right_of(piece: TextPiece, other: TextPiece) -> bool:
+    return piece.x0 >= other.x1 and piece.y0 < (other.y0 + other.y1) / 2 < piece.y1
 
 
 def _is_justified(line: Sequence[Word], em: float) -> bool:
     """Return whether the line is prose with wide but even gaps."""
-    gaps = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
-    return (
-        len(gaps) >= _GAPS_IN_JUSTIFIED_LEAST
-        and max(gaps) <= min(_WIDE_GAP_MOST * em, 2 * min(gaps))
-        and sum(word.text[0].isalpha() for word in line) > 0.8 * len(line)
-    )
+    gaps = [
+        following.x0 - word.x1
+        for word, following in pairwise(line)
+        if not tables.ends_sentence(word.text, following.text)
+    ]
+    if len(gaps) < _GAPS_IN_JUSTIFIED_LEAST or max(gaps) > min(_WIDE_GAP_MOST * em, 2 * min(gaps)):
+        return False
+    return sum(word.text[0].isalpha() for word in line) > _LETTERS_IN_PROSE_SHARE * len(line)
 
 
 def _without_spaces(text: str) -> str:
-    # The spaces in a piece count its words.
+    # `_word_numbers` counts the words of a piece by its spaces.
     return text.replace(" ", "\u00a0")
 
 
 def _word_numbers(piece: TextPiece) -> range:
+    """Return the indexes of the piece's words on the page."""
     return range(piece.at, piece.at + piece.text.count(" ") + 1)
 
 
@@ -230,6 +250,7 @@ class _PageBuilder:
         self.page = ArrangedPage([], [], "")
 
     def add(self, lines: Sequence[list[Word]], texts: Sequence[str]) -> tuple[int, int]:
+        """Add a paragraph, or a table. Return where it begins and ends in the text."""
         if self._texts:
             self._add_line([], "")
         begin = self._length
@@ -244,23 +265,23 @@ class _PageBuilder:
         self._length += len(text) + 1
 
     def build(self) -> ArrangedPage:
-        return msgspec.structs.replace(self.page, text="\n".join(self._texts))
+        return replace(self.page, text="\n".join(self._texts))
 
 
 def _arrange_blocks(
     lines: Sequence[list[Word]],
     words: Sequence[tuple[Word, int]],
     found_tables: Sequence[FoundTable],
-    rules: Callable[[], Sequence[RulingLine]],
+    rules: Rules,
 ) -> ArrangedPage | None:
-    """Return None if the engine's order stays."""
-    entries, blocks, tables_at = _without_tables(lines, found_tables)
+    """Return None if there are no tables, and the engine's order is right."""
+    entries, blocks, table_of_entry = _without_tables(lines, found_tables)
     parts = reading_order.arrange_blocks(
         blocks,
         [layout.bounds_of(line) for line in entries],
         [(table.x0, table.y0, table.x1, table.y1) for table in found_tables],
-        tables_at,
-        is_given=False,
+        table_of_entry,
+        is_from_author=False,
         rules=rules,
     )
     if not found_tables and [at for part in parts for at in part.lines] == list(range(len(entries))):
@@ -274,7 +295,7 @@ def _arrange_blocks(
         rows = [_words_of_row(row, words) for row in found_tables[part.table].rows]
         row_texts = ["\t".join(" ".join(word.text for word in cell) for cell in row).rstrip("\t") for row in rows]
         begin, end = builder.add([[word for cell in row for word in cell] for row in rows], row_texts)
-        builder.page.tables.append((begin, end, rows))
+        builder.page.tables.append(WordTable(begin, end, rows))
     return builder.build()
 
 
@@ -285,9 +306,9 @@ def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[tuple[Word
 def _without_tables(
     lines: Sequence[list[Word]], found_tables: Sequence[FoundTable]
 ) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
-    """Return entries, their numbers by paragraph, and entry number → table.
+    """Return entries, the numbers of each paragraph's entries, and the table of an entry, by its number.
 
-    An entry is a line without the words of tables, or the first line of a table.
+    An entry is a line without the words of tables, or stands for a table: the line that has the first words of it.
     """
     table_of_word = {
         at: number
@@ -299,25 +320,26 @@ def _without_tables(
     }
     entries: list[list[Word]] = []
     blocks: list[list[int]] = [[]]
-    tables_at: dict[int, int] = {}
+    table_of_entry: dict[int, int] = {}
 
-    def add(line: list[Word]) -> None:
+    def add_entry(line: list[Word]) -> None:
         blocks[-1].append(len(entries))
         entries.append(line)
 
     end = 0
     for line in lines:
         begin, end = end, end + len(line)
-        owners = [table_of_word.get(at) for at in range(begin, end)]
-        for owner in dict.fromkeys(owners):
-            if owner is not None and owner not in tables_at.values():
-                tables_at[len(entries)] = owner
-                add(line)
-        rest = [word for word, owner in zip(line, owners, strict=True) if owner is None]
+        # The table of each word, or None.
+        numbers = [table_of_word.get(at) for at in range(begin, end)]
+        for number in dict.fromkeys(numbers):
+            if number is not None and number not in table_of_entry.values():
+                table_of_entry[len(entries)] = number
+                add_entry(line)
+        words_outside = [word for word, number in zip(line, numbers, strict=True) if number is None]
         if not line:
             blocks.append([])
         # The dot leaders of a row in a table are left out.
-        is_leader_of_table = len(rest) < len(line) and all(map(is_leader, rest))
-        if rest and not is_leader_of_table:
-            add(rest)
-    return entries, blocks, tables_at
+        is_leader_of_table = len(words_outside) < len(line) and all(map(is_leader, words_outside))
+        if words_outside and not is_leader_of_table:
+            add_entry(words_outside)
+    return entries, blocks, table_of_entry

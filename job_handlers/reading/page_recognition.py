@@ -141,7 +141,9 @@ def _recognise(engine: PageReader, picture: PagePicture) -> PageReading:
     def to_page(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
         return layout.to_page_points(lines, size, dpi, page.turn, page.skew)
 
-    tables = [layout.build_table(begin, end, [to_page(row) for row in rows]) for begin, end, rows in arranged.tables]
+    tables = [
+        layout.build_table(table.begin, table.end, [to_page(row) for row in table.rows]) for table in arranged.tables
+    ]
     # The second engine reads weak lines again; an arranged line may consist of several lines of the engine.
     reread_lines = set(page.reread_lines)
     lines_of_second_engine = [
@@ -175,8 +177,8 @@ def _blocks(
     to_page: Callable[[list[list[layout.Word]]], list[list[layout.Word]]],
 ) -> list[Block]:
     """`height` is that of the straight image."""
-    tables = [(begin, end) for begin, end, _ in arranged.tables]
-    blocks = text_blocks.blocks_of_words(arranged.lines, arranged.text, tables, height)
+    end_of_table = {table.begin: table.end for table in arranged.tables}
+    blocks = text_blocks.blocks_of_words(arranged.lines, arranged.text, end_of_table, height)
     # Boxes are converted as if they were the words of a line.
     [boxes] = to_page([[layout.Word(block.x0, block.y0, block.x1, block.y1, 0, "") for block in blocks]])
     return [

@@ -1,32 +1,39 @@
 """Reading order of the blocks on a page.
 
-The given order is kept unless it moves up within a column, or jumps between columns and back. Otherwise an X-Y cut
-splits the page at gaps and separating lines into columns and rows.
+The order of a text layer is kept unless it moves up within a column, or jumps between columns and back. Otherwise an
+X-Y cut splits the page at gaps and separating lines into columns and rows. `pdf.text` and `ocr_layout` call
+`arrange_blocks` with numbers of lines. The line height is the height of the page's lowest box.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import inf
 
-Box = tuple[float, float, float, float]
+from job_handlers.reading.layout import Box
+
 _ACROSS, _DOWN = 0, 1  # Indices of x0 and y0 in a box; x1 and y1 are two places further.
 
 BLOCKS_MOST = 400
 _RULES_MOST = 1000
-_THIN = 0.4  # Share of the lowest box's height; a thicker rule is an area.
-_RUNNING_LINE_HEIGHT, _RUNNING_LINE_DISTANCE = 1.6, 1.5
-"""Shares of the lowest box's height: how high a running head is at most, and how far from the text at least."""
-_NESTED_SHARE = 0.6
+_THIN = 0.4  # In line heights. A thicker rule is an area.
+_RUNNING_LINE_HEIGHT_MOST, _RUNNING_LINE_DISTANCE_LEAST = 1.6, 1.5
+"""In line heights. The distance is that from the text."""
+_SIDEBAR_WIDTH_MOST, _SIDEBAR_HEIGHT_LEAST = 0.6, 3
+"""Share of the main text's width; line heights of its highest box. Lower boxes are labels of one line."""
+_NESTED_SHARE = 0.6  # Of the smaller box's width and height, above which it is inside the other.
 _TOUCH = 0.2  # Share of the smaller box by which boxes beside each other may overlap.
 
 
 @dataclass(slots=True)
 class OrderedPart:
+    """Lines of a block in one column, or a table."""
+
     box: Box
     lines: list[int]
+    """Numbers of lines; none for a table."""
     table: int | None = None
 
 
@@ -34,22 +41,23 @@ def arrange_blocks(
     blocks: Sequence[Sequence[int]],
     lines: Sequence[Box],
     tables: Sequence[Box],
-    of_table: Mapping[int, int],
+    table_of_line: Mapping[int, int],
     *,
-    is_given: bool = True,
+    is_from_author: bool = True,
     rules: Callable[[], Sequence[Box]] = tuple,
 ) -> list[OrderedPart]:
     """Split blocks where their lines jump to another column, and put the parts in reading order.
 
-    `blocks` are numbers of lines; `of_table` maps lines to their table, which replaces the first of them. `rules` is
-    called only if the order has to be computed.
+    `blocks` are numbers of lines; `table_of_line` maps numbers of lines to that of their table, which replaces the
+    first of them. `is_from_author` is True for a text layer, whose order is trusted more than an OCR engine's. `rules`
+    returns the ruling lines, and is called only if the order has to be computed.
     """
     parts: list[OrderedPart] = []
     placed_tables: set[int] = set()
     for block in blocks:
         last: Box | None = None
         for at in block:
-            table = of_table.get(at)
+            table = table_of_line.get(at)
             if table is not None:
                 last = None
                 if table not in placed_tables:
@@ -69,7 +77,8 @@ def arrange_blocks(
         if len(part.lines) > 1:
             x0, y0, x1, y1 = zip(*[lines[at] for at in part.lines], strict=True)
             part.box = min(x0), min(y0), max(x1), max(y1)
-    return [parts[at] for at in block_order([part.box for part in parts], is_given=is_given, rules=rules)]
+    order = block_order([part.box for part in parts], is_from_author=is_from_author, rules=rules)
+    return [parts[at] for at in order]
 
 
 def _is_in_other_column(last: Box, line: Box) -> bool:
@@ -85,88 +94,91 @@ def _union(one: Box, other: Box) -> Box:
 
 
 def block_order(
-    boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[], Sequence[Box]] = tuple
+    boxes: Sequence[Box], *, is_from_author: bool = True, rules: Callable[[], Sequence[Box]] = tuple
 ) -> list[int]:
-    """`is_given`: the order is that of a text layer, which is trusted more than an OCR engine's."""
+    """Return the numbers of the boxes in reading order. The parameters are those of `arrange_blocks`."""
     given = list(range(len(boxes)))
     if not 2 < len(boxes) <= BLOCKS_MOST or _is_top_to_bottom(boxes):
         return given
-    if not is_given and _has_nested_boxes(boxes):
+    if not is_from_author and _has_nested_boxes(boxes):
         return given
-    lowest = min(one[3] - one[1] for one in boxes)
-    head, body, foot = _split_running_lines(boxes, lowest)
-    separators = _separators(rules(), [boxes[at] for at in body], lowest)
-    cut_order = _xy_cut([*body, *range(len(boxes), len(boxes) + len(separators))], [*boxes, *separators], lowest)
+    line_height = min(box[3] - box[1] for box in boxes)
+    head, body, foot = _split_running_lines(boxes, line_height)
+    separators = _separators(rules(), [boxes[at] for at in body], line_height)
+    cut_order = _xy_cut([*body, *range(len(boxes), len(boxes) + len(separators))], [*boxes, *separators], line_height)
     # Numbers beyond the boxes are separators.
     order = [*head, *(at for at in cut_order if at < len(boxes)), *foot]
-    if not is_given:
+    if not is_from_author:
         return order
     return order if _moves_up_in_column(boxes) or _interleaves_columns(order, boxes) else given
 
 
 def _has_nested_boxes(boxes: Sequence[Box]) -> bool:
     """Return whether a box is mostly inside another, so that no gap shows their order."""
-    return any(
-        min(a[2], b[2]) - max(a[0], b[0]) > _NESTED_SHARE * min(a[2] - a[0], b[2] - b[0])
-        and min(a[3], b[3]) - max(a[1], b[1]) > _NESTED_SHARE * min(a[3] - a[1], b[3] - b[1])
-        for at, a in enumerate(boxes)
-        for b in boxes[at + 1 :]
-    )
+    return any(_is_nested(box, other) for box, other in combinations(boxes, 2))
 
 
-def _separators(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
+def _is_nested(box: Box, other: Box) -> bool:
+    (ax0, ay0, ax1, ay1), (bx0, by0, bx1, by1) = box, other
+    is_beside = min(ax1, bx1) - max(ax0, bx0) <= _NESTED_SHARE * min(ax1 - ax0, bx1 - bx0)
+    is_below = min(ay1, by1) - max(ay0, by0) <= _NESTED_SHARE * min(ay1 - ay0, by1 - by0)
+    return not (is_beside or is_below)
+
+
+def _separators(rules: Sequence[Box], boxes: Sequence[Box], line_height: float) -> list[Box]:
     """Return the horizontal rules across several columns, moved into the gaps between boxes."""
-    found: list[Box] = []
-    for rule in _join_segments(rules, lowest):
-        crossed = [one for one in boxes if one[0] < rule[2] and one[2] > rule[0]]
-        are_columns = len(crossed) > 1 and max(one[0] for one in crossed) >= min(one[2] for one in crossed)
-        separator = _move_into_gap(rule, crossed, lowest) if are_columns else None
+    separators: list[Box] = []
+    for rule in _join_segments(rules, line_height):
+        crossed = [box for box in boxes if box[0] < rule[2] and box[2] > rule[0]]
+        are_columns = len(crossed) > 1 and max(x0 for x0, _, _, _ in crossed) >= min(x1 for _, _, x1, _ in crossed)
+        separator = _move_into_gap(rule, crossed, line_height) if are_columns else None
         if separator is not None:
-            found.append(separator)
-    return found
+            separators.append(separator)
+    return separators
 
 
-def _join_segments(rules: Sequence[Box], lowest: float) -> list[Box]:
-    thickest = _THIN * lowest
-    horizontal = sorted(one for one in rules if one[3] - one[1] < min(thickest, one[2] - one[0]))
-    # Each line so far, with its last segment.
-    lines: list[tuple[Box, Box]] = []
+def _join_segments(rules: Sequence[Box], line_height: float) -> list[Box]:
+    """Return the horizontal rules, each joined from its segments. A line may lean, so its last segment decides."""
+    thickest = _THIN * line_height
+    horizontal = sorted((x0, y0, x1, y1) for x0, y0, x1, y1 in rules if y1 - y0 < min(thickest, x1 - x0))
+    lines_and_last_segments: list[tuple[Box, Box]] = []
     for segment in horizontal[:_RULES_MOST]:
-        for at, (line, last) in enumerate(lines):
-            if segment[0] <= line[2] + lowest and abs(segment[1] - last[1]) < thickest:
-                lines[at] = _union(line, segment), segment
+        for at, (line, last) in enumerate(lines_and_last_segments):
+            if segment[0] <= line[2] + line_height and abs(segment[1] - last[1]) < thickest:
+                lines_and_last_segments[at] = _union(line, segment), segment
                 break
         else:
-            lines.append((segment, segment))
+            lines_and_last_segments.append((segment, segment))
     # Shortened, so that a line that reaches a little into the next column does not cross it.
-    return [(x0 + lowest / 2, y0, x1 - lowest / 2, y1) for (x0, y0, x1, y1), _ in lines]
+    return [(x0 + line_height / 2, y0, x1 - line_height / 2, y1) for (x0, y0, x1, y1), _ in lines_and_last_segments]
 
 
-def _move_into_gap(rule: Box, crossed: Sequence[Box], lowest: float) -> Box | None:
-    """Return the rule between the boxes above and below it; None if it is within a box."""
+def _move_into_gap(rule: Box, crossed: Sequence[Box], line_height: float) -> Box | None:
+    """Return the rule at a height between the boxes above and below it; None if it is within a box."""
     y = (rule[1] + rule[3]) / 2
-    above = max((one[3] for one in crossed if one[1] + one[3] < 2 * y), default=y)
-    below = min((one[1] for one in crossed if one[1] + one[3] >= 2 * y), default=y)
-    if above > y + _THIN * lowest or below < y - _THIN * lowest:
+    above = max((box[3] for box in crossed if box[1] + box[3] < 2 * y), default=y)
+    below = min((box[1] for box in crossed if box[1] + box[3] >= 2 * y), default=y)
+    if above > y + _THIN * line_height or below < y - _THIN * line_height:
         return None
     y = min(max(y, above), below)
     return rule[0], y, rule[2], y
 
 
-def _split_running_lines(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int], list[int]]:
+def _split_running_lines(boxes: Sequence[Box], line_height: float) -> tuple[list[int], list[int], list[int]]:
     """Return the boxes of running heads, of the body, and of running feet."""
     body = sorted(range(len(boxes)), key=lambda at: boxes[at][1])
     head: list[int] = []
     foot: list[int] = []
-    highest, distance = _RUNNING_LINE_HEIGHT * lowest, _RUNNING_LINE_DISTANCE * lowest
+    height_most = _RUNNING_LINE_HEIGHT_MOST * line_height
+    distance_least = _RUNNING_LINE_DISTANCE_LEAST * line_height
 
     def is_line(at: int) -> bool:
-        return boxes[at][3] - boxes[at][1] < highest
+        return boxes[at][3] - boxes[at][1] < height_most
 
-    while len(body) > 2 and is_line(body[0]) and boxes[body[1]][1] - boxes[body[0]][3] > distance:
+    while len(body) > 2 and is_line(body[0]) and boxes[body[1]][1] - boxes[body[0]][3] > distance_least:
         head.append(body.pop(0))
     while len(body) > 2 and is_line(body[-1]):
-        if boxes[body[-1]][1] - max(boxes[at][3] for at in body[:-1]) <= distance:
+        if boxes[body[-1]][1] - max(boxes[at][3] for at in body[:-1]) <= distance_least:
             break
         foot.insert(0, body.pop())
     return head, body, foot
@@ -177,38 +189,41 @@ def _is_top_to_bottom(boxes: Sequence[Box]) -> bool:
 
 
 def _moves_up_in_column(boxes: Sequence[Box]) -> bool:
-    return any(
-        later[1] < earlier[1] and later[3] <= earlier[1] + _TOUCH * (earlier[3] - earlier[1])
-        and min(later[2], earlier[2]) - max(later[0], earlier[0])
-        > 0.5 * min(later[2] - later[0], earlier[2] - earlier[0])
-        for at, earlier in enumerate(boxes)
-        for later in boxes[at + 1 :]
-    )  # fmt: skip
+    return any(_is_above_in_column(later, earlier) for earlier, later in combinations(boxes, 2))
+
+
+def _is_above_in_column(upper: Box, lower: Box) -> bool:
+    (ux0, uy0, ux1, uy1), (lx0, ly0, lx1, ly1) = upper, lower
+    if uy0 >= ly0 or uy1 > ly0 + _TOUCH * (ly1 - ly0):
+        return False
+    return min(ux1, lx1) - max(ux0, lx0) > 0.5 * min(ux1 - ux0, lx1 - lx0)
 
 
 def _interleaves_columns(order: Sequence[int], boxes: Sequence[Box]) -> bool:
     """Return whether the given order leaves a column and returns to it, more than once. `order` is the computed one."""
     interruptions = 0
-    for one, following in pairwise(order):
-        a, b = boxes[one], boxes[following]
-        is_below = b[1] >= a[3] - 1 and min(a[2], b[2]) - max(a[0], b[0]) > 0
-        # Boxes that the given order has between the two, beside them.
+    for at, following in pairwise(order):
+        x0, y0, x1, y1 = boxes[at]
+        next_x0, next_y0, next_x1, next_y1 = boxes[following]
+        left, right = min(x0, next_x0), max(x1, next_x1)
+        is_below = next_y0 >= y1 - 1 and min(x1, next_x1) - max(x0, next_x0) > 0
+        # Boxes beside the two that the given order has between them.
         interruptions += is_below and any(
-            (box[0] >= max(a[2], b[2]) - 1 or box[2] <= min(a[0], b[0]) + 1) and box[1] < b[3] and box[3] > a[1]
-            for box in boxes[one + 1 : following]
+            (box[0] >= right - 1 or box[2] <= left + 1) and box[1] < next_y1 and box[3] > y0
+            for box in boxes[at + 1 : following]
         )
     return interruptions > 1
 
 
-def _xy_cut(numbers: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
+def _xy_cut(numbers: list[int], boxes: Sequence[Box], line_height: float) -> list[int]:
     """Return the numbers of boxes in reading order."""
     if len(numbers) < 2:
         return numbers
     columns = _split_at_gaps(numbers, boxes, _ACROSS)
     if len(columns) > 1:
-        if len(columns) == 2 and _is_sidebar(columns[0], columns[1], boxes, lowest):
+        if len(columns) == 2 and _is_sidebar(columns[0], columns[1], boxes, line_height):
             columns.reverse()
-        return [at for column in columns for at in _xy_cut(column, boxes, lowest)]
+        return [at for column in columns for at in _xy_cut(column, boxes, line_height)]
     rows = _split_at_gaps(numbers, boxes, _DOWN)
     if len(rows) < 2:
         return sorted(numbers, key=lambda at: (boxes[at][1], boxes[at][0]))
@@ -219,18 +234,20 @@ def _xy_cut(numbers: list[int], boxes: Sequence[Box], lowest: float) -> list[int
             groups[-1] += row
         else:
             groups.append(list(row))
-    return [at for group in groups for at in _xy_cut(group, boxes, lowest)]
+    return [at for group in groups for at in _xy_cut(group, boxes, line_height)]
 
 
-def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], lowest: float) -> bool:
+def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], line_height: float) -> bool:
     """Return whether the left column is read last: it is much narrower, and not only labels of one line."""
     left_width, right_width = (
         max(boxes[at][2] for at in column) - min(boxes[at][0] for at in column) for column in (left, right)
     )
-    return left_width < 0.6 * right_width and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
+    highest = max(boxes[at][3] - boxes[at][1] for at in left)
+    return left_width < _SIDEBAR_WIDTH_MOST * right_width and highest > _SIDEBAR_HEIGHT_LEAST * line_height
 
 
 def _split_at_gaps(numbers: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
+    """Return groups of boxes with gaps between them along the axis, in the order of the axis."""
     parts: list[list[int]] = []
     parts_end = -inf
     for at in sorted(numbers, key=lambda at: boxes[at][axis]):

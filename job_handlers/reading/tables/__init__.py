@@ -1,7 +1,9 @@
 """Find tables by the positions of text and ruling lines.
 
-Tables are areas between ruling lines, and runs of lines with aligned gaps. Running prose in columns is no table.
-Distances are multiples of `em`, the median height of a piece.
+`find` takes areas between ruling lines, and runs of lines with aligned gaps (`regions`), divides them into columns
+(`columns`), decides whether the result is a table (`evidence`), and joins its lines into rows (`rows`). `pdf.text`
+calls it for text layers, `ocr_layout` for recognised words. Distances are multiples of `em`, the median height of a
+piece.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from statistics import median
 
 from msgspec import Struct
 
+from job_handlers.reading.layout import bounds_of
 from job_handlers.reading.tables import regions
 from job_handlers.reading.tables.columns import Line, cells_of, cut_at_columns, find_columns, merge_sign_columns
 from job_handlers.reading.tables.evidence import Evidence, is_table
 from job_handlers.reading.tables.rows import RowMerger
 from job_handlers.reading.tables.text_pieces import (
+    Area,
     Band,
     Split,
-    bounding_box,
     group_lines,
     split_narrow_columns,
     text_of,
@@ -28,8 +31,8 @@ from job_handlers.reading.tables.text_pieces import RulingLine as RulingLine
 from job_handlers.reading.tables.text_pieces import TextPiece as TextPiece
 from job_handlers.reading.tables.text_pieces import ends_sentence as ends_sentence
 
-PIECES_MOST = 4000
-RULES_MOST = 3000
+PIECES_MOST, RULES_MOST = 4000, 3000  # A page with more is a drawing.
+_PIECES_LEAST = 4
 _PROSE_MOST = 0.2  # Share of prose in an area above which its ruling lines are the frame of a text.
 _BLANK = string.whitespace + "\xa0.…"
 
@@ -49,45 +52,49 @@ class FoundTable(Struct, frozen=True):
 
 
 def may_have_tables(baselines: Sequence[int]) -> bool:
-    """Return whether at least two pieces are beside others. Prose in one column has none."""
+    """Return whether at least two pieces are beside others. Prose in one column has none.
+
+    `baselines` are heights of pieces, rounded so that pieces of one line have the same.
+    """
     return len(baselines) - len(set(baselines)) >= 2
 
 
 def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
-    """`split` returns the words of a piece; None if each piece is a word."""
-    # Keep the pieces ordered from top to bottom; every list below relies on it.
+    """Return the tables from top to bottom. `split` returns the words of a piece; None if each piece is a word."""
+    # All lists below keep this order from top to bottom.
     pieces = sorted(
-        [one for one in pieces if one.x1 > one.x0 and one.text.strip(_BLANK)],
-        key=lambda one: (one.y0 + one.y1, one.x0),
+        [piece for piece in pieces if piece.x1 > piece.x0 and piece.text.strip(_BLANK)],
+        key=lambda piece: (piece.y0 + piece.y1, piece.x0),
     )
-    if len(pieces) < 4 or len(pieces) > PIECES_MOST:
+    if not _PIECES_LEAST <= len(pieces) <= PIECES_MOST:
         return []
-    em = median([one.y1 - one.y0 for one in pieces]) or 1.0
+    em = median([piece.y1 - piece.y0 for piece in pieces]) or 1.0
     level, upright = regions.horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
     reader = _TableReader(em, level, upright, split)
     found: list[FoundTable] = []
-    left = pieces
+    pieces_left = pieces
     prose_ids: set[int] | None = None
     for area in regions.drawn_areas(level, upright, em):
-        inside = [one for one in left if regions.is_inside(one, area)]
+        inside = [piece for piece in pieces_left if regions.is_inside(piece, area)]
         if len(regions.vertical_lines(upright, area, em)) < 3:
+            # No vertical line separates cells: the lines may frame a text.
             prose_ids = regions.prose_ids(pieces, em) if prose_ids is None else prose_ids
-            if sum(id(one) in prose_ids for one in inside) > _PROSE_MOST * len(inside):
+            if sum(id(piece) in prose_ids for piece in inside) > _PROSE_MOST * len(inside):
                 continue
         table = reader.read(split_narrow_columns(group_lines(inside, em), split, em), area)
         if table is not None:
             found.append(table)
             inside_ids = set(map(id, inside))
-            left = [one for one in left if id(one) not in inside_ids]
+            pieces_left = [piece for piece in pieces_left if id(piece) not in inside_ids]
     if prose_ids is None:
-        prose_ids = regions.prose_ids(left, em)
-    prose = [one for one in left if id(one) in prose_ids]
-    bands = regions.lines_near_gaps(group_lines([one for one in left if id(one) not in prose_ids], em))
+        prose_ids = regions.prose_ids(pieces_left, em)
+    prose = [piece for piece in pieces_left if id(piece) in prose_ids]
+    bands = regions.lines_near_gaps(group_lines([piece for piece in pieces_left if id(piece) not in prose_ids], em))
     for run in regions.table_runs(split_narrow_columns(bands, split, em), prose, em):
         table = reader.read(run, None)
         if table is not None:
             found.append(table)
-    return sorted(found, key=lambda one: (one.y0, one.x0))
+    return sorted(found, key=lambda table: (table.y0, table.x0))
 
 
 class _TableReader:
@@ -96,11 +103,12 @@ class _TableReader:
     ) -> None:
         self._em, self._level, self._upright, self._split = em, level, upright, split
 
-    def read(self, bands: Sequence[Band], area: RulingLine | None) -> FoundTable | None:
-        if sum(map(len, bands)) < 4:
+    def read(self, bands: Sequence[Band], area: Area | None) -> FoundTable | None:
+        """Return None if the lines are no table. `area` is None if no ruling lines surround them."""
+        if sum(map(len, bands)) < _PIECES_LEAST:
             return None
         em = self._em
-        bounds = area or RulingLine(*bounding_box([one for band in bands for one in band]))
+        bounds = area or Area(*bounds_of([piece for band in bands for piece in band]))
         walls = regions.vertical_lines(self._upright, bounds, em)
         horizontal = regions.horizontal_lines(self._level, bounds, em)
         columns = find_columns(bands, walls, em)
@@ -120,10 +128,10 @@ class _TableReader:
 
 
 def _table_of(rows: list[Line]) -> FoundTable | None:
-    """Drop empty columns. Return None unless two rows have several cells."""
+    """Leave out empty columns. Return None unless at least two rows have several cells."""
     if sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
         return None
     filled_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows)]
     rows = [[row[column] for column in filled_columns] for row in rows]
-    box = bounding_box([one for row in rows for cell in row for one in cell])
+    box = bounds_of([piece for row in rows for cell in row for piece in cell])
     return FoundTable(*box, rows, [[text_of(cell) for cell in row] for row in rows])

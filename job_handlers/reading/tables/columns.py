@@ -1,4 +1,4 @@
-"""The columns of a table: by its vertical ruling lines, or by the gaps between its pieces."""
+"""Divide lines into columns: by vertical ruling lines, or by the gaps between pieces. Then assign pieces to cells."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _CUT_LEAST, _CUT_WIDER = 0.42, 1.25
 _SPANNED_SHARE = 0.3  # Of the narrower of a piece and a column, above which the piece spans the column.
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")  # 1,204.5998.1
 _HEAD_LINES_MOST = 3
+_CROSSING_SHARE, _CROSSED_LINES_LEAST = 10, 6
+"""One line in ten may cross a gap between columns, if there are at least six lines."""
 
 
 def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
@@ -28,8 +30,8 @@ def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> li
     if len(walls) < 3:
         return _columns_by_gaps(bands, em)
     between_walls = list(pairwise(walls))
-    left = min(one.x0 for band in bands for one in band)
-    right = max(one.x1 for band in bands for one in band)
+    left = min(piece.x0 for band in bands for piece in band)
+    right = max(piece.x1 for band in bands for piece in band)
     if left < walls[0] - em:
         between_walls.insert(0, (left, walls[0]))
     if right > walls[-1] + em:
@@ -39,7 +41,7 @@ def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> li
 
 def _columns_within(begin: float, end: float, bands: Sequence[Band], em: float) -> list[Column]:
     """Divide the space between two walls where most of its lines have gaps."""
-    inner_bands = [[one for one in band if begin <= (one.x0 + one.x1) / 2 <= end] for band in bands]
+    inner_bands = [[piece for piece in band if begin <= (piece.x0 + piece.x1) / 2 <= end] for band in bands]
     inner_bands = [band for band in inner_bands if band]
     have_gaps = sum(len(band) > 1 for band in inner_bands) > 0.5 * len(inner_bands)
     columns = _columns_by_gaps(inner_bands, em) if have_gaps else []
@@ -51,27 +53,27 @@ def _columns_by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     piece_counts = sorted((len(band) for band in bands if len(band) > 1), reverse=True)
     if not piece_counts:
         return []
-    # A quarter of the lines has more pieces.
+    # At most a quarter of the lines with gaps have more pieces.
     expected = piece_counts[len(piece_counts) // 4]
-    reliable_bands = [[one for one in band if not _is_run_together(one, em)] for band in bands]
+    reliable_bands = [[piece for piece in band if not _is_run_together(piece, em)] for band in bands]
     full_bands = [band for band in reliable_bands if len(band) >= max(2, 0.5 * expected)]
     columns: list[Column] = []
     # A head may span several columns. The lines below it show the columns better.
     for skipped in range(min(_HEAD_LINES_MOST, len(full_bands) - 1)):
         body = full_bands[skipped:]
-        crossing_most = len(body) // 10 if len(body) > 5 else 0
-        found = _covered_ranges(body, crossing_most, em)
-        if len(found) > len(columns):
-            columns = found
+        crossing_most = len(body) // _CROSSING_SHARE if len(body) >= _CROSSED_LINES_LEAST else 0
+        covered = _covered_ranges(body, crossing_most, em)
+        if len(covered) > len(columns):
+            columns = covered
         if len(columns) >= expected:
             break
     return columns
 
 
-def _is_run_together(one: TextPiece, em: float) -> bool:
+def _is_run_together(piece: TextPiece, em: float) -> bool:
     """Return whether an OCR engine seems to have read two cells as one word."""
-    text = one.text
-    is_wide = len(text) > 1 and one.x1 - one.x0 > 1.5 * em * len(text)
+    text = piece.text
+    is_wide = len(text) > 1 and piece.x1 - piece.x0 > 1.5 * em * len(text)
     return is_wide or (text.count(".") > 1 and _TWO_NUMBERS.fullmatch(text) is not None)
 
 
@@ -79,36 +81,38 @@ def _covered_ranges(bands: Sequence[Band], crossing_most: int, em: float) -> lis
     """Return the ranges of x that more than `crossing_most` pieces cover."""
     ends: list[tuple[float, int]] = []
     for band in bands:
-        for one in band:
-            ends.append((one.x0, 1))
-            ends.append((one.x1, -1))
+        for piece in band:
+            ends.append((piece.x0, 1))
+            ends.append((piece.x1, -1))
+    # Go from left to right: the number of pieces at x grows where a piece begins, and falls where one ends.
     ends.sort()
-    found: list[Column] = []
-    pieces_here, begin = 0, None
+    ranges: list[Column] = []
+    covering, begin = 0, None
     for x, step in ends:
-        pieces_here += step
-        if pieces_here > crossing_most and begin is None:
+        covering += step
+        if covering > crossing_most and begin is None:
             begin = x
-            if found and x - found[-1][1] < _GAP_LEAST * em:
+            if ranges and x - ranges[-1][1] < _GAP_LEAST * em:
                 # The gap is too narrow: continue the range before it.
-                begin, _ = found.pop()
-        elif pieces_here <= crossing_most and begin is not None:
-            found.append((begin, x))
+                begin, _ = ranges.pop()
+        elif covering <= crossing_most and begin is not None:
+            ranges.append((begin, x))
             begin = None
-    return found
+    return ranges
 
 
 def cut_at_columns(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
-    return [part for one in band for part in _cut_piece(one, columns, split, em)]
+    """Cut the pieces of several cells at spaces between words of different columns."""
+    return [part for piece in band for part in _cut_piece(piece, columns, split, em)]
 
 
-def _cut_piece(one: TextPiece, columns: Sequence[Column], split: Split, em: float) -> Sequence[TextPiece]:
-    x0, x1 = one.x0, one.x1
-    if " " not in one.text or not _spans_columns(x0 + 0.2 * em, x1 - 0.2 * em, columns):
-        return [one]
-    words = [word for word in split(one) if word.x0 >= x0 - 0.1 * em and word.x1 <= x1 + 0.1 * em]
+def _cut_piece(piece: TextPiece, columns: Sequence[Column], split: Split, em: float) -> Sequence[TextPiece]:
+    x0, x1 = piece.x0, piece.x1
+    if " " not in piece.text or not _spans_columns(x0 + 0.2 * em, x1 - 0.2 * em, columns):
+        return [piece]
+    words = [word for word in split(piece) if word.x0 >= x0 - 0.1 * em and word.x1 <= x1 + 0.1 * em]
     if len(words) < 2:
-        return [one]
+        return [piece]
     spaces = [word.x0 - before.x1 for before, word in pairwise(words)]
     cut_width = max(_CUT_LEAST * em, _CUT_WIDER * min(spaces) if len(spaces) > 1 else 0.0)
     parts: list[list[TextPiece]] = [[words[0]]]
@@ -116,7 +120,7 @@ def _cut_piece(one: TextPiece, columns: Sequence[Column], split: Split, em: floa
         if space > cut_width and main_column(before, columns) != main_column(word, columns):
             parts.append([])
         parts[-1].append(word)
-    return [join_words(part, one) for part in parts]
+    return [join_words(part, piece) for part in parts]
 
 
 def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
@@ -125,23 +129,23 @@ def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
 
 def main_column(piece: TextPiece, columns: Sequence[Column]) -> int:
     """Return the index of the column that shares most of the piece's width, or else is nearest."""
-    best, main, x0, x1 = -inf, 0, piece.x0, piece.x1
+    most_shared, main, x0, x1 = -inf, 0, piece.x0, piece.x1
     for at, (begin, end) in enumerate(columns):
-        # Faster than with `min` and `max`.
+        # Faster than with `min` and `max`. Negative if the piece is beside the column.
         shared = (x1 if x1 < end else end) - (x0 if x0 > begin else begin)
-        if shared > best:
-            best, main = shared, at
+        if shared > most_shared:
+            most_shared, main = shared, at
     return main
 
 
 def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
     """Merge a column of only "$" with the next, and a column of only "%" with the one before."""
-    if not any(one.text.strip() in SIGNS_BEFORE | SIGNS_BEHIND for band in bands for one in band):
+    if not any(piece.text.strip() in SIGNS_BEFORE | SIGNS_BEHIND for band in bands for piece in band):
         return columns
     texts: list[set[str]] = [set() for _ in columns]
     for band in bands:
-        for one in band:
-            texts[main_column(one, columns)].add(one.text.strip())
+        for piece in band:
+            texts[main_column(piece, columns)].add(piece.text.strip())
     merged: list[Column] = []
     signs_begin: float | None = None
     for at, ((begin, end), column_texts) in enumerate(zip(columns, texts, strict=True)):
@@ -158,6 +162,7 @@ def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Col
 
 
 def cells_of(bands: Sequence[Band], columns: Sequence[Column]) -> list[Line]:
+    """Assign each piece to a column. A piece over several columns is in the first of them."""
     begins, ends = [begin for begin, _ in columns], [end for _, end in columns]
     lines: list[Line] = []
     for band in bands:

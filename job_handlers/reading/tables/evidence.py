@@ -1,8 +1,8 @@
-"""Decide whether lines with columns are a table."""
+"""Decide whether lines with columns are a table, or only look like one, as a table of contents does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +15,8 @@ _ALIGNED_WITHIN = 0.35  # Em from the middle of a cluster of edges.
 
 @dataclass
 class Evidence:
+    """Properties of the lines. All but `aligned_share` are computed from the lines with several cells."""
+
     lines: Sequence[Line]
     texts: Sequence[Sequence[str]]
     em: float
@@ -25,42 +27,38 @@ class Evidence:
 
     @cached_property
     def wide_lines(self) -> list[int]:
-        """Indices of the lines with several cells."""
+        """Indexes of the lines with several cells."""
         return [at for at, line in enumerate(self.lines) if sum(map(bool, line)) > 1]
 
     @cached_property
-    def cells(self) -> list[list[str]]:
-        """Texts of wide lines, by column."""
-        columns = range(len(self.lines[0]))
-        return [[text for at in self.wide_lines if (text := self.texts[at][column])] for column in columns]
+    def texts_by_column(self) -> list[list[str]]:
+        """Texts of the filled cells."""
+        columns = zip(*[self.texts[at] for at in self.wide_lines], strict=True)
+        return [list(filter(None, column)) for column in columns]
+
+    @property
+    def column_count(self) -> int:
+        return len(self.lines[0])
+
+    @property
+    def filled_share(self) -> float:
+        return sum(map(len, self.texts_by_column)) / (len(self.wide_lines) * self.column_count)
 
     @cached_property
     def number_shares(self) -> list[float]:
         """Share of numbers, by column."""
-        return [sum(map(is_number, column)) / len(column) if column else 0.0 for column in self.cells]
+        return [_mean([is_number(text) for text in column]) for column in self.texts_by_column]
 
     @cached_property
     def word_counts(self) -> list[float]:
         """Mean number of words in a cell, by column."""
-        return [sum(len(text.split()) for text in column) / len(column) if column else 0.0 for column in self.cells]
-
-    @property
-    def column_count(self) -> int:
-        return len(self.cells)
-
-    @property
-    def filled_share(self) -> float:
-        return sum(map(len, self.cells)) / (len(self.wide_lines) * self.column_count)
-
-    @property
-    def has_short_cells(self) -> bool:
-        return max(self.word_counts) <= 6
+        return [_mean([len(text.split()) for text in column]) for column in self.texts_by_column]
 
     @property
     def begins_with_labels(self) -> bool:
         """True if cells of the first column end in colons, as on an invoice."""
-        first = self.cells[0]
-        return bool(first) and sum(text.endswith(":") for text in first) >= 0.8 * len(first)
+        first_column = self.texts_by_column[0]
+        return bool(first_column) and sum(text.endswith(":") for text in first_column) >= 0.8 * len(first_column)
 
     @property
     def is_contents(self) -> bool:
@@ -69,72 +67,64 @@ class Evidence:
             return False
         last_cells = [[text for text in self.texts[at] if text][-1] for at in self.wide_lines]
         last_words = [cell.split()[-1].lstrip(".") for cell in last_cells]
-        numbers = [int(word) for word in last_words if word.isdecimal() and len(word) < 5]
-        if len(numbers) < 3 or len(numbers) < 0.8 * len(last_words) or numbers[0] >= numbers[-1]:
+        page_numbers = [int(word) for word in last_words if word.isdecimal() and len(word) < 5]
+        are_too_few = len(page_numbers) < 3 or len(page_numbers) < 0.8 * len(last_words)
+        if are_too_few or page_numbers[0] >= page_numbers[-1]:
             return False
-        return sum(below >= above for above, below in pairwise(numbers)) >= 0.9 * (len(numbers) - 1)
+        return sum(below >= above for above, below in pairwise(page_numbers)) >= 0.9 * (len(page_numbers) - 1)
 
-    @cached_property
+    @property
     def aligned_share(self) -> float:
         """Share of cells whose left edge, right edge or centre is aligned in their column."""
-        aligned = total = 0
+        aligned_count = cell_count = 0
         reach = _ALIGNED_WITHIN * self.em
         for column in range(self.column_count):
             cells = [self.lines[at][column] for at in self.wide_lines if self.lines[at][column]]
             if len(cells) > 1:
-                aligned += max(_largest_cluster(sorted(map(edge, cells)), reach) for edge in _EDGES)
-                total += len(cells)
-        return aligned / total if total else 0.0
+                aligned_count += max(_largest_cluster(sorted(map(edge, cells)), reach) for edge in _EDGES)
+                cell_count += len(cells)
+        return aligned_count / cell_count if cell_count else 0.0
 
 
-Rule = tuple[str, Callable[[Evidence], bool]]
-
-AGAINST: Sequence[Rule] = (
-    ("few lines have gaps", lambda it: len(it.wide_lines) < max(2, 0.4 * len(it.lines))),
-    ("most cells are empty", lambda it: it.filled_share < 0.35),
-    ("it is a table of contents", lambda it: it.is_contents),
-    ("cells are not aligned", lambda it: it.aligned_share <= 0.5 if it.is_drawn else it.aligned_share < 0.7),
-)
-FOR: Sequence[Rule] = (
-    ("ruling lines surround it", lambda it: it.is_drawn),
-    ("a column of names and one of numbers", lambda it: _is_list_of_pairs(it) and it.number_shares[1] >= 0.6),
-    ("labels and values", lambda it: _is_list_of_pairs(it) and it.has_short_cells and it.begins_with_labels),
-    (
-        "two columns between ruling lines",
-        lambda it: _is_list_of_pairs(it) and it.has_short_cells and it.rule_count >= 2,
-    ),
-    (
-        "numbers in three columns or more",
-        lambda it: it.column_count > 2 and sum(it.number_shares[1:]) / (it.column_count - 1) >= 0.3,
-    ),
-    (
-        "short cells in three columns or more",
-        lambda it: (
-            it.column_count > 2
-            and len(it.wide_lines) > 2
-            and sum(it.word_counts) / it.column_count <= 4.5
-            and it.filled_share >= 0.6
-        ),
-    ),
-)
+def is_table(evidence: Evidence) -> bool:
+    return not _is_ruled_out(evidence) and _is_supported(evidence)
 
 
-def _is_list_of_pairs(it: Evidence) -> bool:
-    return it.column_count == 2 and len(it.wide_lines) > 2
+def _is_ruled_out(evidence: Evidence) -> bool:
+    if len(evidence.wide_lines) < max(2, 0.4 * len(evidence.lines)):
+        return True
+    if evidence.filled_share < 0.35 or evidence.is_contents:
+        return True
+    return evidence.aligned_share <= 0.5 if evidence.is_drawn else evidence.aligned_share < 0.7
 
 
-def is_table(it: Evidence) -> bool:
-    return not any(applies(it) for _, applies in AGAINST) and any(applies(it) for _, applies in FOR)
+def _is_supported(evidence: Evidence) -> bool:
+    """Two columns have to be names and numbers, or labels and their values; more columns, numbers or short cells."""
+    if evidence.is_drawn:
+        return True
+    has_several_lines = len(evidence.wide_lines) > 2
+    if evidence.column_count == 2:
+        has_numbers = evidence.number_shares[1] >= 0.6
+        has_short_cells = max(evidence.word_counts) <= 6
+        has_labels = has_short_cells and (evidence.begins_with_labels or evidence.rule_count >= 2)
+        return has_several_lines and (has_numbers or has_labels)
+    has_numbers = _mean(evidence.number_shares[1:]) >= 0.3
+    has_short_cells = _mean(evidence.word_counts) <= 4.5 and evidence.filled_share >= 0.6
+    return has_numbers or (has_several_lines and has_short_cells)
 
 
-def _largest_cluster(places: Sequence[float], reach: float) -> int:
-    """Return how many of the sorted places are within twice `reach` of each other."""
-    best = begin = 0
-    for end, place in enumerate(places):
-        while place - places[begin] > 2 * reach:
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def _largest_cluster(positions: Sequence[float], reach: float) -> int:
+    """Return how many of the sorted positions are within twice `reach` of each other."""
+    largest = begin = 0
+    for end, position in enumerate(positions):
+        while position - positions[begin] > 2 * reach:
             begin += 1
-        best = max(best, end - begin + 1)
-    return best
+        largest = max(largest, end - begin + 1)
+    return largest
 
 
 def _left_edge(cell: Sequence[TextPiece]) -> float:

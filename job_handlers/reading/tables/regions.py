@@ -1,4 +1,7 @@
-"""Find the regions of tables: between ruling lines, and in runs of lines with gaps."""
+"""Where tables may be: areas between ruling lines, and runs of lines with gaps.
+
+`tables.find` reads a table in each. Running prose in several columns has gaps, too, so it is recognised first.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from job_handlers.reading.tables.text_pieces import Band, RulingLine, TextPiece, is_number, middle
+from job_handlers.reading.layout import bounds_of
+from job_handlers.reading.tables.text_pieces import Area, Band, RulingLine, TextPiece, is_number, middle
 from job_handlers.reading.text_layer import letters_in
 
 _ROW_DISTANCE_MOST = 3.4  # Em between the middles of two rows.
 _LINES_BETWEEN_MOST = 2  # Lines without gaps between two lines of a table.
 _PROSE_CHARACTERS_LEAST = 16  # Mean length of the lines of prose.
-_CELL_LINES_MOST = 12
+_WORDS_IN_PROSE_SHARE = 0.55  # Of the lines of prose that continue another, those that begin with a small letter.
+_CELL_LINES_MOST = 12  # Lines of several cells below each other.
+_CROSSING_DISTANCE_MOST = 0.6  # In em. Lines nearer to each other cross.
+_STACKED_WIDTH_LEAST, _STACKED_HEIGHT_LEAST = 6, 3  # In em. The height is that between only two lines.
 
 
 # --- prose ------------------------------------------------------------------------------------------------
@@ -20,36 +27,36 @@ _CELL_LINES_MOST = 12
 
 def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
     """Return the ids of running text: lines that end where the next word did not fit."""
-    found: set[int] = set()
+    ids: set[int] = set()
     # Twice the middles, to save a division for each.
-    double_middles = [one.y0 + one.y1 for one in pieces]
+    double_middles = [piece.y0 + piece.y1 for piece in pieces]
     for stack in _stacks(pieces, em):
-        if len(stack) > 2 and sum([len(one.text) for one in stack]) >= _PROSE_CHARACTERS_LEAST * len(stack):
+        if len(stack) > 2 and sum([len(piece.text) for piece in stack]) >= _PROSE_CHARACTERS_LEAST * len(stack):
             for run in _prose_runs(stack, em):
                 if not _are_cells(run, double_middles, em):
-                    found.update(map(id, run))
-    return found
+                    ids.update(map(id, run))
+    return ids
 
 
 def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
-    """Group pieces below each other, as in a column of text."""
+    """Group pieces below each other, as in a column of text: the next line is near, and begins at about the same x."""
     stacks: list[list[TextPiece]] = []
-    growing: list[list[TextPiece]] = []
-    for one in pieces:
-        x0, y0 = one.x0, one.y0
+    growing_stacks: list[list[TextPiece]] = []
+    for piece in pieces:
+        x0, y0 = piece.x0, piece.y0
         highest, lowest = y0 - 2.2 * em, y0 - 0.5 * em
-        best, nearest = None, 2.6 * em
-        for stack in growing:
+        nearest_stack, nearest_distance = None, 2.6 * em
+        for stack in growing_stacks:
             last = stack[-1]
-            if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest:
-                best, nearest = stack, abs(x0 - last.x0)
-        if best is None:
+            if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest_distance:
+                nearest_stack, nearest_distance = stack, abs(x0 - last.x0)
+        if nearest_stack is None:
             # A stack that ended far above gets no more lines.
-            growing = [stack for stack in growing if stack[-1].y1 > y0 - 4 * em]
-            growing.append([one])
-            stacks.append(growing[-1])
+            growing_stacks = [stack for stack in growing_stacks if stack[-1].y1 > y0 - 4 * em]
+            growing_stacks.append([piece])
+            stacks.append(growing_stacks[-1])
         else:
-            best.append(one)
+            nearest_stack.append(piece)
     return stacks
 
 
@@ -68,21 +75,21 @@ def _are_cells(lines: Sequence[TextPiece], double_middles: Sequence[float], em: 
 
 def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[TextPiece]]:
     """Yield runs of wrapped lines, most of which begin in the middle of a sentence."""
-    right = max([one.x1 for one in stack])
+    right = max([line.x1 for line in stack])
     wraps = [_is_wrapped(line, following, right, em) for line, following in pairwise(stack)]
     begin = lower_count = 0
-    for at, is_wrapped in enumerate([*wraps, False], 1):
+    for end, is_wrapped in enumerate([*wraps, False], 1):
         if is_wrapped:
-            lower_count += not stack[at].text[:1].isupper()
+            lower_count += not stack[end].text[:1].isupper()
             continue
-        wrapped_count = at - 1 - begin
+        wrapped_count = end - 1 - begin
         # All of two or three lines, or somewhat more than half of more.
-        lower_least = 0.55 * wrapped_count if wrapped_count > 3 else wrapped_count
+        lower_least = _WORDS_IN_PROSE_SHARE * wrapped_count if wrapped_count > 3 else wrapped_count
         if wrapped_count > 1 and lower_count >= lower_least:
-            text = "".join([one.text for one in stack[begin:at]])
+            text = "".join([line.text for line in stack[begin:end]])
             if letters_in(text) > 0.5 * len(text):
-                yield stack[begin:at]
-        begin, lower_count = at, 0
+                yield stack[begin:end]
+        begin, lower_count = end, 0
 
 
 def _is_wrapped(line: TextPiece, following: TextPiece, right: float, em: float) -> bool:
@@ -98,12 +105,12 @@ def _is_wrapped(line: TextPiece, following: TextPiece, right: float, em: float) 
 
 def lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
     """Return the lines with gaps that are near each other, and the lines between and beside them."""
-    wide = [at for at, band in enumerate(bands) if len(band) > 1]
-    kept: set[int] = set()
-    for above, below in pairwise(wide):
+    with_gaps = [at for at, band in enumerate(bands) if len(band) > 1]
+    near: set[int] = set()
+    for above, below in pairwise(with_gaps):
         if below - above <= _LINES_BETWEEN_MOST + 1:
-            kept.update(range(above - 1, below + _LINES_BETWEEN_MOST + 1))
-    return [band for at, band in enumerate(bands) if at in kept]
+            near.update(range(above - 1, below + _LINES_BETWEEN_MOST + 1))
+    return [band for at, band in enumerate(bands) if at in near]
 
 
 def table_runs(bands: Sequence[Band], prose: Sequence[TextPiece], em: float) -> list[list[Band]]:
@@ -127,95 +134,96 @@ def _has_prose_between(above: Band, below: Band, prose: Sequence[TextPiece]) -> 
         return False
     top, bottom = middle(above), middle(below)
     left = min(above[0].x0, below[0].x0)
-    right = max([one.x1 for one in (*above, *below)])
-    return any(top < (one.y0 + one.y1) / 2 < bottom and one.x0 < right and one.x1 > left for one in prose)
+    right = max([piece.x1 for piece in (*above, *below)])
+    return any(top < (piece.y0 + piece.y1) / 2 < bottom and piece.x0 < right and piece.x1 > left for piece in prose)
 
 
 def _trim(run: list[Band], em: float) -> list[Band]:
-    """Drop the single pieces at both ends, except those that belong to a cell beside them."""
-    wide = [at for at, band in enumerate(run) if len(band) > 1]
-    if len(wide) < 2:
+    """Drop the lines without gaps at both ends, except those that belong to a cell of the line beside them."""
+    with_gaps = [at for at, band in enumerate(run) if len(band) > 1]
+    if len(with_gaps) < 2:
         return []
-    first, last = wide[0], wide[-1]
+    first, last = with_gaps[0], with_gaps[-1]
     steps = [middle(run[at + 1]) - middle(run[at]) for at in range(first, last)]
     while (
         last + 1 < len(run)
         and _continues_cell(run[last], run[last + 1][0], em)
-        and (middle(run[last + 1]) - middle(run[last]) <= min([*steps, 1.6 * em]) * 1.05)
+        and middle(run[last + 1]) - middle(run[last]) <= min([*steps, 1.6 * em]) * 1.05
     ):
         last += 1
     # A column title of two lines begins above the other titles.
-    while first and len(run[first - 1]) == 1 and _begins_above(run[first - 1][0], run[first], steps, em):
+    while first and len(run[first - 1]) == 1 and _begins_title(run[first - 1][0], run[first], steps, em):
         steps.insert(0, middle(run[first]) - middle(run[first - 1]))
         first -= 1
     return run[first : last + 1]
 
 
-def _begins_above(one: TextPiece, band: Band, steps: Sequence[float], em: float) -> bool:
-    step = middle(band) - (one.y0 + one.y1) / 2
-    is_above_title = any(one.x0 < other.x1 and one.x1 > other.x0 for other in band[1:])
-    return is_above_title and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
+def _begins_title(piece: TextPiece, band: Band, steps: Sequence[float], em: float) -> bool:
+    """Return whether the piece is the first line of a title that continues in the band."""
+    step = middle(band) - (piece.y0 + piece.y1) / 2
+    is_above_title = any(piece.x0 < other.x1 and piece.x1 > other.x0 for other in band[1:])
+    return is_above_title and piece.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
 
 
-def _continues_cell(band: Band, one: TextPiece, em: float) -> bool:
-    is_below_cell = any(abs(other.x0 - one.x0) < 0.5 * em for other in band)
-    return is_below_cell and not one.text[:1].isupper() and not is_number(one.text)
+def _continues_cell(band: Band, piece: TextPiece, em: float) -> bool:
+    """Return whether the piece is the next line of a cell of the band."""
+    is_below_cell = any(abs(other.x0 - piece.x0) < 0.5 * em for other in band)
+    return is_below_cell and not piece.text[:1].isupper() and not is_number(piece.text)
 
 
 # --- ruling lines -----------------------------------------------------------------------------------------
 
 
 def horizontal_and_vertical(rules: Sequence[RulingLine], em: float) -> tuple[list[RulingLine], list[RulingLine]]:
-    """Join the segments of each line."""
+    """Divide ruling lines by their direction, and join the segments of each line. Areas and dots are left out."""
     thin, reach, shortest = 0.3 * em, 0.5 * em, 0.7 * em
-    level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > shortest]
-    upright = [_transpose(one) for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > shortest]
-    return _join_segments(level, thin, reach), [_transpose(one) for one in _join_segments(upright, thin, reach)]
+    level = [rule for rule in rules if rule.y1 - rule.y0 <= thin and rule.x1 - rule.x0 > shortest]
+    upright = [_transpose(rule) for rule in rules if rule.x1 - rule.x0 <= thin and rule.y1 - rule.y0 > shortest]
+    return _join_segments(level, thin, reach), [_transpose(rule) for rule in _join_segments(upright, thin, reach)]
 
 
-def _transpose(one: RulingLine) -> RulingLine:
-    return RulingLine(one.y0, one.x0, one.y1, one.x1)
+def _transpose(rule: RulingLine) -> RulingLine:
+    return RulingLine(rule.y0, rule.x0, rule.y1, rule.x1)
 
 
-def _join_segments(level: Sequence[RulingLine], thin: float, reach: float) -> list[RulingLine]:
-    lines: list[list[RulingLine]] = []
-    for one in sorted(level, key=lambda one: one.y0 + one.y1):
-        if lines and (one.y0 + one.y1) - (lines[-1][0].y0 + lines[-1][0].y1) <= 2 * thin:
-            lines[-1].append(one)
+def _join_segments(segments: Sequence[RulingLine], thin: float, reach: float) -> list[RulingLine]:
+    """Join level segments that are at most `reach` apart, and whose heights differ by at most `thin`."""
+    rows: list[list[RulingLine]] = []
+    for segment in sorted(segments, key=lambda segment: segment.y0 + segment.y1):
+        if rows and (segment.y0 + segment.y1) - (rows[-1][0].y0 + rows[-1][0].y1) <= 2 * thin:
+            rows[-1].append(segment)
         else:
-            lines.append([one])
-    found: list[RulingLine] = []
-    for line in lines:
-        y = sum(one.y0 + one.y1 for one in line) / (2 * len(line))
+            rows.append([segment])
+    joined: list[RulingLine] = []
+    for row in rows:
+        y = sum(segment.y0 + segment.y1 for segment in row) / (2 * len(row))
         spans: list[tuple[float, float]] = []
-        for one in sorted(line):
-            if spans and one.x0 <= spans[-1][1] + reach:
-                spans[-1] = spans[-1][0], max(spans[-1][1], one.x1)
+        for segment in sorted(row):
+            if spans and segment.x0 <= spans[-1][1] + reach:
+                spans[-1] = spans[-1][0], max(spans[-1][1], segment.x1)
             else:
-                spans.append((one.x0, one.x1))
-        found += [RulingLine(begin, y, end, y) for begin, end in spans]
-    return found
+                spans.append((segment.x0, segment.x1))
+        joined += [RulingLine(begin, y, end, y) for begin, end in spans]
+    return joined
 
 
-def drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[RulingLine]:
-    groups = _crossing_groups(level, upright, 0.6 * em)
-    areas = [_area_of(lines) for lines in groups if sum(map(_is_level, lines)) >= 2 and not all(map(_is_level, lines))]
-    areas += _stacked_areas([lines[0] for lines in groups if len(lines) == 1 and _is_level(lines[0])], em)
-    # Smallest first: the largest may be the frame of the page.
-    return sorted(areas, key=lambda one: (one.x1 - one.x0) * (one.y1 - one.y0))
+def drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[Area]:
+    """Return the areas of crossing lines, and between stacked level lines; the smallest first."""
+    areas: list[Area] = []
+    single_level_lines: list[RulingLine] = []
+    for group in _crossing_groups(level, upright, _CROSSING_DISTANCE_MOST * em):
+        level_count = sum(map(_is_level, group))
+        if level_count >= 2 and level_count < len(group):
+            areas.append(Area(*bounds_of(group)))
+        elif level_count == len(group) == 1:
+            single_level_lines += group
+    areas += _stacked_areas(single_level_lines, em)
+    # The largest may be the frame of the page.
+    return sorted(areas, key=lambda area: (area.x1 - area.x0) * (area.y1 - area.y0))
 
 
-def _is_level(line: RulingLine) -> bool:
-    return line.x0 != line.x1
-
-
-def _area_of(lines: Sequence[RulingLine]) -> RulingLine:
-    return RulingLine(
-        min(one.x0 for one in lines),
-        min(one.y0 for one in lines),
-        max(one.x1 for one in lines),
-        max(one.y1 for one in lines),
-    )
+def _is_level(rule: RulingLine) -> bool:
+    return rule.x0 != rule.x1
 
 
 def _crossing_groups(
@@ -235,49 +243,50 @@ def _crossing_groups(
         for across, line in enumerate(level):
             if column.y0 - near <= line.y0 <= column.y1 + near and line.x0 - near <= column.x0 <= line.x1 + near:
                 parents[root(down)] = root(across)
-    groups: dict[int, list[RulingLine]] = {}
-    for at, one in enumerate((*level, *upright)):
-        groups.setdefault(root(at), []).append(one)
-    return list(groups.values())
+    group_of_root: dict[int, list[RulingLine]] = {}
+    for at, rule in enumerate((*level, *upright)):
+        group_of_root.setdefault(root(at), []).append(rule)
+    return list(group_of_root.values())
 
 
-def _stacked_areas(level: Sequence[RulingLine], em: float) -> list[RulingLine]:
+def _stacked_areas(level: Sequence[RulingLine], em: float) -> list[Area]:
     """Return areas between lines of equal length: above the head, below it and at the end, as in books."""
-    found: list[RulingLine] = []
+    areas: list[Area] = []
     used: set[int] = set()
-    ordered = sorted(level, key=lambda one: one.y0)
-    for at, one in enumerate(ordered):
-        if at in used or one.x1 - one.x0 < 6 * em:
+    from_top = sorted(level, key=lambda rule: rule.y0)
+    for at, top in enumerate(from_top):
+        if at in used or top.x1 - top.x0 < _STACKED_WIDTH_LEAST * em:
             continue
-        stack = [one]
-        for later, other in enumerate(ordered[at + 1 :], at + 1):
-            if later not in used and abs(other.x0 - one.x0) < em and abs(other.x1 - one.x1) < em:
+        line_count, bottom = 1, top.y0
+        for later, rule in enumerate(from_top[at + 1 :], at + 1):
+            if later not in used and abs(rule.x0 - top.x0) < em and abs(rule.x1 - top.x1) < em:
                 used.add(later)
-                stack.append(other)
-        bottom = stack[-1].y0
-        if len(stack) >= 3 or (len(stack) == 2 and bottom - one.y0 > 3 * em):
-            found.append(RulingLine(one.x0, one.y0, one.x1, bottom))
-    return found
+                line_count, bottom = line_count + 1, rule.y0
+        if line_count >= 3 or (line_count == 2 and bottom - top.y0 > _STACKED_HEIGHT_LEAST * em):
+            areas.append(Area(top.x0, top.y0, top.x1, bottom))
+    return areas
 
 
-def is_inside(one: TextPiece, area: RulingLine) -> bool:
-    return area.x0 <= (one.x0 + one.x1) / 2 <= area.x1 and area.y0 <= (one.y0 + one.y1) / 2 <= area.y1
+def is_inside(piece: TextPiece, area: Area) -> bool:
+    return area.x0 <= (piece.x0 + piece.x1) / 2 <= area.x1 and area.y0 <= (piece.y0 + piece.y1) / 2 <= area.y1
 
 
-def vertical_lines(upright: Sequence[RulingLine], area: RulingLine, em: float) -> list[float]:
+def vertical_lines(upright: Sequence[RulingLine], area: Area, em: float) -> list[float]:
     """Return the x positions of lines along at least 40 % of the area."""
-    xs: list[float] = []
-    least = 0.4 * (area.y1 - area.y0)
-    for one in sorted(upright):
-        is_long = min(one.y1, area.y1) - max(one.y0, area.y0) > least
-        if is_long and area.x0 - em <= one.x0 <= area.x1 + em and (not xs or one.x0 - xs[-1] > 0.5 * em):
-            xs.append(one.x0)
-    return xs
+    positions: list[float] = []
+    length_least = 0.4 * (area.y1 - area.y0)
+    for rule in sorted(upright):
+        is_long = min(rule.y1, area.y1) - max(rule.y0, area.y0) > length_least
+        is_new = not positions or rule.x0 - positions[-1] > 0.5 * em
+        if is_long and is_new and area.x0 - em <= rule.x0 <= area.x1 + em:
+            positions.append(rule.x0)
+    return positions
 
 
-def horizontal_lines(level: Sequence[RulingLine], area: RulingLine, em: float) -> list[RulingLine]:
+def horizontal_lines(level: Sequence[RulingLine], area: Area, em: float) -> list[RulingLine]:
+    """Return the lines along at least 10 % of the area."""
     return [
-        one for one in level
-        if area.y0 - em <= one.y0 <= area.y1 + em
-        and min(one.x1, area.x1) - max(one.x0, area.x0) > 0.1 * (area.x1 - area.x0)
+        rule for rule in level
+        if area.y0 - em <= rule.y0 <= area.y1 + em
+        and min(rule.x1, area.x1) - max(rule.x0, area.x0) > 0.1 * (area.x1 - area.x0)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Join the lines of a table into rows."""
+"""Join the lines of a table into rows: those between two ruling lines, and those that continue the line above."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BODY_STEP_MOST = 1.75  # In em. Above a body with wider steps, lines of one tit
 
 
 class LineEvidence(Struct, frozen=True):
-    """A line, and the lines so far of the row that it may continue."""
+    """A line, and the lines so far of the row that it may continue. Values are numbers in numeric columns."""
 
     first_text: str
     filled: set[int]
@@ -31,11 +31,10 @@ class LineEvidence(Struct, frozen=True):
     has_values: bool
     row_has_values: bool
     is_tight: bool
+    """True if the line is closer to the line above than usual."""
 
 
 class RowMerger:
-    """Merges the lines between two ruling lines, and those that continue the line above."""
-
     def __init__(self, bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float) -> None:
         self._lines, self._texts, self._em = lines, texts, em
         self._middles = [middle(band) for band in bands]
@@ -51,10 +50,12 @@ class RowMerger:
         self._last_head_line = self._find_last_head_line()
 
     def rows(self, horizontal: Sequence[RulingLine]) -> list[Line]:
-        ys = {rule.y0 for rule in horizontal}
-        sections = [sum(y < line_y for y in ys) for line_y in self._middles]
+        """`horizontal` are the ruling lines. Each cell of a row has the pieces of all its lines."""
+        rule_heights = {rule.y0 for rule in horizontal}
+        # For each line, the number of ruling lines above it: lines with the same number are between two ruling lines.
+        sections = [sum(rule_y < line_y for rule_y in rule_heights) for line_y in self._middles]
         largest = max(Counter(sections).values())
-        # Two or three lines may only frame the head and the body.
+        # Two or three ruling lines may only frame the head and the body.
         are_rows_ruled = len(set(sections)) >= 3 and largest <= 0.5 * len(sections)
         rows: list[Line] = []
         row_begin = 0
@@ -73,6 +74,7 @@ class RowMerger:
         if self._steps[at - 1] > _ROW_STEP_MOST * self._em or not filled:
             return False
         filled_so_far = _filled_columns(self._texts[row_begin:at])
+        # The head and the body have different rules.
         if at <= self._last_head_line:
             # "EUR million" below the titles of the other columns is no part of a title.
             is_alone_in_first_column = filled == {0} and 0 not in filled_so_far
@@ -114,6 +116,7 @@ class RowMerger:
         return 0
 
     def _continues_titles(self, at: int) -> bool:
+        """Return whether the line of the head continues the column titles in the line above."""
         above, line = self._lines[at - 1], self._lines[at]
         if not all(_share_x_range(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
             return False
@@ -135,12 +138,12 @@ def _filled_columns(texts: Sequence[Sequence[str]]) -> set[int]:
 
 def _numeric_columns(texts: Sequence[Sequence[str]]) -> set[int]:
     """Return the columns, except the first, with numbers in at least half of their filled cells."""
-    found: set[int] = set()
+    numeric: set[int] = set()
     for column, cells in enumerate(zip(*texts, strict=True)):
         filled = [text for text in cells if text]
         if column > 0 and filled and sum(map(is_number, filled)) >= 0.5 * len(filled):
-            found.add(column)
-    return found
+            numeric.add(column)
+    return numeric
 
 
 def _share_x_range(cell: Sequence[TextPiece], other: Sequence[TextPiece]) -> bool:

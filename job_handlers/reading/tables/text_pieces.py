@@ -1,4 +1,8 @@
-"""Pieces of text with their positions, grouped into lines."""
+"""Pieces of text with their positions, grouped into lines.
+
+A piece is a line of a PDF's text, or words of an OCR engine without a wide gap between them. It may still contain
+several cells, and is then split at gaps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _LEADER_DOTS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
 _SENTENCE_ENDS = frozenset(".?!:")
 SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
-_GAP_LEAST = 0.55  # In em. A narrower space does not separate cells.
+_GAP_LEAST = 0.55  # In em, the usual height of a piece. A narrower space does not separate cells.
 _GAP_WIDER = 1.4  # A gap is this many times as wide as the usual spaces of its piece.
 _SENTENCE_GAP_WIDER = 1.7  # Between sentences, a gap is this many times as wide as another gap.
 
@@ -36,8 +40,13 @@ class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class RulingLine(NamedTuple):
-    """A ruling line, or the area between ruling lines."""
+    x0: float
+    y0: float
+    x1: float
+    y1: float
 
+
+class Area(NamedTuple):
     x0: float
     y0: float
     x1: float
@@ -51,9 +60,10 @@ Split = Callable[[TextPiece], Sequence[TextPiece]]
 
 
 def text_of(cell: Sequence[TextPiece]) -> str:
+    """Return the cell's text without repeated spaces, and without dots that lead to the next cell."""
     if not cell:
         return ""
-    text = " ".join((cell[0].text if len(cell) == 1 else " ".join([one.text for one in cell])).split())
+    text = " ".join((cell[0].text if len(cell) == 1 else " ".join([piece.text for piece in cell])).split())
     return _LEADER_DOTS.sub("", text) if ".." in text or ". ." in text else text
 
 
@@ -63,33 +73,24 @@ def is_number(text: str) -> bool:
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    # The space after a sentence is wider, and no gap between cells.
+    """Return whether the space between the words follows a sentence. Such a space is wider, but no gap of cells."""
     return word[-1] in _SENTENCE_ENDS and following[0].isupper()
 
 
-def bounding_box(pieces: Sequence[TextPiece]) -> tuple[float, float, float, float]:
-    return (
-        min([one.x0 for one in pieces]),
-        min([one.y0 for one in pieces]),
-        max([one.x1 for one in pieces]),
-        max([one.y1 for one in pieces]),
-    )
-
-
 def group_lines(pieces: Sequence[TextPiece], em: float) -> list[Band]:
-    """Group pieces that are ordered from top to bottom."""
+    """Group pieces into lines. The pieces must be ordered from top to bottom."""
     bands: list[Band] = []
+    # Mean middle of the last band.
     band_y = -inf
-    for one in pieces:
-        y = (one.y0 + one.y1) / 2
-        if y - band_y > 0.45 * min(em, one.y1 - one.y0 + 0.2 * em):
-            band = [one]
+    for piece in pieces:
+        y = (piece.y0 + piece.y1) / 2
+        if y - band_y > 0.45 * min(em, piece.y1 - piece.y0 + 0.2 * em):
+            band = [piece]
             bands.append(band)
             band_y = y
         else:
-            # Keep `band_y` the mean of the band.
             band_y += (y - band_y) / (len(band) + 1)
-            band.append(one)
+            band.append(piece)
     for band in bands:
         if len(band) > 1:
             band.sort()
@@ -97,29 +98,29 @@ def group_lines(pieces: Sequence[TextPiece], em: float) -> list[Band]:
 
 
 def middle(band: Band) -> float:
-    return sum([one.y0 + one.y1 for one in band]) / (2 * len(band))
+    return sum([piece.y0 + piece.y1 for piece in band]) / (2 * len(band))
 
 
 def split_narrow_columns(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
-    """Split adjacent numbers, and words with wide gaps."""
+    """Split pieces between adjacent numbers, and at wide gaps between words."""
     if split is None:
         return bands
-    return [[part for one in band for part in _split_piece(one, split, em)] for band in bands]
+    return [[part for piece in band for part in _split_piece(piece, split, em)] for band in bands]
 
 
-def _split_piece(one: TextPiece, split: Split, em: float) -> Sequence[TextPiece]:
-    words = split(one) if " " in one.text.strip() else ()
-    if "." in one.text or "·" in one.text or "…" in one.text:
+def _split_piece(piece: TextPiece, split: Split, em: float) -> Sequence[TextPiece]:
+    words = split(piece) if " " in piece.text.strip() else ()
+    if "." in piece.text or "·" in piece.text or "…" in piece.text:
         words = [word for word in words if not _DOTS.fullmatch(word.text)]
     if len(words) < 2:
-        return [one]
+        return [piece]
     spaces = [word.x0 - before.x1 for before, word in pairwise(words)]
     are_numbers = all(is_number(word.text) or word.text in SIGNS_BEFORE for word in words)
     if not are_numbers and max(spaces) <= _GAP_LEAST * em:
-        return [one]
+        return [piece]
     usual_space = sorted(spaces)[len(spaces) // 4] if len(spaces) > 1 else 0.0
     gap = max(_GAP_LEAST * em, _GAP_WIDER * usual_space)
-    are_several_numbers = are_numbers and _GROUPS.fullmatch(one.text.strip()) is None
+    are_several_numbers = are_numbers and _GROUPS.fullmatch(piece.text.strip()) is None
     parts: Band = []
     begin = 0
     for at, space in enumerate(spaces, 1):
@@ -127,13 +128,13 @@ def _split_piece(one: TextPiece, split: Split, em: float) -> Sequence[TextPiece]
         is_sign_of_number = before in SIGNS_BEFORE and at - 1 == begin
         is_gap = space > (_SENTENCE_GAP_WIDER * gap if ends_sentence(before, word) else gap)
         if not is_sign_of_number and (is_gap or are_several_numbers):
-            parts.append(join_words(words[begin:at], one))
+            parts.append(join_words(words[begin:at], piece))
             begin = at
-    return [*parts, join_words(words[begin:], one)] if parts else [one]
+    return [*parts, join_words(words[begin:], piece)] if parts else [piece]
 
 
 def join_words(words: Sequence[TextPiece], piece: TextPiece) -> TextPiece:
-    """Return a piece of some words of another."""
+    """Return some words of a piece as a piece."""
     return TextPiece(
         words[0].x0, piece.y0, words[-1].x1, piece.y1, " ".join([word.text for word in words]), words[0].at
     )
