@@ -30,7 +30,7 @@ def test_what_runs_of_a_stopped_batch_is_held_up_until_it_goes_on_unless_it_may_
 
     def held_up() -> list[bool]:
         ownership.compare_leases()
-        return [running.is_held_up, other.is_held_up]
+        return [running.is_batch_stopped, other.is_batch_stopped]
 
     assert held_up() == [False, False]
     store.batches.stop(7, actor="ann")

@@ -14,7 +14,7 @@ from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
-from worker_service.daemon.reporting import CannotLand
+from worker_service.daemon.reporting import PATIENCE_SECONDS, CannotLand
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, RepublishedFile
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
@@ -25,7 +25,7 @@ from worker_service.store.store import Store
 @pytest.fixture
 def outcomes(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log: Any) -> OutcomeWriter:
     context = context_in(tmp_path, store, log, clock, monotonic=watch)
-    return OutcomeWriter(context, Publisher(tmp_path / "workspace", tmp_path / "staging"), patience_seconds=5)
+    return OutcomeWriter(context, Publisher(tmp_path / "workspace", tmp_path / "staging"))
 
 
 def staged(tmp_path: Path, attempt: Attempt, name: str = "text/page.txt") -> Path:
@@ -199,7 +199,7 @@ def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
     outcomes.add(one, ended(one))
     monkeypatch.setattr(store.leases, "complete_many", _refuse)
     outcomes.write()
-    watch.now = 6.0
+    watch.now = PATIENCE_SECONDS + 1
 
     with pytest.raises(CannotLand):
         outcomes.write()

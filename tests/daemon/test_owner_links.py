@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.conftest import Watch, context_in
 from tests.store.kit import ByHand, wish, work_as
-from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, link_last_documents
+from worker_service.daemon.chores import SCAN_SECONDS, NameDocuments, link_last_documents
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.job import NewJob
@@ -69,7 +69,7 @@ def test_a_name_that_somebody_removed_is_remade_within_the_hour(
 
     run(chore)
     assert names(tmp_path) == []
-    watch.now += EVERY_SECONDS
+    watch.now += SCAN_SECONDS
     run(chore)
 
     assert names(tmp_path) == [name]

@@ -15,7 +15,7 @@ from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import apply_child_events
 from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
-from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, CannotLand, Reporter
+from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, PATIENCE_SECONDS, CannotLand, Reporter
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import (
     CrawlItem,
@@ -53,9 +53,7 @@ class ReportingDaemon:
         )
         self.told: list[tuple[Asked, QuestionAnswer | None, str]] = []
         self.reporter = Reporter(
-            context,
-            lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
-            patience_seconds=60,
+            context, lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code))
         )
 
     def hear(self, attempt: Attempt, *said: Said) -> None:
@@ -238,7 +236,7 @@ def test_what_waits_is_bounded_and_when_it_cannot_be_written_for_too_long_the_da
     before = daemon.reporter.is_full
     daemon.hear(one, page(2, text="x" * BACKLOG_BYTES_MAX))
     assert (before, daemon.reporter.is_full) == (False, True)
-    daemon.now = 61.0
+    daemon.now = PATIENCE_SECONDS + 1
 
     with pytest.raises(CannotLand, match="2 pages and checkpoints"):
         daemon.turn()

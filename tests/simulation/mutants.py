@@ -203,15 +203,15 @@ MUTANTS = (
     Mutant("requeue of a worker that lives", "P1", "simulation", (
         ("    if seen.is_lock_free or seen.is_rebooted:\n        return Fate.GONE", "    return Fate.GONE"),)),
     Mutant("orphans never taken back", "P3", "simulation", (
-        ("        if found is Fate.GONE:\n            # A grandchild",
-         "        if found is None:\n            # A grandchild"),
-        ("        elif found is Fate.SILENT:\n", "        elif found is None:\n"))),
+        ("        if fate is Fate.GONE:\n            # A grandchild",
+         "        if fate is None:\n            # A grandchild"),
+        ("        elif fate is Fate.SILENT:\n", "        elif fate is None:\n"))),
     Mutant("silent workers believed", "P3", "contract", (
         ("return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE", "return Fate.ALIVE"),)),
     Mutant("row of a dead worker kept", "P1", "simulation", (
         ('            self._db.write("forget_worker", worker_id=worker_id)\n', ""),)),
     Mutant("claim that nobody heard of kept", "P13", "simulation", (
-        ("        for row in held.values():\n", "        for row in ():\n"),)),
+        ("        for row in row_by_key.values():\n", "        for row in ():\n"),)),
     Mutant("worker that never fences itself", "P1", "simulation", (
         ("was_fenced, self.is_fenced = self.is_fenced, self.is_silent", "was_fenced = self.is_fenced"),)),
     Mutant("children of a fenced worker left at work", "P1", "simulation", (

@@ -1,4 +1,8 @@
-"""Attempts and their slots, from the claim until the outcome is written, and the context of all parts of the daemon."""
+"""Running attempts as the daemon sees them, the slots that they occupy, and the context that the daemon's parts share.
+
+An attempt is here from its claim until its outcome is written. Only the thread of the main loop uses these objects. The
+child process of an attempt belongs to the fork server (`runner/attempt.py`).
+"""
 
 from __future__ import annotations
 
@@ -23,43 +27,56 @@ if TYPE_CHECKING:
     from worker_service.base.events import Log
 
 OrderedReport = PagesRead | Checkpointed | Asked
+"""Reports that are written in the order in which the child sent them, so that a handler reads its own writes."""
 
-_REPORT_BYTES_LEAST = 500
+# Estimated size of a report or an item in memory, without its texts.
+_ITEM_BYTES = 500
 
 
 @dataclass(slots=True)
 class Attempt:
     job: Job
+    """Without payload and result: thousands of attempts may be prefetched."""
     lease: Lease
     job_class: str
     is_at_most_once: bool = False
     fork_server_deaths: int = 0
-    """Consecutive attempts that died with the fork server, this one included."""
+    """Consecutive attempts of the job that died with the fork server, this one included."""
+
+    # ── Why the attempt must stop, and how far that is ──
     is_lost: bool = False
     """Another worker owns the lease, or the row has ended: write nothing more."""
     is_cancelled: bool = False
     without_grace: bool = False
-    is_held_up: bool = False
-    """The batch is stopped, so the job is to be released. An at-most-once job runs to its end instead."""
+    """The user who cancelled the job wants the child killed at once."""
+    is_batch_stopped: bool = False
+    """The job is to be released. Never set for an at-most-once job, which runs to its end."""
+    rejection: Failure | None = None
+    """Why the store rejected a report. The job fails with it."""
     stopped_at: float | None = None
     is_killed: bool = False
+
+    # ── Reports that are not written yet ──
+    has_news: bool = False
+    """Progress, log lines, the child process or the node are not written yet."""
     percent: float | None = None
     message: str | None = None
     count: Count | None = None
     lines: LogBuffer = field(default_factory=LogBuffer)
     child: ChildProcess | None = None
-    has_begun: bool = False
+    has_started: bool = False
+    """A child process has reported that it runs the attempt."""
     node: str | None = None
-    has_news: bool = False
-    refused: Failure | None = None
     unwritten: deque[OrderedReport] = field(default_factory=deque)
     unwritten_bytes: int = 0
     question: Asked | None = None
     """The entry of `unwritten` whose answer the child waits for."""
     asked_at: float = 0.0
+
     shares_child: bool = False
     """One child runs several attempts of this type in turn. The log shows only their ends."""
     took_seconds: float | None = None
+    """Duration that the fork server measured, for types with a shared child."""
 
     @property
     def key(self) -> Key:
@@ -74,7 +91,7 @@ class Attempt:
         self.has_news = True
 
     def set_child(self, child: ChildProcess) -> None:
-        self.child, self.has_begun = child, True
+        self.child, self.has_started = child, True
         self.has_news = True
 
     def add_progress(self, progress: Progressed) -> None:
@@ -87,80 +104,80 @@ class Attempt:
         self.lines.add(lines)
         self.has_news = True
 
+    def pop_report(self, lines_most: int) -> Report:
+        lines = self.lines.pop(lines_most)
+        report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
+        self.percent = self.message = self.count = self.child = None
+        self.has_news = bool(self.lines)
+        return report
+
+    def restore_report(self, report: Report) -> None:
+        """Undo `pop_report`, because the report could not be written. Newer progress stays."""
+        if self.percent is None:
+            self.percent, self.count = report.percent, report.count
+        self.message = report.message if self.message is None else self.message
+        self.lines.restore(report.lines)
+        self.child = self.child or report.child
+        self.has_news = True
+
     def queue_report(self, report: OrderedReport, *, now: float) -> None:
         if isinstance(report, Asked):
             self.question, self.asked_at = report, now
         elif isinstance(report, Checkpointed):
             self._drop_superseded_checkpoint()
         self.unwritten.append(report)
-        self.unwritten_bytes += _bytes_of(report)
+        self.unwritten_bytes += _estimate_bytes(report)
 
     def remove_report(self, report: OrderedReport) -> None:
-        # The report is in the store, or will never be.
         self.unwritten.remove(report)
-        self.unwritten_bytes -= _bytes_of(report)
+        self.unwritten_bytes -= _estimate_bytes(report)
         if report is self.question:
             self.question = None
 
     def drop_question(self) -> Asked | None:
-        asked = self.question
-        if asked is not None:
-            self.remove_report(asked)
-        return asked
+        question = self.question
+        if question is not None:
+            self.remove_report(question)
+        return question
 
     def drop_reports(self) -> None:
         self.unwritten.clear()
         self.unwritten_bytes, self.question = 0, None
 
     def drop_checkpoints(self) -> None:
-        for report in [one for one in self.unwritten if isinstance(one, Checkpointed)]:
+        for report in [report for report in self.unwritten if isinstance(report, Checkpointed)]:
             self.remove_report(report)
 
     def _drop_superseded_checkpoint(self) -> None:
-        last = next((one for one in reversed(self.unwritten) if isinstance(one, Checkpointed)), None)
+        last = next((report for report in reversed(self.unwritten) if isinstance(report, Checkpointed)), None)
         # A checkpoint with more than a state has effects that the next one does not repeat.
         if last is not None and not last.follow_ups and last.crawl is None and last.embeddings is None:
             self.remove_report(last)
 
-    def refuse(self, failure: Failure) -> None:
-        self.refused = self.refused or failure
 
-    def put_back(self, report: Report) -> None:
-        if self.percent is None:
-            self.percent, self.count = report.percent, report.count
-        self.message = report.message if self.message is None else self.message
-        self.lines.put_back(report.lines)
-        self.child = self.child or report.child
-        self.has_news = True
-
-    def take_report(self, lines_most: int) -> Report:
-        lines = self.lines.take(lines_most)
-        report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
-        self.child = None
-        self.percent, self.message, self.count, self.has_news = None, None, None, bool(self.lines)
-        return report
-
-
-def _bytes_of(report: OrderedReport) -> int:
+def _estimate_bytes(report: OrderedReport) -> int:
     if isinstance(report, PagesRead):
-        return sum(_REPORT_BYTES_LEAST + len(page.text or "") + len(page.layout or "") for page in report.pages)
+        return sum(_ITEM_BYTES + len(page.text or "") + len(page.layout or "") for page in report.pages)
     if isinstance(report, Asked):
-        return _REPORT_BYTES_LEAST + len(report.body)
+        return _ITEM_BYTES + len(report.body)
     items = 0 if report.crawl is None else len(report.crawl.items)
     payloads = sum(len(job.payload or "") for job in report.follow_ups)
-    vectors = 0 if report.embeddings is None else sum(len(one.vectors) for one in report.embeddings.passages)
-    return _REPORT_BYTES_LEAST * (1 + items + len(report.follow_ups)) + len(report.state) + payloads + vectors
+    vectors = 0 if report.embeddings is None else sum(len(passage.vectors) for passage in report.embeddings.passages)
+    return _ITEM_BYTES * (1 + items + len(report.follow_ups)) + len(report.state) + payloads + vectors
 
 
 @dataclass(slots=True)
 class Slots:
-    """A class of jobs may have more attempts than slots: prefetched attempts wait in the fork server for a child."""
+    """The attempts of this worker. `sizes` is the number of slots by job class (cpu, io, node).
+
+    A class may have more attempts than slots: prefetched attempts wait in the fork server for a child.
+    """
 
     sizes: dict[str, int]
     # Attempts that may have unwritten reports. There may be thousands of others, too many to check in each turn.
     reporting: dict[Key, Attempt] = field(default_factory=dict)
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
-    _numbers: Counter[str] = field(default_factory=Counter)
+    _count_by_class: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -176,34 +193,37 @@ class Slots:
 
     def add(self, attempt: Attempt) -> None:
         self._attempts[attempt.key] = attempt
-        self._numbers[attempt.job_class] += 1
+        self._count_by_class[attempt.job_class] += 1
 
     def remove(self, attempt: Attempt) -> None:
         self.reporting.pop(attempt.key, None)
         if self._attempts.pop(attempt.key, None) is not None:
-            self._numbers[attempt.job_class] -= 1
+            self._count_by_class[attempt.job_class] -= 1
 
-    def forget_silent(self) -> None:
-        self.reporting = {key: one for key, one in self.reporting.items() if one.has_news or one.unwritten}
+    def prune_reporting(self) -> None:
+        self.reporting = {
+            key: attempt for key, attempt in self.reporting.items() if attempt.has_news or attempt.unwritten
+        }
 
     def used(self, job_class: str) -> int:
-        return min(self._numbers[job_class], self.sizes.get(job_class, 0))
+        return min(self._count_by_class[job_class], self.sizes.get(job_class, 0))
 
     def free(self, job_class: str) -> int:
         return self.sizes.get(job_class, 0) - self.used(job_class)
 
     def prefetched(self, job_class: str) -> int:
-        return self._numbers[job_class] - self.used(job_class)
+        return self._count_by_class[job_class] - self.used(job_class)
 
-    def by_type(self, job_class: str) -> Counter[str]:
-        if not self._numbers[job_class]:
+    def count_by_type(self, job_class: str) -> Counter[str]:
+        if not self._count_by_class[job_class]:
             return Counter()
-        return Counter(one.job.job_type for one in self._attempts.values() if one.job_class == job_class)
+        return Counter(attempt.job.job_type for attempt in self._attempts.values() if attempt.job_class == job_class)
 
     def leases(self) -> tuple[Lease, ...]:
         return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)
 
 
+# Wait after a failure of the store, or of a whole turn of the loop.
 PAUSE_SECONDS = 1.0
 
 
@@ -220,6 +240,7 @@ class DaemonContext:
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     store_again_at: float = 0.0
+    """Time of the next try after a failure of the store; 0 while the store works."""
 
     def note_store_failure(self, error: StoreError) -> None:
         if not self.store_again_at:

@@ -1,4 +1,9 @@
-"""Periodic work of the daemon. A chore returns the seconds until its next run."""
+"""Periodic work of the daemon: prune, sweep leftover files, start schedules, send notifications, and so on.
+
+The main loop calls each chore when it is due. A chore works in small steps, because the loop and other writers wait
+meanwhile. It returns the seconds until its next run. If it raises, the loop logs the error and calls it again after 30
+s.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +35,14 @@ from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, 
 
 Chore = Callable[[], float]
 
-_PRUNED_AT_ONCE = 500
-_NOTIFY_SECONDS = 5.0
-_EMBED_SECONDS = 5.0
+# Wait of a chore that has more to do, so that other writers get a turn.
 _SOON_SECONDS = 0.1
 
 
-def chores(
+def build_chores(
     context: DaemonContext, notifier: Notifier, known_types: Collection[str], set_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
+    """Return the chores by name. `known_types`: job types with a handler here, also those that the settings exclude."""
     return {
         "notify": partial(send_notifications, context),
         "begin_scheduled": BeginScheduled(context).run,
@@ -58,11 +62,15 @@ def chores(
     }
 
 
+_PRUNED_AT_ONCE = 500
+
+
 @dataclass(slots=True)
 class Prune:
-    """Deletes old rows in small steps, because other writers wait meanwhile."""
+    """Deletes rows that are older than the settings say, by kind: a status of ended jobs, or `logs`."""
 
     context: DaemonContext
+    # Deleted rows by kind, since the last log line.
     _unlogged: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> float:
@@ -72,7 +80,8 @@ class Prune:
         self._unlogged.update(pruned)
         if _PRUNED_AT_ONCE in pruned.values():
             return _SOON_SECONDS
-        if counts := {kind: number for kind, number in self._unlogged.items() if number}:
+        counts = {kind: number for kind, number in self._unlogged.items() if number}
+        if counts:
             self.context.log.info(events.JOBS_PRUNED, **counts)
             self._unlogged.clear()
         return 600.0
@@ -87,6 +96,8 @@ class Prune:
 
 @dataclass(slots=True)
 class LogNotices:
+    """Logs what happened to documents, batches and jobs without an attempt. It was recorded by the store as notices."""
+
     context: DaemonContext
     _last_id: int = field(init=False)
 
@@ -114,7 +125,11 @@ class LogNotices:
         log(notice.kind, **{name: value for name, value in fields.items() if value not in (None, "")})
 
 
+_EMBED_SECONDS = 5.0
+
+
 def embed_pages(context: DaemonContext) -> float:
+    """Enqueue the job that computes vectors of new pages."""
     from worker_service.services.search import embedder_of  # imported only if the setting is there
 
     embedder, store = embedder_of(context.settings), context.store
@@ -131,7 +146,7 @@ def tidy_database(context: DaemonContext) -> float:
 
 
 def adopt_slots(context: DaemonContext) -> float:
-    # A user may have written another number into this worker's row.
+    """Change the number of CPU slots to the one that a user has written into this worker's row."""
     for worker in context.store.overview.workers():
         slots_before = context.slots.sizes["cpu"]
         if worker.id == context.identity.worker_id and worker.cpu_slots not in (0, slots_before):
@@ -144,6 +159,7 @@ def adopt_slots(context: DaemonContext) -> float:
 class DiskSpace:
     context: DaemonContext
     set_disk_low: Callable[[bool], None]
+    """Called when `is_low` changes. While it is True, the worker's row shows it, and claims find nothing."""
     free_bytes_least: int = FREE_BYTES_LEAST
     _is_low: bool = False
 
@@ -162,7 +178,7 @@ class DiskSpace:
         return 15.0
 
 
-# The system clock may be changed, so the chore never sleeps until the next slot if that is far away.
+# The chore does not sleep longer, although no slot is due sooner: somebody may set the system clock.
 _SCHEDULE_SECONDS_MAX = 20.0
 
 
@@ -171,7 +187,7 @@ class BeginScheduled:
     """Enqueues due jobs. Several processes may do so: each slot of a schedule enqueues one job."""
 
     context: DaemonContext
-    _logged: Sequence[object] = ()
+    _logged_troubles: Sequence[object] = ()
 
     def run(self) -> float:
         with_settings = bool(self.context.settings.schedule) and self.context.settings.schedule_in_daemon
@@ -189,10 +205,13 @@ class BeginScheduled:
             log.warning(events.SCHEDULE_MISSED, schedule=missed.schedule, slots=missed.slots, until=missed.until)
         # Log each problem once, not at every retry.
         for trouble in done.troubles:
-            if trouble not in self._logged:
+            if trouble not in self._logged_troubles:
                 log.warning(events.SCHEDULE_FAILED, schedule=trouble.schedule, reason=trouble.why)
-        self._logged = done.troubles
+        self._logged_troubles = done.troubles
         return min(_SCHEDULE_SECONDS_MAX, seconds_to_next(session, with_settings=with_settings))
+
+
+_NOTIFY_SECONDS = 5.0
 
 
 def send_notifications(context: DaemonContext) -> float:
@@ -227,22 +246,22 @@ def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_
 
 # ── Leftover files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-KEEP_AGE = timedelta(days=30)
-_SWEPT = ".swept-"
-_FOLDER = re.compile(r"(\d+)-(\d+)")
+# Directories with the published files of an attempt: JOB-FENCE.
+_OBJECTS_FOLDER = re.compile(r"(\d+)-(\d+)")
 
 
 def sweep_objects(context: DaemonContext) -> float:
+    """Delete published files of attempts that did not complete, and pages that no document uses."""
     swept = 0
     for folder in (context.settings.workspace / "objects").iterdir():
-        named = _FOLDER.fullmatch(folder.name)
-        if named and _is_left_over(context, int(named[1]), int(named[2])):
+        match = _OBJECTS_FOLDER.fullmatch(folder.name)
+        if match and _is_left_over(context, int(match[1]), int(match[2])):
             shutil.rmtree(folder, ignore_errors=True)
             swept += 1
     if swept:
         context.log.info(events.OBJECTS_SWEPT, folders=swept)
-    # In small steps: the loop and other writers wait meanwhile.
-    return 5.0 if context.store.removal.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
+    is_more = context.store.removal.forget_pages(FORGOTTEN_AT_ONCE)
+    return 5.0 if is_more else 3600.0
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
@@ -252,10 +271,13 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 
 
 def remove_gone_files(context: DaemonContext) -> float:
+    """Delete what removed documents have left: rows and files."""
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
-    if left := sweep_gone(context.store, workspace):
-        raise PermissionError(f"{counted(len(left), 'file')} may not be removed, such as {workspace / left[0]}")
+    undeletable = sweep_gone(context.store, workspace)
+    if undeletable:
+        files = counted(len(undeletable), "file")
+        raise PermissionError(f"{files} may not be removed, such as {workspace / undeletable[0]}")
     return _SOON_SECONDS if is_more else 5.0
 
 
@@ -265,7 +287,12 @@ def forget_passwords(context: DaemonContext) -> float:
     return 15.0
 
 
+KEEP_AGE = timedelta(days=30)
+_SWEPT_PREFIX = ".swept-"
+
+
 def sweep_kept(context: DaemonContext) -> float:
+    """Delete keep directories (`context.keep` of handlers) that no attempt has used for `KEEP_AGE`."""
     used_since = (context.clock() - KEEP_AGE).timestamp()
     folders = list((context.settings.workspace / "keep").iterdir())
     swept = sum(_delete_unless_used(folder, used_since) for folder in folders)
@@ -275,7 +302,7 @@ def sweep_kept(context: DaemonContext) -> float:
 
 
 def _delete_unless_used(folder: Path, since: float) -> bool:
-    """Return True if the directory was deleted. Each attempt that uses it locks it and sets its time."""
+    """Return True if the directory was deleted. An attempt that uses it locks it and sets its modification time."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -284,9 +311,9 @@ def _delete_unless_used(folder: Path, since: float) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(lock).st_mtime >= since:
             return False
-        if not folder.name.startswith(_SWEPT):
+        if not folder.name.startswith(_SWEPT_PREFIX):
             # Rename first: a process that opens the directory during deletion would find half of its files.
-            folder = folder.rename(folder.with_name(f"{_SWEPT}{folder.name}"))
+            folder = folder.rename(folder.with_name(f"{_SWEPT_PREFIX}{folder.name}"))
         shutil.rmtree(folder, ignore_errors=True)
     except OSError:
         return False
@@ -297,27 +324,28 @@ def _delete_unless_used(folder: Path, since: float) -> bool:
 
 # ── Jobs of unknown types ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_LOOK_SECONDS = 60.0
+_UNKNOWN_SECONDS_MAX = 60.0
 _FAILED_AT_ONCE = 500
 
 
 @dataclass(slots=True)
 class FailUnknown:
+    """Fails pending jobs whose type no live worker has had a handler for during the setting `unknown_type_grace`."""
+
     context: DaemonContext
-    known: Collection[str]
-    """Job types with a handler here, also those that the settings exclude."""
+    known_types: Collection[str]
     boot_clock: Callable[[], float] = boot_clock
     _unknown_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
         now, grace_seconds = self.boot_clock(), self.context.settings.unknown_type_grace_seconds
-        unknown = [job_type for job_type in self.context.store.workers.unknown_types() if job_type not in self.known]
-        self._unknown_since = {job_type: self._unknown_since.get(job_type, now) for job_type in unknown}
+        unknown_types = [one for one in self.context.store.workers.unknown_types() if one not in self.known_types]
+        self._unknown_since = {job_type: self._unknown_since.get(job_type, now) for job_type in unknown_types}
         is_more = False
         for job_type, since in self._unknown_since.items():
             if now - since >= grace_seconds:
                 is_more |= self._fail(job_type, self.context.clock() - timedelta(seconds=grace_seconds))
-        return _SOON_SECONDS if is_more else min(_LOOK_SECONDS, grace_seconds)
+        return _SOON_SECONDS if is_more else min(_UNKNOWN_SECONDS_MAX, grace_seconds)
 
     def _fail(self, job_type: str, since: datetime) -> bool:
         failed = self.context.store.workers.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
@@ -328,40 +356,43 @@ class FailUnknown:
 
 # ── Links to documents in the workspace ───────────────────────────────────────────────────────────────────────────────
 
-EVERY_SECONDS = 3600.0
-_AT_ONCE = 25
+# All documents are scanned this often, in case a user has removed a link.
+SCAN_SECONDS = 3600.0
+_LINKED_AT_ONCE = 25
 # In the place of a document's id, this asks for the links of all documents.
 _ALL = 0
 
 
 @dataclass(slots=True)
 class NameDocuments:
+    """Makes the links below `by-owner/` with which users find published files by name."""
+
     context: DaemonContext
-    # Last id that the scan of all documents has reached; None if there is no scan.
+    # Last id that the scan of all documents has reached; None if no scan is under way.
     _scanned_id: int | None = None
-    _scan_at: float = 0.0
+    _next_scan_at: float = 0.0
 
     def run(self) -> float:
         links, now = self.context.store.links, self.context.monotonic()
-        due = links.links_due(_AT_ONCE)
-        if _ALL in due or now >= self._scan_at:
+        due_ids = links.links_due(_LINKED_AT_ONCE)
+        if _ALL in due_ids or now >= self._next_scan_at:
             links.links_made([_ALL])
-            self._scanned_id, self._scan_at = 0, now + EVERY_SECONDS
-        ids: Sequence[int] = [document_id for document_id in due if document_id != _ALL]
+            self._scanned_id, self._next_scan_at = 0, now + SCAN_SECONDS
+        ids: Sequence[int] = [document_id for document_id in due_ids if document_id != _ALL]
         if not ids and self._scanned_id is not None:
-            ids = links.document_ids(self._scanned_id, _AT_ONCE)
+            ids = links.document_ids(self._scanned_id, _LINKED_AT_ONCE)
             self._scanned_id = ids[-1] if ids else None
         if not ids:
             return 5.0
         _log_failed_links(self.context, link(self.context.store, self.context.settings.workspace, ids))
-        # In small steps: the loop waits meanwhile.
         return 0.05
 
 
 def link_last_documents(context: DaemonContext) -> None:
+    """Make the links that are still due when the daemon ends."""
     _log_failed_links(context, link_due(context.store, context.settings.workspace))
 
 
-def _log_failed_links(context: DaemonContext, troubles: Sequence[str]) -> None:
-    if troubles:
-        context.log.warning(events.DOCUMENTS_UNNAMED, documents=len(troubles), reason=troubles[0])
+def _log_failed_links(context: DaemonContext, reasons: Sequence[str]) -> None:
+    if reasons:
+        context.log.warning(events.DOCUMENTS_UNNAMED, documents=len(reasons), reason=reasons[0])

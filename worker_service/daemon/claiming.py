@@ -1,4 +1,8 @@
-"""Claim jobs for free slots and start them."""
+"""Claim jobs for free slots, and send each to the fork server as an `Order`.
+
+The loop calls `fill_slots` in each turn. Short jobs are claimed ahead of free slots (`Prefetch`). A job that cannot run
+here ends before it starts (`refusal`).
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,10 @@ class Claiming:
     outcomes: OutcomeWriter
     ownership: Ownership
     is_deadline_known: bool = False
+    """The loop knows when the next held job becomes due."""
     prefetch: Prefetch = field(init=False)
-    _should_claim: dict[str, bool] = field(default_factory=dict)
+    _may_find_jobs: dict[str, bool] = field(default_factory=dict)
+    """By job class: False after a claim that found fewer jobs than it asked for, until `request_claim`."""
 
     def __post_init__(self) -> None:
         self.request_claim()
@@ -40,32 +46,39 @@ class Claiming:
 
     @property
     def may_find_jobs(self) -> bool:
-        return any(self._should_claim[one] for one, size in self.context.slots.sizes.items() if size)
+        sizes = self.context.slots.sizes
+        return any(self._may_find_jobs[job_class] for job_class, size in sizes.items() if size)
 
     @property
     def has_room(self) -> bool:
-        return any(self._should_claim[one] and self.context.slots.free(one) for one in self.context.slots.sizes)
+        slots = self.context.slots
+        return any(self._may_find_jobs[job_class] and slots.free(job_class) for job_class in slots.sizes)
 
     def request_claim(self) -> None:
-        self._should_claim = dict.fromkeys(self.context.slots.sizes, True)
+        """Claim in the next turn for all classes, because jobs or slots may have become free."""
+        self._may_find_jobs = dict.fromkeys(self.context.slots.sizes, True)
         self.is_deadline_known = False
 
     def fill_slots(self, described: Mapping[str, HandlerDescription]) -> bool:
+        """Return True if an attempt was started. `described`: the handlers by job type."""
         slots = self.context.slots
-        before = len(slots)
+        attempts_before = len(slots)
         for job_class in slots.sizes:
             free = slots.free(job_class)
-            if free and self._should_claim[job_class]:
-                for job in self._claim(job_class, free):
-                    self._start(job, job_class, described.get(job.job_type))
-            if self._should_claim[job_class] and (room := self.prefetch.room(job_class, described)):
-                for job in self._claim(job_class, sum(room.values()), only=sorted(room)):
-                    self._start(job, job_class, described.get(job.job_type))
-        return len(slots) > before
+            if free and self._may_find_jobs[job_class]:
+                self._start_all(self._claim(job_class, free), job_class, described)
+            if not self._may_find_jobs[job_class]:
+                continue
+            room_by_type = self.prefetch.room_by_type(job_class, described)
+            if room_by_type:
+                jobs = self._claim(job_class, sum(room_by_type.values()), only=sorted(room_by_type))
+                self._start_all(jobs, job_class, described)
+        return len(slots) > attempts_before
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
+        """`only`: the job types to prefetch; None claims any type for free slots."""
         worker_id, heartbeat = self.context.identity.worker_id, self.ownership.heartbeat
-        # The claim may then exceed the worker's slots by this number.
+        # The worker may exceed its slots by this number of attempts.
         behind = self.context.slots.prefetched(job_class) + (0 if only is None else most)
         try:
             jobs = self.context.store.leases.claim(worker_id, most, job_class, behind=behind, only=only)
@@ -76,7 +89,7 @@ class Claiming:
             self.context.note_store_failure(error)
             return ()
         self.context.note_store_success()
-        self._should_claim[job_class] = len(jobs) == most
+        self._may_find_jobs[job_class] = len(jobs) == most
         if len(jobs) < most:
             # Each claim also makes a limited number of due rows ready, so there may be more.
             self.is_deadline_known = False
@@ -84,6 +97,10 @@ class Claiming:
                 self.request_claim()
         heartbeat.leases = (*heartbeat.leases, *(Lease(job.id, job.fence, worker_id) for job in jobs))
         return jobs
+
+    def _start_all(self, jobs: Iterable[Job], job_class: str, described: Mapping[str, HandlerDescription]) -> None:
+        for job in jobs:
+            self._start(job, job_class, described.get(job.job_type))
 
     def _start(self, job: Job, job_class: str, described: HandlerDescription | None) -> None:
         is_at_most_once = described is not None and described.facts.at_most_once
@@ -120,8 +137,8 @@ class Claiming:
         files = () if job.document_id is None else attempts.inputs(job.document_id)
         password: dict[str, Path] = {}
         if document is not None and described is not None and described.takes_passwords:
-            typed = passwords.path_of(workspace, job.platform, job.owner, document.source_key)
-            password = {PASSWORD: typed} if typed.is_file() else {}
+            password_file = passwords.path_of(workspace, job.platform, job.owner, document.source_key)
+            password = {PASSWORD: password_file} if password_file.is_file() else {}
         # A cluster node cannot ask the daemon for known pages. On a first attempt, `ingest` has already left them out.
         needs_digests = NODE in slots.sizes and job.fence > 1 and job.document_id is not None
         return Order(
@@ -148,63 +165,66 @@ class Claiming:
 
 # ── Claiming ahead of free slots ──────────────────────────────────────────────────────────────────────────────────────
 
-# A slot is given as many jobs in advance as it runs in this time.
+# Prefetch as many jobs for a slot as it runs in this time, but at most `PREFETCHED_MOST`.
 MOMENT_SECONDS = 0.02
-# Per slot.
 PREFETCHED_MOST = 32
+# Weight of the newest duration in the moving average of a job type.
 _NEWEST_WEIGHT = 0.3
 
 
 @dataclass(slots=True)
 class Prefetch:
-    """Claims short jobs ahead: one transaction then claims, and another completes, several jobs per slot."""
+    """Decides how many short jobs to claim ahead: one transaction then claims several jobs per slot."""
 
     slots: Slots
-    _seconds: dict[str, float] = field(default_factory=dict)
+    _average_seconds_by_type: dict[str, float] = field(default_factory=dict)
 
     def learn_durations(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
             if attempt.took_seconds is not None:
-                known = self._seconds.get(attempt.job.job_type, attempt.took_seconds)
-                self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _NEWEST_WEIGHT
+                job_type = attempt.job.job_type
+                average = self._average_seconds_by_type.get(job_type, attempt.took_seconds)
+                self._average_seconds_by_type[job_type] = average + (attempt.took_seconds - average) * _NEWEST_WEIGHT
 
-    def room(self, job_class: str, described: Mapping[str, HandlerDescription]) -> dict[str, int]:
+    def room_by_type(self, job_class: str, described: Mapping[str, HandlerDescription]) -> dict[str, int]:
         """Return how many jobs of each type to claim ahead: none on cluster nodes, where they could wait for long."""
         room: dict[str, int] = {}
         if job_class == NODE:
             return room
-        for job_type, number in self.slots.by_type(job_class).items():
-            most = self._most_per_slot(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
-            # Claim many at once, when half of the jobs are done.
-            if number <= most // 2:
-                room[job_type] = most - number
+        for job_type, running in self.slots.count_by_type(job_class).items():
+            most = self._most_per_slot(job_type, described.get(job_type)) * min(running, self.slots.sizes[job_class])
+            # Wait until half of the jobs are done, so that each claim takes many.
+            if running <= most // 2:
+                room[job_type] = most - running
         return room
 
     def _most_per_slot(self, job_type: str, described: HandlerDescription | None) -> int:
         if described is None or described.reuse <= 1:
             return 1
-        seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / PREFETCHED_MOST)
+        average_seconds = self._average_seconds_by_type.get(job_type, MOMENT_SECONDS)
+        seconds = max(average_seconds, MOMENT_SECONDS / PREFETCHED_MOST)
         return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
 
 
 # ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
 
-# Longer payloads are left to the child's check, because this one holds up the loop.
+# Longer payloads are checked only in the child, because the loop waits during this check.
 _CHECKED_CHARACTERS_MAX = 65_536
 
 
-def refusal(job: Job, found: HandlerDescription | None) -> Ended | None:
-    if found is None or found.set_aside is not None:
-        message = f"no handler for {job.job_type}" if found is None else found.set_aside or ""
+def refusal(job: Job, described: HandlerDescription | None) -> Ended | None:
+    """Return the end of a job whose handler is unusable or whose payload is invalid, or None if the job can start."""
+    if described is None or described.set_aside is not None:
+        message = f"no handler for {job.job_type}" if described is None else described.set_aside or ""
         return Ended(job.id, job.fence, How.PERMANENT, code="HANDLER_SET_ASIDE", message=message)
-    schema = found.facts.payload_schema
+    schema = described.facts.payload_schema
     if schema is None or len(job.payload or "") > _CHECKED_CHARACTERS_MAX:
         return None
-    fault = _check(schema).fault(job.payload)
+    fault = _payload_check(schema).fault(job.payload)
     if fault is None:
         return None
     return Ended(job.id, job.fence, How.PERMANENT, code="PAYLOAD_INVALID", message=fault)
 
 
 # Building a check costs a thousand times more than running it.
-_check = cache(PayloadCheck)
+_payload_check = cache(PayloadCheck)

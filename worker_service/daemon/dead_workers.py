@@ -1,6 +1,7 @@
-"""Requeue the jobs of dead workers; the child processes of a silent one are killed first.
+"""Requeue the jobs of dead workers (P13), after killing what is left of their processes.
 
-On this host a lock file proves death. For a worker of another host, only its row counts.
+The loop runs `Recovery` as a chore. `runner/worker_identity.py` decides the fate of a worker: on this host by its lock
+file, on another host by the heartbeat in its row only.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from worker_service.runner.worker_identity import (
     staging_root,
 )
 
+# The fork server of a dead daemon has this time to end its children by itself.
 DYING_SECONDS_MOST = 5.0
 _SOON_SECONDS = 0.1
 _SWEEP_SECONDS = 2.0
@@ -40,60 +42,61 @@ _EXIT_SECONDS = 1.0
 class Recovery:
     context: DaemonContext
     clock: Callable[[], float] = boot_clock
-    # Worker id → newest heartbeat, and when this daemon first saw it.
+    # By worker id: newest heartbeat, and when this daemon first saw it.
     _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
-        known = [*self.context.store.overview.workers(), *self.context.store.overview.absent_workers()]
-        others = [worker for worker in known if worker.id != self.context.identity.worker_id]
-        fates = [self._recover(worker) for worker in others]
-        present = {worker.id for worker in others}
-        self._beats = {worker_id: beat for worker_id, beat in self._beats.items() if worker_id in present}
+        """Requeue the jobs of all workers that are dead. `absent_workers` have running jobs and no row."""
+        workers = [*self.context.store.overview.workers(), *self.context.store.overview.absent_workers()]
+        other_workers = [worker for worker in workers if worker.id != self.context.identity.worker_id]
+        fates = [self._recover(worker) for worker in other_workers]
+        other_ids = {worker.id for worker in other_workers}
+        self._beats = {worker_id: beat for worker_id, beat in self._beats.items() if worker_id in other_ids}
         if self.context.settings.cluster is None and self.context.store.overview.nodes():
             self.context.store.workers.forget_nodes_of_dead_workers()
         return _SOON_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
 
     def _recover(self, worker: WorkerState) -> Fate:
-        found = decide_fate(self._observe(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
-        if found is Fate.GONE:
+        fate = decide_fate(self._observe(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
+        if fate is Fate.GONE:
             # A grandchild may have closed the lock's descriptor; the sweep finds it by marks that it cannot remove.
             if self._sweep(worker):
                 self._requeue(worker, "its processes are gone")
-        elif found is Fate.DYING:
+        elif fate is Fate.DYING:
             since = self._dying_since.setdefault(worker.id, self.clock())
             if self.clock() - since > DYING_SECONDS_MOST:
                 self._stop_processes(worker)
-        elif found is Fate.SILENT:
+        elif fate is Fate.SILENT:
             self._stop_processes(worker)
             if not self._living_processes(worker) and self._sweep(worker):
                 self._requeue(worker, "it has not beaten for too long")
-        return found
+        return fate
 
     def _observe(self, worker: WorkerState) -> Observation:
         now = self.clock()
-        beat, since = self._beats.get(worker.id, ("", now))
-        if beat != worker.heartbeat_at:
-            since = now
-        self._beats[worker.id] = (worker.heartbeat_at, since)
+        last_beat, first_seen_at = self._beats.get(worker.id, ("", now))
+        if last_beat != worker.heartbeat_at:
+            first_seen_at = now
+        self._beats[worker.id] = (worker.heartbeat_at, first_seen_at)
         return observe(
             worker,
             self.context.settings.database,
             host=self.context.identity.host,
             boot=self.context.identity.boot_id,
             now=self.context.clock(),
-            silent_seconds=now - since,
+            silent_seconds=now - first_seen_at,
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
         # The worker may have woken up since the check; the store requeues only if its heartbeat is unchanged.
         jobs = self.context.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
-        is_known = any(known.id == worker.id for known in self.context.store.overview.workers())
-        if is_known and not jobs:
+        has_row = any(row.id == worker.id for row in self.context.store.overview.workers())
+        if has_row and not jobs:
             return
         # Keep the lock and the staging directory while they may be needed to find processes of the worker.
-        if not is_known and is_free(lock_path(self.context.settings.database, worker.id)):
+        if not has_row and is_free(lock_path(self.context.settings.database, worker.id)):
             lock_path(self.context.settings.database, worker.id).unlink(missing_ok=True)
             shutil.rmtree(staging_root(self.context.settings.workspace, worker.id), ignore_errors=True)
         self.context.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
@@ -105,8 +108,9 @@ class Recovery:
         return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
     def _living_processes(self, worker: WorkerState) -> Sequence[int]:
-        found = lock_holders(lock_path(self.context.settings.database, worker.id))
-        return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
+        """Return the processes that hold the worker's lock, without the daemon: a silent one fences itself."""
+        holders = lock_holders(lock_path(self.context.settings.database, worker.id))
+        return [pid for pid in holders if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
     def _stop_processes(self, worker: WorkerState) -> None:
         for pid in self._living_processes(worker):

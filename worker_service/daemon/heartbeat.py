@@ -1,4 +1,9 @@
-"""The worker's heartbeat, which a thread writes, and what follows from it: a worker without beats owns nothing."""
+"""The worker's heartbeat, and the worker's ownership of its attempts, which depends on it.
+
+`Heartbeat` writes the beats in a thread of its own, so that a slow turn of the main loop delays none. `Ownership` runs
+in the main loop. A worker whose last beat is too old is **fenced**: other workers may requeue its jobs soon, so it
+kills its child processes and claims nothing until a beat commits.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from worker_service import VERSION
 from worker_service.base import events
@@ -25,13 +28,10 @@ if TYPE_CHECKING:
     from worker_service.base.events import Log
 
 
-class BeatAnswer(Struct, frozen=True):
-    beat: Beat
-    is_known: bool = True
-
-
 @dataclass(slots=True)
 class Heartbeat:
+    """The thread, and what it shares with the main loop: `leases` to the thread, `_results` from it."""
+
     open_store: Callable[[], Store]
     worker_id: str
     log: Log
@@ -40,12 +40,14 @@ class Heartbeat:
     leases: Sequence[Lease] = ()
     """The loop only replaces the whole sequence, so the thread needs no lock to read it."""
     committed: int = 0
+    """Number of beats that have committed."""
     committed_at: float = 0.0
     """Start of the newest committed beat: the time that other workers see."""
-    _answers: deque[BeatAnswer] = field(default_factory=deque)
-    _asked: threading.Event = field(default_factory=threading.Event)
+    # Results of beats for the loop; None if the worker has no row.
+    _results: deque[Beat | None] = field(default_factory=deque)
+    _results_fd: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    _is_beat_requested: threading.Event = field(default_factory=threading.Event)
     _is_closing: bool = False
-    _events: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -55,12 +57,13 @@ class Heartbeat:
         self._thread.start()
 
     def fileno(self) -> int:
-        return self._events
+        return self._results_fd
 
     def beat_soon(self) -> None:
-        self._asked.set()
+        self._is_beat_requested.set()
 
     def beat_now(self, store: Store) -> None:
+        """Write a beat in the calling thread, with its store."""
         try:
             self._beat(store)
         except Exception as error:
@@ -69,20 +72,21 @@ class Heartbeat:
     def silent_seconds(self) -> float:
         return self.clock() - self.committed_at
 
-    def take_answers(self) -> list[BeatAnswer]:
+    def pop_results(self) -> list[Beat | None]:
         try:
-            os.eventfd_read(self._events)
+            os.eventfd_read(self._results_fd)
         except BlockingIOError:
             return []
-        taken = []
-        while self._answers:
-            taken.append(self._answers.popleft())
-        return taken
+        results = []
+        while self._results:
+            results.append(self._results.popleft())
+        return results
 
     def close(self) -> None:
         self._is_closing = True
-        self._asked.set()
+        self._is_beat_requested.set()
         if self._thread is not None:
+            # A beat waits up to 30 s for the write lock.
             self._thread.join(timeout=35)
 
     def _run(self) -> None:
@@ -93,38 +97,38 @@ class Heartbeat:
                     store = self.open_store()
                 self._beat(store)
             except Exception as error:
-                # The outermost frame of a beat. The next beat tries again, and the loop sees how long none has
-                # committed.
+                # The outermost frame of a beat. The next beat opens the store again.
                 self.log.warning(events.BEAT_FAILED, **failure_fields(error))
                 if store is not None:
                     store.close()
                     store = None
-            self._asked.wait(self.interval_seconds)
-            self._asked.clear()
+            self._is_beat_requested.wait(self.interval_seconds)
+            self._is_beat_requested.clear()
         if store is not None:
             store.close()
 
     def _beat(self, store: Store) -> None:
         began = self.clock()
-        leases = self.leases
+        result: Beat | None = None
         try:
-            answer = BeatAnswer(store.leases.beat(self.worker_id, leases))
+            result = store.leases.beat(self.worker_id, self.leases)
         except WorkerUnknown:
-            answer = BeatAnswer(Beat(lost=leases, to_cancel=()), is_known=False)
+            pass
         else:
             self.committed_at = began
             self.committed += 1
-        self._answers.append(answer)
-        os.eventfd_write(self._events, 1)
+        self._results.append(result)
+        os.eventfd_write(self._results_fd, 1)
 
 
 # ── Ownership of the attempts ─────────────────────────────────────────────────────────────────────────────────────────
 
-# Fraction of `orphan_after_seconds` without a beat that fences the worker.
+# Fractions of the setting `orphan_after`, after which other workers requeue the jobs of a worker that does not beat.
+# Time without a beat after which the worker is fenced.
 FENCED_FRACTION = 0.8
-# Fraction of `orphan_after_seconds` between two turns that means that the process was suspended.
+# Time between two turns that means that the process was suspended.
 SUSPENDED_FRACTION = 0.2
-# Fraction of `orphan_after_seconds` that the loop waits at most.
+# Longest wait of the loop, shorter than the other two.
 WAIT_FRACTION = 0.1
 
 
@@ -141,24 +145,24 @@ class Ownership:
 
     @property
     def is_silent(self) -> bool:
+        """The last beat is so old that the worker must be fenced."""
         return self.heartbeat.silent_seconds() > self.context.settings.orphan_after_seconds * FENCED_FRACTION
 
     def apply_beat_results(self) -> bool:
-        """Fence a silent worker. Return True if it was just unfenced."""
+        """Mark lost and cancelled attempts, and fence or unfence the worker. Return True if it was unfenced."""
         if self._was_suspended() and self.is_silent and not self.is_fenced:
+            # The thread was suspended, too. If nobody has requeued the jobs, this beat keeps them.
             self.heartbeat.beat_now(self.context.store)
-        for answer in self.heartbeat.take_answers():
-            if answer.is_known:
-                self._mark_attempts(answer.beat)
+        for beat in self.heartbeat.pop_results():
+            if beat is not None:
+                self._mark_attempts(beat)
             elif self.heartbeat.worker_id not in {worker.id for worker in self.context.store.overview.workers()}:
                 # The loop has not registered the worker again since that beat.
                 self.mark_unregistered()
-        silent = self.heartbeat.silent_seconds()
         was_fenced, self.is_fenced = self.is_fenced, self.is_silent
         if self.is_fenced and not was_fenced:
-            self.context.log.error(
-                events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self.context.slots)
-            )
+            silent_seconds = round(self.heartbeat.silent_seconds(), 1)
+            self.context.log.error(events.WORKER_FENCED, silent_seconds=silent_seconds, running=len(self.context.slots))
             self.heartbeat.beat_soon()
         elif was_fenced and not self.is_fenced:
             self.context.log.info(events.WORKER_UNFENCED)
@@ -194,18 +198,18 @@ class Ownership:
 
     def compare_leases(self) -> None:
         """Ensure that each row of this worker has an attempt, and each attempt a row (P13)."""
-        rows = self.context.store.leases.leases_of(self.heartbeat.worker_id)
-        held = {(row.lease.job_id, row.lease.fence): row for row in rows}
+        running_jobs = self.context.store.leases.leases_of(self.heartbeat.worker_id)
+        row_by_key = {(row.lease.job_id, row.lease.fence): row for row in running_jobs}
         for attempt in self.context.slots:
-            own_row = held.pop(attempt.key, None)
+            own_row = row_by_key.pop(attempt.key, None)
             if own_row is None:
                 attempt.is_lost = True
             elif own_row.is_cancelled:
                 attempt.is_cancelled = True
                 attempt.without_grace = own_row.without_grace
             else:
-                attempt.is_held_up = own_row.is_stopped and not attempt.is_at_most_once
-        for row in held.values():
+                attempt.is_batch_stopped = own_row.is_stopped and not attempt.is_at_most_once
+        for row in row_by_key.values():
             # The claim committed, but its result never arrived.
             self.context.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
             try:

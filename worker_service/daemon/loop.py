@@ -1,4 +1,9 @@
-"""The daemon's main loop: one turn after another collects events, writes outcomes, starts jobs, and waits."""
+"""The daemon's main loop, in the main thread. `Loop.turn` lists the steps of one turn; `Loop._wait` waits for the next.
+
+A turn never waits for a child process or another machine. The only other thread of the daemon writes heartbeats. The
+loop wakes up for messages of the fork server, commits of other processes, signals, results of heartbeats, and due
+times.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +47,17 @@ if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool
     from worker_service.daemon.nodes import Nodes
 
+# The daemon exits after as many failed turns in a row.
 BAD_TURNS_MOST = 10
+# Wait until another claim if rows are due already: each claim frees a limited number of them.
 DUE_SECONDS = 0.25
 FILES_SECONDS = 5.0
 # Minimum time between turns, per attempt on a cluster node and in total: batches writes under load.
 GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
 NAME_DOCUMENT_SECONDS = 0.25
-# A draining daemon does not wait longer for jobs that become due.
+# `pagemill run --drain` exits although a pending job becomes due later than this.
 DRAIN_WAIT_SECONDS = 60.0
+# Wait before the fork server is started again. It doubles up to the maximum until a job has started.
 _FORK_SERVER_WAIT_SECONDS, _FORK_SERVER_WAIT_SECONDS_MAX = 0.5, 30.0
 _UNOWNED_SECONDS = 0.2
 
@@ -68,17 +76,21 @@ class Loop:
     signals: Signals
     notifier: Notifier
     is_draining_queue: bool = False
+    """Exit when no job can run soon (`pagemill run --drain`)."""
     chores: Mapping[str, Chore] = field(default_factory=dict)
     nodes: Nodes | None = None
     reload: Callable[[], None] = lambda: None
 
     _exit_code: int | None = None
-    _due_at: dict[str, float] = field(default_factory=dict)
+    _chore_due_at: dict[str, float] = field(default_factory=dict)
     _is_disk_low: bool = False
+    # False while the worker's row lacks `_is_disk_low` or that the daemon is stopping.
     _is_state_written: bool = True
+    # When the next held job becomes due.
     _deadline_at: float | None = None
     _poll_at: float = 0.0
     _turn_began_at: float = 0.0
+    # True if the wait ended because another process had committed.
     _has_other_commits: bool = False
     _beats_notified: int = -1
     _restart_at: float = 0.0
@@ -116,8 +128,7 @@ class Loop:
                 try:
                     self._wait()
                 except StoreError as error:
-                    # The queries for commits of other processes and for the next deadline failed; the next turn repeats
-                    # them.
+                    # The next turn repeats the queries of the wait: other commits, and the next deadline.
                     self.context.note_store_failure(error)
         return self._exit_code
 
@@ -149,7 +160,7 @@ class Loop:
         return self._exit_code is None
 
     def check_files(self) -> float:
-        """Exit if the database file was replaced. This is also a chore, because the watch may miss a replacement."""
+        """Exit if the database file was replaced. This is also a chore, because the watch may not notice it."""
         fault = self.watch.fault()
         if fault is not None:
             # Write nothing more: it would go to the replaced file and be lost. The next daemon recovers the jobs.
@@ -167,7 +178,7 @@ class Loop:
             self.signals.asked_to_reload = False
             self.reload()
             # A chore may be due earlier now.
-            self._due_at.clear()
+            self._chore_due_at.clear()
 
     def _write_state(self) -> None:
         try:
@@ -199,7 +210,8 @@ class Loop:
         now = self.context.monotonic()
         has_other_commits = self.watch.has_changed() or self._has_other_commits
         self._has_other_commits = False
-        if has_other_commits or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
+        is_deadline_over = self._deadline_at is not None and now >= self._deadline_at
+        if has_other_commits or is_deadline_over or now >= self._poll_at:
             self._poll_at = now + self.context.settings.poll_interval_seconds
             self._claiming.request_claim()
             self._ownership.compare_leases()
@@ -212,7 +224,7 @@ class Loop:
         if deadline is None:
             self._deadline_at = None
         else:
-            # The next claim frees a limited number of due rows, so check again soon if some are due already.
+            # Add a millisecond, the unit of times in the table, so that the row is due by then.
             wait = (deadline - self.context.clock()).total_seconds()
             self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
 
@@ -237,10 +249,10 @@ class Loop:
             self._claiming.request_claim()
         if finished:
             self.heartbeat.leases = self.context.slots.leases()
-        due_at = self._due_at.get("name_documents")
+        due_at = self._chore_due_at.get("name_documents")
         if due_at is not None and any(attempt.job.document_id is not None for attempt in finished):
             # A user may be waiting for the document and look for its link next.
-            self._due_at["name_documents"] = min(due_at, self.context.monotonic() + NAME_DOCUMENT_SECONDS)
+            self._chore_due_at["name_documents"] = min(due_at, self.context.monotonic() + NAME_DOCUMENT_SECONDS)
 
     # ── The fork server ──
 
@@ -271,6 +283,7 @@ class Loop:
             return
         if self._stopping.is_requested or self._exit_code is not None:
             return
+        # Claim nothing while the outcomes of earlier attempts cannot be written.
         if self.outcomes.again_at or self.context.must_wait_for_store:
             return
         if self._claiming.fill_slots(self.described):
@@ -281,14 +294,14 @@ class Loop:
     def _run_due_chores(self) -> None:
         for name, chore in self.chores.items():
             now = self.context.monotonic()
-            if now < self._due_at.get(name, 0.0):
+            if now < self._chore_due_at.get(name, 0.0):
                 continue
             try:
-                self._due_at[name] = now + chore()
+                self._chore_due_at[name] = now + chore()
                 self._claiming.request_claim()
             except Exception as error:
                 self.context.log.warning(events.CHORE_FAILED, chore=name, reason=str(error))
-                self._due_at[name] = now + 30.0
+                self._chore_due_at[name] = now + 30.0
 
     def _notify_systemd(self) -> None:
         # The watchdog needs both: a committed beat of the thread, and a finished turn of the loop.
@@ -323,16 +336,16 @@ class Loop:
         if not self._claiming.is_deadline_known and not self.context.must_wait_for_store:
             self._find_deadline()
         until = self.context.monotonic() + self._seconds_to_wait()
-        hints = self.watch.fileno()
-        fds = (self._pool_fd(), hints, self.signals.fileno(), self.heartbeat.fileno())
+        watch_fd = self.watch.fileno()
+        fds = (self._pool_fd(), watch_fd, self.signals.fileno(), self.heartbeat.fileno())
         waited = [fd for fd in fds if fd is not None]
         while True:
             # Use select: poll rounds up to whole milliseconds, and the watch wants another check after half of one.
             look_at = until if self.watch.look_at is None else min(self.watch.look_at, until)
             ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.context.monotonic()))
-            if any(fd != hints for fd in ready) or self.context.monotonic() >= until:
+            if any(fd != watch_fd for fd in ready) or self.context.monotonic() >= until:
                 return
-            # Most hints come from our own commits, and a turn costs ten times as much as this check.
+            # The watch also wakes the loop after its own commits, and a turn costs ten times as much as this check.
             self._has_other_commits = self.watch.has_changed()
             if self._has_other_commits or self.watch.is_doubtful:
                 return
@@ -346,7 +359,7 @@ class Loop:
         moments = [self._poll_at, self._deadline_at, self.outcomes.again_at, self._reporter.next_at]
         moments += [self.pool.next_check_at, None if self.nodes is None else self.nodes.look_at]
         moments.append(self._stopping.next_at())
-        moments += self._due_at.values()
+        moments += self._chore_due_at.values()
         if not self.pool.is_alive:
             moments.append(self._restart_at)
         may_own_jobs = self._ownership.is_registered and not self._ownership.is_fenced
@@ -364,10 +377,12 @@ class Loop:
 
 
 def filter_types(described: Iterable[HandlerDescription], types: Sequence[str]) -> dict[str, HandlerDescription]:
-    return {one.facts.job_type: one for one in described if allows_type(types, one.facts.job_type)}
+    """Return the handlers that the setting `types` allows, by job type."""
+    return {handler.facts.job_type: handler for handler in described if allows_type(types, handler.facts.job_type)}
 
 
 def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:
+    """Note each message at its attempt. `Reporter` and `OutcomeWriter` write them in the same turn, or later."""
     for event in child_events:
         attempt = context.slots.get(event.key)
         if attempt is None:
@@ -388,20 +403,24 @@ def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonCont
                 attempt.set_child(ChildProcess(event.pid, event.pid_started, event.sandbox))
                 log = context.log.debug if attempt.shares_child else context.log.info
                 log(events.JOB_STARTED, job_id=event.job_id, fence=event.fence, pid=event.pid, sandbox=event.sandbox)
-            case _:
+            case _:  # an OrderedReport
                 attempt.queue_report(event, now=context.monotonic())
 
 
 # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+# A child that is asked to stop is killed after this time.
 STOP_SECONDS = 10.0
 
 
 class Signals:
-    """The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings."""
+    """Counts signals, and wakes the loop: a signal handler runs between two lines of any function, so it does no more.
+
+    The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings.
+    """
 
     def __init__(self) -> None:
-        # A number of signals.
+        # Number of signals.
         self.asked_to_stop = 0
         self.asked_to_reload = False
         self._ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
@@ -450,11 +469,13 @@ def _has_terminal() -> bool:
 
 @dataclass(slots=True)
 class Stopping:
+    """Stops attempts that may not go on, and all of them when the daemon stops."""
+
     context: DaemonContext
     pool: LocalPool | ClusterPool
     ownership: Ownership
     signals: Signals
-    # None until the daemon is asked to stop. Attempts may run until then.
+    # Attempts may run until then. None: the daemon is not asked to stop.
     _grace_ends_at: float | None = None
     _is_immediate: bool = False
 
@@ -481,7 +502,8 @@ class Stopping:
         is_grace_over = self._grace_ends_at is not None and now >= self._grace_ends_at
         for attempt in self.context.slots:
             by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_immediate
-            if not (by_force or attempt.is_cancelled or attempt.refused or attempt.is_held_up or is_grace_over):
+            must_stop = attempt.is_cancelled or attempt.rejection or attempt.is_batch_stopped or is_grace_over
+            if not (by_force or must_stop):
                 continue
             job = attempt.job
             if attempt.stopped_at is None:
@@ -497,10 +519,11 @@ class Stopping:
 
     def _seconds_to_stop(self, attempt: Attempt, *, is_grace_over: bool) -> float:
         # An attempt that stops only because its batch was stopped may finish its page.
-        may_finish_page = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_grace_over)
+        may_finish_page = attempt.is_batch_stopped and not (attempt.is_cancelled or attempt.rejection or is_grace_over)
         return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if may_finish_page else STOP_SECONDS
 
     def next_at(self) -> float | None:
+        """Return when `stop_children` has to be called next."""
         now = self.context.monotonic()
         moments = [now + 1.0 for attempt in self.context.slots if attempt.stopped_at is not None]
         if self._grace_ends_at is not None and len(self.context.slots):

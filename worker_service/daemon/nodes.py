@@ -1,4 +1,8 @@
-"""Keep slots, the `node` table and users' requests to drain nodes in step with the Ray cluster."""
+"""Keep slots, the `node` table and users' requests to drain nodes in step with the Ray cluster.
+
+Imported only if the settings have a `[cluster]`. The Ray driver reports the nodes (`NodesSeen`); their slots together
+are the slots of the job class `node`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from worker_service.runner.pool import LocalPool
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _LOOK_SECONDS = 1.0
+# `pagemill run --drain` waits as long for a first node, and for a first machine that Ray's autoscaler has to start.
 _FIRST_NODE_SECONDS = 60.0
 _FIRST_MACHINE_SECONDS = 900.0
 
@@ -29,7 +34,9 @@ class Nodes:
     pool: ClusterPool
     types: Collection[str]
     autoscale: int
+    """Attempts that may run or wait while Ray's autoscaler starts machines for them."""
     look_at: float = 0.0
+    # The report that was written to the table last.
     _seen: NodesSeen | None = None
     _draining: tuple[str, ...] = ()
     _started_at: float = 0.0
@@ -38,12 +45,14 @@ class Nodes:
         self._started_at = self.context.monotonic()
 
     def described(self, described: Mapping[str, HandlerDescription]) -> dict[str, HandlerDescription]:
+        """Return the handlers by job type, those of `types` changed to the job class `node`."""
         return {
             job_type: _on_nodes(handler) if job_type in self.types else handler
             for job_type, handler in described.items()
         }
 
     def update(self) -> bool:
+        """Return True if there are more slots than before."""
         now, seen = self.context.monotonic(), self.pool.ray.seen
         if seen is self._seen and now < self.look_at:
             return False
@@ -64,7 +73,7 @@ class Nodes:
 
     @property
     def may_still_come(self) -> bool:
-        # True if there are no slots yet, and nodes may still join.
+        """True if there are no slots yet, and a first node may still join."""
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
         has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
         return not has_slots and self.context.monotonic() < self._started_at + seconds

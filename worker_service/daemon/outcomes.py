@@ -1,7 +1,7 @@
-"""Outcomes of attempts: decide what follows, and write the rows.
+"""Decide (`verdict`) and write (`OutcomeWriter`) what follows from the end of an attempt.
 
-Completions share a transaction. If an outcome cannot be written for too long, the daemon exits, and recovery requeues
-its jobs.
+The loop adds each `Ended` that the fork server sends, and calls `write` once per turn. All completions of a turn share
+a transaction. If an outcome cannot be written for `PATIENCE_SECONDS`, the daemon exits, and recovery requeues its jobs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ _SENTENCES = {
     How.GARBLED: "it sent invalid data, or ended without a result",
     How.STOPPED: "it was asked to stop",
 }
-_DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
-_NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
-"""Codes of retryable ends that the handler did not choose."""
 
 
 class Complete(Struct, frozen=True):
@@ -66,6 +63,7 @@ class Complete(Struct, frozen=True):
 class Fail(Struct, frozen=True):
     failure: Failure
     retry_at: datetime | None
+    """None: the job has failed for good."""
 
 
 class SnoozeUntil(Struct, frozen=True):
@@ -75,10 +73,12 @@ class SnoozeUntil(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    pass
+    """Pending again, at no cost: the daemon has stopped the attempt."""
 
 
 class Requeue(Struct, frozen=True):
+    """Pending again, counted as a requeue: the attempt's node was lost."""
+
     why: Failure
 
 
@@ -87,7 +87,7 @@ class ConfirmCancel(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    pass
+    """Write nothing: the lease is lost."""
 
 
 Uncompleted = Fail | SnoozeUntil | Release | Requeue | ConfirmCancel | Drop
@@ -102,12 +102,13 @@ def verdict(
     jitter: float,
     rules: Mapping[str, RetryRule] = {},
 ) -> Verdict:
+    """Decide what follows, without reading a clock or writing a row. `jitter` (0 to 1) spreads the times of retries."""
     if attempt.is_lost:
         return Drop()
     if attempt.is_cancelled:
         return ConfirmCancel()
-    if attempt.refused is not None:
-        return Fail(replace(attempt.refused, usage=ended.usage), None)
+    if attempt.rejection is not None:
+        return Fail(replace(attempt.rejection, usage=ended.usage), None)
     if ended.how is How.DONE:
         return Complete()
     if attempt.is_at_most_once and may_have_run(attempt, ended):
@@ -115,7 +116,7 @@ def verdict(
         return Fail(Failure(MAY_HAVE_RUN, detail, ended.usage, MAY_HAVE_RUN_REMEDY), None)
     if ended.how is How.SNOOZED:
         source_to_pause = attempt.job.source if ended.pauses_source else ""
-        until = now + _delay(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
+        until = now + _delay(ended.after_seconds, default=_SNOOZE_SECONDS)
         return SnoozeUntil(until, _failure(ended), source_to_pause)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
         # The daemon stopped the child process, so its exit is not the job's fault and costs no retry.
@@ -125,9 +126,8 @@ def verdict(
     if died_with_fork_server(ended) and attempt.fork_server_deaths <= REQUEUES_MAX:
         # Most likely another attempt's fault. Bounded, because this one may crash the fork server each time.
         return Release()
-    failure = _failure(ended)
-    failure = replace(failure, code=_code_of(ended), message=_message_of(ended))
-    after = None if ended.after_seconds is None else _delay(ended.after_seconds, otherwise=0)
+    failure = replace(_failure(ended), code=_code_of(ended), message=_message_of(ended))
+    after = None if ended.after_seconds is None else _delay(ended.after_seconds, default=0)
     is_permanent = ended.how is How.PERMANENT
     choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
     return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
@@ -138,10 +138,11 @@ def _failure(ended: Ended) -> Failure:
 
 
 def may_have_run(attempt: Attempt, ended: Ended) -> bool:
-    if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
+    """Return True if the handler may have started and did not itself decide what follows."""
+    if ended.is_handlers_decision:
         return False
     # A fork server or node that died may have lost the child process's `Started`.
-    return attempt.has_begun or (ended.how is How.CRASHED and ended.code in ("FORK_SERVER_DIED", "NODE_LOST"))
+    return attempt.has_started or (ended.how is How.CRASHED and ended.code in ("FORK_SERVER_DIED", "NODE_LOST"))
 
 
 def _code_of(ended: Ended) -> str:
@@ -156,8 +157,8 @@ def died_with_fork_server(ended: Ended) -> bool:
     return ended.how is How.CRASHED and ended.code == "FORK_SERVER_DIED"
 
 
-def _delay(seconds: float | None, *, otherwise: float) -> timedelta:
-    wanted = otherwise if seconds is None or math.isnan(seconds) else seconds
+def _delay(seconds: float | None, *, default: float) -> timedelta:
+    wanted = default if seconds is None or math.isnan(seconds) else seconds
     return timedelta(seconds=min(max(wanted, 0.0), _LONGEST_WAIT_SECONDS))
 
 
@@ -166,10 +167,12 @@ def _delay(seconds: float | None, *, otherwise: float) -> timedelta:
 
 @dataclass(slots=True)
 class OutcomeWriter:
+    """Holds each ended attempt until its outcome is written. After a failure of the store it waits, and tries again."""
+
     context: DaemonContext
     publisher: Publisher
-    patience_seconds: float = PATIENCE_SECONDS
     _waiting: dict[Key, tuple[Attempt, Ended]] = field(default_factory=dict)
+    # By job id: consecutive attempts that died with the fork server.
     _fork_server_deaths: dict[int, int] = field(default_factory=dict)
     _failing_since: float | None = None
     _again_at: float = 0.0
@@ -179,9 +182,11 @@ class OutcomeWriter:
 
     @property
     def again_at(self) -> float | None:
+        """Time of the next `write` if outcomes are ready: 0 at once, later after a failure."""
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:
+        """Return the ended attempts whose reports have to be written before their outcomes."""
         # A completion also writes the child process, so the report of a new child alone need not come first.
         return [
             attempt
@@ -199,7 +204,8 @@ class OutcomeWriter:
         return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
     def write(self) -> list[Attempt]:
-        """Return the attempts written. Raise `CannotLand` after `patience_seconds` of failure."""
+        """Return the attempts written. Raise `CannotLand` after `PATIENCE_SECONDS` of failure."""
+        # Filled by the methods below, so that it also has the attempts that were written before a failure.
         finished: list[Attempt] = []
         if not self._ready() or self.context.monotonic() < self._again_at:
             return finished
@@ -219,7 +225,7 @@ class OutcomeWriter:
         if self._failing_since is None:
             self._failing_since = now
             self.context.log.error(events.STORE_UNAVAILABLE, **failure_fields(error), waiting=len(self._waiting))
-        if now - self._failing_since >= self.patience_seconds:
+        if now - self._failing_since >= PATIENCE_SECONDS:
             raise CannotLand(
                 f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
             ) from error
@@ -238,7 +244,7 @@ class OutcomeWriter:
             completions = [self._completion(attempt, ended) for attempt, ended in done]
             lost = self.context.store.leases.complete_many(completions)
         except (RuleBroken, BadPayload, BadInput):
-            # A constraint rejected one of them: write them one by one to find out which.
+            # The store rejected one of them: write them one by one to find out which.
             for attempt, ended in done:
                 self._write_completion_alone(attempt, ended, finished)
         else:
@@ -344,6 +350,7 @@ class OutcomeWriter:
         )
 
     def _finish(self, attempt: Attempt, finished: list[Attempt]) -> None:
+        """Stop holding the attempt, and carry its count of fork server deaths over to the job's next attempt."""
         del self._waiting[attempt.key]
         finished.append(attempt)
         if attempt.fork_server_deaths:
@@ -353,5 +360,4 @@ class OutcomeWriter:
 
 
 def _log_fields(attempt: Attempt) -> dict[str, object]:
-    lease: Lease = attempt.lease
-    return {"job_id": lease.job_id, "fence": lease.fence, "job_type": attempt.job.job_type}
+    return {"job_id": attempt.lease.job_id, "fence": attempt.lease.fence, "job_type": attempt.job.job_type}

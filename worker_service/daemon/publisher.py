@@ -1,4 +1,9 @@
-"""Move the files of finished attempts into the workspace, before the completion commits (P5), or delete them."""
+"""Move the files of finished attempts into the workspace, before the completion commits (P5), or delete them.
+
+Files of an attempt go from staging/WORKER/JOB-FENCE to objects/JOB-FENCE. The outcome writer calls `publish` before,
+and `retract` after the transaction if it did not complete the job. A handler may have put links in place of its
+directories, so every directory is opened without following links.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from worker_service.base.files import move_file
 from worker_service.jobs.documents import NewFile
 from worker_service.runner.messages import Ended
 
+# Errors of opening a path below a directory if a part of it is a link, or leads out.
 _LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
 
 
@@ -28,7 +34,7 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move the files durably. An earlier call that failed may have moved some of them."""
+        """Move the files durably. Raise `StagedFileMissing` unless each is in staging, or moved by an earlier call."""
         objects, name = self.workspace / "objects", self.target_folder(ended.job_id, ended.fence).name
         objects.mkdir(parents=True, exist_ok=True)
         with (
@@ -52,15 +58,15 @@ class Publisher(Struct, frozen=True):
         finally:
             os.close(folder_fd)
 
-    def _move_into(self, target: int, name: str, folder: Path, staging_fd: int) -> None:
+    def _move_into(self, target_fd: int, name: str, folder: Path, staging_fd: int) -> None:
         try:
-            source = open_beneath(staging_fd, folder, os.O_RDONLY | os.O_DIRECTORY)
+            source_fd = open_beneath(staging_fd, folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                move_file(name, name, source_directory=source, target_directory=target)
+                move_file(name, name, source_directory=source_fd, target_directory=target_fd)
             finally:
-                os.close(source)
+                os.close(source_fd)
         except FileNotFoundError as error:
-            if not _is_file(name, target):
+            if not _is_file(name, target_fd):
                 raise StagedFileMissing(
                     f"{name} was removed from the staging directory before it could be published"
                 ) from error
@@ -68,11 +74,12 @@ class Publisher(Struct, frozen=True):
             if error.errno not in _LEADS_ELSEWHERE:
                 raise
             raise StagedFileMissing(f"{folder} leads out of the staging directory") from error
-        if not _is_file(name, target):
-            os.unlink(name, dir_fd=target)
+        if not _is_file(name, target_fd):
+            os.unlink(name, dir_fd=target_fd)
             raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
 
     def new_files(self, ended: Ended) -> list[NewFile]:
+        """Return the rows of the published files."""
         new = []
         for file in ended.published:
             to = self.target_folder(ended.job_id, ended.fence).joinpath(*file.path.relative_to(self.staging).parts[1:])
@@ -93,7 +100,7 @@ class Publisher(Struct, frozen=True):
         return self.workspace / "objects" / f"{job_id}-{fence}"
 
 
-def _is_file(name: str, directory: int) -> bool:
+def _is_file(name: str, directory_fd: int) -> bool:
     with suppress(FileNotFoundError):
-        return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+        return stat.S_ISREG(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode)
     return False

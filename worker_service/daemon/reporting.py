@@ -1,6 +1,11 @@
-"""Write what children report, in few transactions. Pages and checkpoints are written in order, before the outcome.
+"""Write what child processes report, in few transactions, under the lease of each attempt.
 
-While the store is unavailable, reports wait in memory. Above a limit, the loop stops reading from the fork server.
+There are two kinds of reports. Progress and log lines are merged, and written every `REPORT_SECONDS`. Pages,
+checkpoints and questions (`OrderedReport`) are written in the order in which the child sent them, and before the
+outcome.
+
+While the store is unavailable, reports wait in memory. Above `BACKLOG_BYTES_MAX`, the loop stops reading from the fork
+server, so that the children wait.
 """
 
 from __future__ import annotations
@@ -28,8 +33,10 @@ from worker_service.runner.messages import Asked, Checkpointed, Key, PagesRead
 from worker_service.runner.questions import decode_question
 from worker_service.workspace import file_exists, find_deleted_sources
 
+# The daemon exits if reports or outcomes cannot be written for so long.
 PATIENCE_SECONDS = 60.0
 REPORT_SECONDS = 0.25
+# A question that could not be answered in this time is refused.
 ASK_SECONDS = 5.0
 BACKLOG_BYTES_MAX = 32 << 20
 # More unwritten bytes than this are written at once: an attempt keeps its slot until its reports are written.
@@ -38,20 +45,21 @@ _URGENT_BYTES = 256 << 10
 _LINES_AT_ONCE = 500
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
+# Longest time per turn, so that the rest of the turn is not late.
 _WRITE_SECONDS_MAX = 0.2
-_REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
+# Errors of a report itself, not of the store.
+_REJECTIONS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
 class CannotLand(StoreError, code="cannot_land"):
-    pass
+    """Reports or outcomes could not be written for `PATIENCE_SECONDS`: the daemon must exit."""
 
 
 @dataclass(slots=True)
 class Reporter:
     context: DaemonContext
-    # `LocalPool.answer`.
+    # The method `answer` of the pool.
     send_answer: Callable[..., None]
-    patience_seconds: float = PATIENCE_SECONDS
     has_committed: bool = False
     """True after a commit on the loop's own connection, which the watch for other commits does not notice."""
     _next_at: float = 0.0
@@ -72,6 +80,7 @@ class Reporter:
 
     @property
     def next_at(self) -> float | None:
+        """Time of the next `report`; None if there is nothing to write."""
         if not any(attempt.has_news or attempt.unwritten for attempt in self._attempts):
             return None
         has_question = any(attempt.question is not None for attempt in self._attempts)
@@ -81,7 +90,7 @@ class Reporter:
     def report(self, ending: Sequence[Attempt] = ()) -> None:
         """Write what is due, and all reports of the attempts in `ending`, whose outcomes are written next."""
         now = self.context.monotonic()
-        self.context.slots.forget_silent()
+        self.context.slots.prune_reporting()
         self._drop_stale(now)
         next_at = self.next_at
         is_due = next_at is not None and (now >= next_at or self.is_full)
@@ -91,8 +100,9 @@ class Reporter:
             self._next_at = now + REPORT_SECONDS
         try:
             self._write_progress(self._attempts if is_due else ending)
-            while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
-                self._write_progress(left)
+            # One call writes a limited number of log lines.
+            while any(attempt.has_news and not attempt.is_lost for attempt in ending):
+                self._write_progress(ending)
             if is_due or any(attempt.unwritten for attempt in ending):
                 self._write_ordered_reports(until=now + _WRITE_SECONDS_MAX)
         except StoreError as error:
@@ -105,17 +115,18 @@ class Reporter:
         for attempt in self._attempts:
             if attempt.is_lost:
                 self._drop_reports(attempt, "the lease is lost")
-                attempt.lines.take()
+                attempt.lines.pop()
             elif attempt.question is not None and now > attempt.asked_at + ASK_SECONDS:
                 self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
 
     def _write_ordered_reports(self, *, until: float) -> None:
         while True:
-            has_saved, has_written = self._save_pages(), self._write_first_reports()
-            if not has_saved and not has_written:
+            has_saved_pages = self._save_pages()
+            has_written = self._write_first_reports()
+            if not has_saved_pages and not has_written:
                 return
             if self.context.monotonic() > until:
-                # The next turn goes on at once.
+                # Write the others in the next turn, without a wait.
                 self._next_at = self.context.monotonic()
                 return
 
@@ -127,7 +138,7 @@ class Reporter:
             self._failing_since = None
         elif self._failing_since is None:
             self._failing_since = now
-        elif now - self._failing_since >= self.patience_seconds:
+        elif now - self._failing_since >= PATIENCE_SECONDS:
             raise CannotLand(f"{waiting} pages and checkpoints could not be written: {error}") from error
 
     # ── Progress and log lines ──
@@ -136,13 +147,14 @@ class Reporter:
         with_news = [attempt for attempt in attempts if attempt.has_news and not attempt.is_lost]
         if not with_news:
             return
-        lines_most = max(1, _LINES_AT_ONCE // max(1, sum(bool(attempt.lines) for attempt in with_news)))
-        reports = [(attempt, attempt.take_report(lines_most)) for attempt in with_news]
+        with_lines = sum(bool(attempt.lines) for attempt in with_news)
+        lines_most = max(1, _LINES_AT_ONCE // max(1, with_lines))
+        reports = [(attempt, attempt.pop_report(lines_most)) for attempt in with_news]
         try:
             lost = self.context.quick_store.leases.report([report for _, report in reports])
         except StoreError:
             for attempt, report in reports:
-                attempt.put_back(report)
+                attempt.restore_report(report)
             raise
         for lease in lost:
             self._mark_lost(self.context.slots.find(lease))
@@ -150,6 +162,7 @@ class Reporter:
     # ── Pages of all attempts, in one transaction ──
 
     def _save_pages(self) -> bool:
+        """Save the pages that each attempt reported before its next checkpoint or question, up to the limits."""
         batch: list[tuple[Attempt, PagesRead]] = []
         bytes_left, pages = _PAGE_BYTES_AT_ONCE, 0
         for attempt in self._attempts:
@@ -165,21 +178,21 @@ class Reporter:
             return False
         try:
             self._save(batch)
-        except _REFUSALS:
-            # A constraint rejected one of them: save them per attempt to find out which.
-            reports: dict[Key, list[tuple[Attempt, PagesRead]]] = {}
+        except _REJECTIONS:
+            # The store rejected one of them: save them per attempt to find out which.
+            reports_by_attempt: dict[Key, list[tuple[Attempt, PagesRead]]] = {}
             for attempt, report in batch:
-                reports.setdefault(attempt.key, []).append((attempt, report))
-            for own_reports in reports.values():
+                reports_by_attempt.setdefault(attempt.key, []).append((attempt, report))
+            for own_reports in reports_by_attempt.values():
                 self._save_alone(own_reports)
         return True
 
     def _save_alone(self, own_reports: list[tuple[Attempt, PagesRead]]) -> None:
         try:
             self._save(own_reports)
-        except _REFUSALS as error:
+        except _REJECTIONS as error:
             attempt, _ = own_reports[0]
-            self._refuse(attempt, Failure("PAGE_REFUSED", str(error)))
+            self._reject(attempt, Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
         lost = self.context.quick_store.attempts.save_pages(
@@ -193,6 +206,7 @@ class Reporter:
     # ── Checkpoints and questions, one by one ──
 
     def _write_first_reports(self) -> bool:
+        """Write the next report of each attempt, unless it is pages. Return True if there was one."""
         has_written = False
         for attempt in self._attempts:
             first = attempt.unwritten[0] if attempt.unwritten else None
@@ -211,8 +225,8 @@ class Reporter:
             self._mark_cancelled(attempt)
         except LeaseLost:
             self._mark_lost(attempt)
-        except _REFUSALS as error:
-            self._refuse(attempt, Failure("CHECKPOINT_REFUSED", str(error)))
+        except _REJECTIONS as error:
+            self._reject(attempt, Failure("CHECKPOINT_REFUSED", str(error)))
         else:
             attempt.remove_report(report)
             self.has_committed = True
@@ -222,14 +236,17 @@ class Reporter:
             answer = self.context.store.attempts.answer(attempt.lease, decode_question(asked.kind, asked.body))
         except LeaseLost:
             self._mark_lost(attempt)
-        except _REFUSALS as error:
+        except _REJECTIONS as error:
             self._refuse_question(attempt, str(error))
         else:
-            self.send_answer(asked, self._without_deleted_files(attempt.job, answer))
+            self.send_answer(asked, self._without_missing_files(attempt.job, answer))
             attempt.remove_report(asked)
 
-    def _without_deleted_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
-        # A crawled item whose file is missing gets an empty revision: the crawl downloads it again.
+    def _without_missing_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
+        """Leave out files that a user has deleted. A crawled item whose file is missing loses its revision.
+
+        The crawl downloads an item without a revision again.
+        """
         store, workspace = self.context.store, self.context.settings.workspace
         match answer:
             case Files(files):
@@ -245,8 +262,8 @@ class Reporter:
         if attempt is None:
             return
         # The store also rejects the lease of a cancelled job, but its attempt still belongs to this worker.
-        held = self.context.store.leases.leases_of(attempt.lease.worker_id)
-        if any(row.lease == attempt.lease and row.is_cancelled for row in held):
+        rows = self.context.store.leases.leases_of(attempt.lease.worker_id)
+        if any(row.lease == attempt.lease and row.is_cancelled for row in rows):
             self._mark_cancelled(attempt)
         else:
             attempt.is_lost = True
@@ -258,8 +275,8 @@ class Reporter:
         self._refuse_question(attempt, "the job is cancelled")
         attempt.drop_checkpoints()
 
-    def _refuse(self, attempt: Attempt, failure: Failure) -> None:
-        attempt.refuse(failure)
+    def _reject(self, attempt: Attempt, failure: Failure) -> None:
+        attempt.rejection = attempt.rejection or failure
         self._drop_reports(attempt, failure.message)
 
     def _drop_reports(self, attempt: Attempt, reason: str) -> None:

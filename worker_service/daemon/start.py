@@ -1,8 +1,11 @@
-"""Build the daemon from its settings, run it and shut it down."""
+"""Build the daemon from its settings, run its loop, and shut it down (`run`). Also reloads settings on SIGHUP.
+
+The daemon process has the main loop and the heartbeat thread. It starts the fork server, and with a cluster the Ray
+driver; both end with it.
+"""
 
 from __future__ import annotations
 
-import math
 import os
 import pwd
 import resource
@@ -20,7 +23,7 @@ from worker_service.base.errors import ConfigError, PagemillError
 from worker_service.base.sanitize import harmless
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext, Slots
-from worker_service.daemon.chores import chores, link_last_documents
+from worker_service.daemon.chores import build_chores, link_last_documents
 from worker_service.daemon.dead_workers import Recovery
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, filter_types
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool
     from worker_service.daemon.nodes import Nodes
 
+# The fork server inherits the limit of open files, and each child takes four of them.
 _DESCRIPTORS_MIN = 256
 _LOCKED = "another program keeps the write lock: look for a sqlite3 session with an open transaction"
 
@@ -92,9 +96,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     lock = WorkerLock(lock_path(settings.database, context.identity.worker_id))
     stack.callback(lock.close)
     _set_environment(settings)
-    recovery, notifier = Recovery(context), Notifier()
+    notifier = Notifier()
     children = stack.enter_context(ExitStack())
-    started = _start_pool(context, staging, lock, recovery, children)
+    started = _start_pool(context, staging, lock, children)
     heartbeat = _build_heartbeat(context, notifier)
     watch = store.watch()
     stack.callback(watch.close)
@@ -114,9 +118,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     # Recovery comes first, so that the jobs it requeues can start in the same turn.
     loop.chores = {
-        "recovery": recovery.run,
+        "recovery": Recovery(context).run,
         "files": loop.check_files,
-        **chores(context, notifier, started.known_types, loop.set_disk_low),
+        **build_chores(context, notifier, started.known_types, loop.set_disk_low),
     }
     write_limits(store, settings, log)
     store.workers.register(own_worker(context, started.described.values()))
@@ -172,13 +176,14 @@ def _set_environment(settings: Settings) -> None:
 class _StartedPool(NamedTuple):
     pool: LocalPool | ClusterPool
     described: Mapping[str, HandlerDescription]
+    """The handlers that the setting `types` allows, by job type."""
     known_types: Collection[str]
+    """All job types with a handler here."""
     nodes: Nodes | None
+    """None without a cluster."""
 
 
-def _start_pool(
-    context: DaemonContext, staging: Path, lock: WorkerLock, recovery: Recovery, children: ExitStack
-) -> _StartedPool:
+def _start_pool(context: DaemonContext, staging: Path, lock: WorkerLock, children: ExitStack) -> _StartedPool:
     settings = context.settings
     begin = Begin(
         staging,
@@ -192,10 +197,9 @@ def _start_pool(
     )
     local = LocalPool(begin)
     children.callback(local.close)
-    # Recovery runs while handlers are imported, so that other workers can claim the jobs of dead ones meanwhile.
-    known = local.start(partial(_recover, recovery, context.log))
-    known_types = {one.facts.job_type for one in known}
-    described = filter_types(known, settings.types)
+    installed = local.start()
+    known_types = {handler.facts.job_type for handler in installed}
+    described = filter_types(installed, settings.types)
     for job_type, handler in described.items():
         if handler.set_aside is not None:
             context.log.warning(events.HANDLER_SET_ASIDE, job_type=job_type, reason=handler.set_aside)
@@ -247,17 +251,8 @@ def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
     log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=reason)
 
 
-def _recover(recovery: Recovery, log: Log) -> float:
-    try:
-        return recovery.run()
-    except PagemillError as error:
-        log.warning(events.CHORE_FAILED, chore="recovery", reason=str(error))
-        # The loop will run recovery again as a chore.
-        return math.inf
-
-
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:
-    """Each beat feeds the watchdog, so at least three must fit in its period."""
+    """Return the interval of beats. Each beat feeds systemd's watchdog, so at least three must fit in its period."""
     return interval_seconds if watchdog_seconds is None else min(interval_seconds, watchdog_seconds / 3)
 
 
@@ -266,10 +261,10 @@ def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> flo
 
 def write_limits(store: Store, settings: Settings, log: Log) -> None:
     """Warn if this changes the limits of a running daemon."""
-    written = store.overview.limits()
-    others = [worker.id for worker in store.overview.workers()]
-    if others and (changes := list(settings.limit_differences(written))):
-        log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
+    changes = list(settings.limit_differences(store.overview.limits()))
+    other_workers = [worker.id for worker in store.overview.workers()]
+    if changes and other_workers:
+        log.warning(events.LIMITS_REPLACED, changes=changes, workers=other_workers)
     for kind, most in settings.wanted_limits.items():
         store.workers.set_limits(kind, dict(most))
 
@@ -278,15 +273,14 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
 
 
 def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
-    """Apply the settings that may change; none if the file has an error. `environ` is the environment at the start."""
+    """Apply changed settings of `RELOADABLE`; none if the file has an error. `environ`: of the daemon at its start."""
     before = context.settings
     try:
-        fresh = load_settings({"database": str(before.database)}, environ=environ)
-        changed = sorted(
-            key for key in before.values.keys() | fresh.values.keys() if before.values.get(key) != fresh.values.get(key)
-        )
+        reloaded = load_settings({"database": str(before.database)}, environ=environ)
+        keys = sorted(before.values.keys() | reloaded.values.keys())
+        changed = [key for key in keys if before.values.get(key) != reloaded.values.get(key)]
         applied = [key for key in changed if key in RELOADABLE]
-        after = replace(before, values={**before.values, **{key: fresh.values[key] for key in applied}})
+        after = replace(before, values={**before.values, **{key: reloaded.values[key] for key in applied}})
         if "limits" in applied:
             for kind, most in after.wanted_limits.items():
                 context.store.workers.set_limits(kind, dict(most))
