@@ -108,10 +108,8 @@ class ClusterSystem:
         found = []
         for machine in self.lab.machines:
             for pid in self.lab.pids(machine):
-                with suppress(OSError):
-                    marks = marks_of(pid)
-                    if marks is not None and all(marks) and is_alive(pid):
-                        found.append(pid)
+                if all(marks_of(pid)) and is_alive(pid):
+                    found.append(pid)
         return found
 
     def assert_nothing_is_left(self) -> None:

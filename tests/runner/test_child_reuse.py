@@ -203,15 +203,6 @@ def test_a_child_that_publishes_what_is_not_its_own_serves_no_other_attempt(clie
     assert before.result != after.result
 
 
-def test_a_child_that_dies_between_two_attempts_costs_nobody_anything(client: PoolClient) -> None:
-    pid = int(run(client, "quick").result or 0)
-    os.kill(pid, signal.SIGKILL)
-    ended = run(client, "quick")
-
-    assert ended.how is How.DONE
-    assert int(ended.result or 0) != pid
-
-
 def test_a_child_that_hangs_after_an_attempt_is_stopped_at_the_end_of_its_time(impatient: PoolClient) -> None:
     run(impatient, "hangs_after_its_end")
     hanging = impatient.launch("hangs_after_its_end", request("yes"), timeout_seconds=1)

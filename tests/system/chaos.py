@@ -469,8 +469,7 @@ def _read(pid: int, name: str) -> bytes:
 
 def _is_child(pid: int, houses: set[str]) -> bool:
     """Whether this process is marked as one that works for an attempt of this run."""
-    marks = marks_of(pid)
-    return marks is not None and marks[1] in map(pool_mark, houses)
+    return marks_of(pid).pool in map(pool_mark, houses)
 
 
 def _stands_in(pid: int, folder: Path) -> bool:

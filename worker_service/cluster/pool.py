@@ -27,7 +27,7 @@ from worker_service.runner.messages import (
     NodesSeen,
     Order,
 )
-from worker_service.runner.pool import ChildError, LocalPool, _ForkServerConnection
+from worker_service.runner.pool import ChildError, ForkServerConnection, LocalPool
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
@@ -85,14 +85,14 @@ class RayPool(LocalPool):
         self.seen = seen
         self.is_connected = True
 
-    def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
         return [
             Ended(*event.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
             for event in super()._clean_up_after(connection, seconds=seconds)
             if isinstance(event, Ended)
         ]
 
-    def _forget(self, connection: _ForkServerConnection) -> None:
+    def _forget(self, connection: ForkServerConnection) -> None:
         if self.seen is not None:
             down = {"state": "down", "slots": 0, "reason": "the Ray driver has ended, and is started again"}
             nodes = tuple(node if node.state == "down" else replace(node, **down) for node in self.seen.nodes)

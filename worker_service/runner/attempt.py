@@ -1,10 +1,17 @@
-"""A running attempt and its child process, as the fork server sees them: messages, files, stopping, the outcome."""
+"""A child process (`ForkedChild`) and the attempt that it runs (`RunningAttempt`), as the fork server sees them.
+
+The fork server calls these objects in each of its turns. They read the child's pipes, enforce its deadlines, and build
+the message with which the attempt ends. A reused child runs several attempts in turn, each with its own
+`RunningAttempt`.
+
+`ForkedChild` owns four descriptors: the reading ends of `messages` (frames) and `output` (log lines), the writing end
+of `answers` (replies and further orders), and the staging directory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import mmap
 import os
 import resource
 import shutil
@@ -56,18 +63,24 @@ from worker_service.runner.sandbox import FULL_SANDBOX
 
 READ_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
+# Minimum time between two messages of progress, or of log lines, to the daemon.
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 # The same number also limits the KiB of log lines per second. The database can store more.
 _LINES_PER_SECOND = 2000
+# The output pipe is not read while more characters of log lines wait.
 _WAITING_CHARACTERS_MAX = 1 << 20
+# The last lines before a crash become a part of the error message.
 _LAST_LINES = 12
 _LAST_LINES_CHARACTERS_MAX = 2000
+# Questions that one attempt may ask at once, and per second: the daemon answers them in its main loop.
 _QUESTIONS_BURST = 100
 _QUESTIONS_PER_SECOND = 100
 
 
 class EndReason(Struct, frozen=True):
+    """Why an attempt ended, if not as its child reported."""
+
     how: How
     code: str
     message: str
@@ -81,28 +94,27 @@ class ForkedChild:
         launch: Launch,
         begin: Begin,
         handler: LoadedHandler,
-        reuse: int,
+        attempts_most: int,
     ) -> None:
         self.number = number
         self.job_type = launch.order.job_type
         self.job_class = handler.described.facts.job_class
-        self.attempts_left = reuse
+        self.attempts_left = attempts_most
         # Parent of the staging directory. A sandboxed child cannot write here.
         self.home = home
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.output_lines = OutputLines()
         self.unsent = bytearray()
         # True while the fork server waits until it can write more of `unsent`.
-        self.is_watched = False
+        self.is_waiting_to_write = False
+        # None while the child waits for another order.
         self.attempt: RunningAttempt | None = None
-        self.attempts_given = 0
         self.sandbox = ""
         self.idle_since = 0.0
+        # CPU time of the attempts that have ended.
         self.cpu_seconds = 0.0
         # True if the last read filled the buffer.
         self.may_have_more = False
-        # A count that the child writes to shared memory.
-        self._attempts_begun = mmap.mmap(-1, 8) if reuse > 1 else None
         self._staging_fd = os.open(self.staging, directories.OPEN_DIRECTORY)
         try:
             self._fork(launch, begin, handler.loader)
@@ -117,6 +129,7 @@ class ForkedChild:
         assert loader is not None
         with contextlib.ExitStack() as parent_ends, contextlib.ExitStack() as child_ends:
             pipes = []
+            # The child writes to `messages` and `output`, and reads `answers`.
             for child_writes in (True, True, False):
                 reading, writing = os.pipe()
                 parent_end, child_end = (reading, writing) if child_writes else (writing, reading)
@@ -134,7 +147,6 @@ class ForkedChild:
                 messages=child_messages,
                 output=child_output,
                 answers=child_answers,
-                attempts_begun=self._attempts_begun,
             )
             self.pid = fork_process(lambda: run_child(spec, loader))
             # The parent's ends stay open after a successful fork.
@@ -148,8 +160,8 @@ class ForkedChild:
     def is_home_reusable(self) -> bool:
         """True if the child was fully sandboxed, and its staging directory is empty and still the original one."""
         with contextlib.suppress(OSError):
-            is_the_same = os.path.samestat(os.fstat(self._staging_fd), self.staging.lstat())
-            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging_fd)  # noqa: PTH208
+            is_original = os.path.samestat(os.fstat(self._staging_fd), self.staging.lstat())
+            return is_original and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging_fd)  # noqa: PTH208
         return False
 
     def move_published_files(self, ended: Ended, folder: Path) -> None:
@@ -167,10 +179,6 @@ class ForkedChild:
             folder.rename(self.home / "refused")
             raise
 
-    @property
-    def has_begun_last_attempt(self) -> bool:
-        return self._attempts_begun is None or int.from_bytes(self._attempts_begun[:8]) == self.attempts_given
-
     def queue_order(self, message: bytes) -> None:
         self.unsent += wrap_frame(message)
 
@@ -184,6 +192,7 @@ class ForkedChild:
             self.unsent.clear()
 
     def read_piece(self, pipe: int) -> bytes:
+        """Return the next bytes, or nothing if there are none yet or the pipe was closed."""
         self.may_have_more = False
         try:
             received = os.read(pipe, READ_BYTES)
@@ -217,18 +226,19 @@ class RunningAttempt:
         self._ended_body = b""
         # If True, the result counts in spite of the stop.
         self._ended_before_stop = False
+        # The newest progress, encoded, which waits for its turn.
         self._progress: bytes | None = None
-        self._progress_at = -math.inf
+        self._progress_sent_at = -math.inf
         self._lines = LogBuffer()
-        self._lines_at = -math.inf
+        self._lines_due_at = -math.inf
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        # Number of the question whose answer the child waits for.
         self._open_question: int | None = None
-        # A question that is held back because the child asks too often.
-        self._question: bytes | None = None
+        # That question, encoded, if it is held back because the child asks too often.
+        self._held_question: bytes | None = None
         self._questions_allowed = float(_QUESTIONS_BURST)
         self._questions_counted_at = 0.0
         child.attempt = self
-        child.attempts_given += 1
         child.attempts_left -= 1
 
     @property
@@ -241,7 +251,7 @@ class RunningAttempt:
 
     @property
     def has_ended_reusably(self) -> bool:
-        """The handler has ended, and its child waits for another order."""
+        """The child has reported the end, and waits for another order."""
         return self._ended is not None and self._ended.is_reusable and not self.is_stopping
 
     @property
@@ -249,26 +259,21 @@ class RunningAttempt:
         return self._stop_reason is not None
 
     @property
-    def died_before_begin(self) -> bool:
-        """A reused child died after it was given this order, and before it began it."""
-        is_silent = self._ended is None and not self.is_stopping
-        return is_silent and self.child.attempts_given > 1 and not self.child.has_begun_last_attempt
-
-    @property
     def has_log_backlog(self) -> bool:
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
-        # A reused child sends `Started` itself only for its first attempt.
+        """Return the `Started` of a reused child, which sends it itself only for its first attempt."""
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
     # --- messages of the child ---
 
     def read(self, pipe: int, now: float) -> Iterator[bytes]:
+        """Yield frames for the daemon. Invalid data stops the attempt."""
         received = self.child.read_piece(pipe)
         if pipe == self.child.output:
-            self._take_output(received)
+            self._split_output(received)
         elif self._stop_reason is None or self._stop_reason.how is not How.GARBLED:
             try:
                 for body in self.child.inbox.feed(received):
@@ -278,6 +283,7 @@ class RunningAttempt:
                 self.stop(reason, grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
+        """Yield the last frames of an attempt that has ended."""
         # Read all that the pipes can hold, but no more: another process may write to them for ever.
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
@@ -287,21 +293,24 @@ class RunningAttempt:
         yield from self.due_messages(now, is_last=True)
 
     def due_messages(self, now: float, *, is_last: bool = False) -> Iterator[bytes]:
-        if self._progress is not None and (is_last or now >= self._progress_at + _PROGRESS_SECONDS):
+        """Yield frames of progress, log lines and questions that were held back until now."""
+        if self._progress is not None and (is_last or now >= self._progress_sent_at + _PROGRESS_SECONDS):
             yield wrap_frame(self._progress)
-            self._progress, self._progress_at = None, now
-        if is_last and (rest := self.child.output_lines.take_rest()):
-            self._add_line(rest)
-        if self._lines and (is_last or now >= self._lines_at):
+            self._progress, self._progress_sent_at = None, now
+        if is_last:
+            unfinished_line = self.child.output_lines.pop_unfinished()
+            if unfinished_line:
+                self._add_line(unfinished_line)
+        if self._lines and (is_last or now >= self._lines_due_at):
             lines_or_kib = max(len(self._lines), self._lines.characters >> 10)
-            self._lines_at = now + max(_LINES_SECONDS, lines_or_kib / _LINES_PER_SECOND)
-            yield encode_frame(Logged(*self.key, self._lines.take()))
-        if self._question is not None and self._may_ask(now):
-            yield wrap_frame(self._question)
-            self._question = None
+            self._lines_due_at = now + max(_LINES_SECONDS, lines_or_kib / _LINES_PER_SECOND)
+            yield encode_frame(Logged(*self.key, self._lines.pop()))
+        if self._held_question is not None and self._use_question_allowance(now):
+            yield wrap_frame(self._held_question)
+            self._held_question = None
 
-    def _may_ask(self, now: float) -> bool:
-        # Take one question from the allowance (a token bucket).
+    def _use_question_allowance(self, now: float) -> bool:
+        # A token bucket: allowances accrue at a constant rate, up to the burst.
         earned = (now - self._questions_counted_at) * _QUESTIONS_PER_SECOND
         self._questions_allowed = min(self._questions_allowed + earned, float(_QUESTIONS_BURST))
         self._questions_counted_at = now
@@ -311,12 +320,13 @@ class RunningAttempt:
         return True
 
     def next_due(self) -> float:
+        """Return when `enforce_deadlines` and `due_messages` have to be called next."""
         times = [self.kill_at if self.is_stopping else self.timeout_at]
         if self._progress is not None:
-            times.append(self._progress_at + _PROGRESS_SECONDS)
+            times.append(self._progress_sent_at + _PROGRESS_SECONDS)
         if self._lines:
-            times.append(self._lines_at)
-        if self._question is not None:
+            times.append(self._lines_due_at)
+        if self._held_question is not None:
             times.append(self._questions_counted_at + 1.0 / _QUESTIONS_PER_SECOND)
         return min(times)
 
@@ -330,7 +340,7 @@ class RunningAttempt:
         elif isinstance(message, Asked):
             if self._open_question is not None or self.child.unsent:
                 raise Garbled("it asked again before it had taken its answer")
-            self._question, self._open_question = body, message.number
+            self._held_question, self._open_question = body, message.number
             yield from self.due_messages(now)
         elif isinstance(message, Ended):
             if message.is_reusable and (self.child.unsent or not self.child.attempts_left):
@@ -343,9 +353,10 @@ class RunningAttempt:
                 self.child.sandbox, self.child.pid_started = message.sandbox, message.pid_started
             yield wrap_frame(body)
 
-    def _take_output(self, received: bytes) -> None:
+    def _split_output(self, received: bytes) -> None:
         output_lines = self.child.output_lines
         output_lines.feed(received)
+        # Do not decode lines that the buffer would drop.
         while len(output_lines.lines) > LOG_LINES_MOST:
             output_lines.lines.popleft()
         while output_lines.lines:
@@ -357,7 +368,7 @@ class RunningAttempt:
         self._last_lines.append(shown)
 
     def answer(self, reply: Reply) -> None:
-        if reply.number == self._open_question and self._question is None:
+        if reply.number == self._open_question and self._held_question is None:
             self._open_question = None
             self.child.unsent += encode_frame(reply)
 
@@ -393,7 +404,10 @@ class RunningAttempt:
     # --- the outcome ---
 
     def end_message(self, staging_root: Path) -> bytes:
-        """Call only when no process of the attempt is left."""
+        """Move the published files out of the child's reach, and return the frame that ends the attempt.
+
+        Call it only when no process of the attempt is left, or its child waits for another order.
+        """
         ended, body = self._outcome()
         usage, took_seconds = self._usage_and_duration(ended)
         if ended.published:
@@ -405,6 +419,7 @@ class RunningAttempt:
         return encode_frame(AttemptOver(msgspec.Raw(body), usage, took_seconds))
 
     def _outcome(self) -> tuple[Ended, bytes]:
+        """Return the end of the attempt, and the same encoded."""
         reason = self._stop_reason
         if self._ended is not None:
             counts_after_stop = self._ended_before_stop and reason is not None and reason.how is not How.GARBLED

@@ -1,6 +1,6 @@
-"""A child process from its fork to its exit, and the outcome that it reports.
+"""A child process, from its fork to its exit (`run_child`): prepare, sandbox, call the handler, report the outcome.
 
-A child that exits without sending `Ended` has crashed.
+A reusable child then waits for another order. A child that exits without sending `Ended` has crashed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import fcntl
 import fnmatch
 import hashlib
 import json
-import mmap
 import os
 import re
 import signal
@@ -65,6 +64,8 @@ HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
 
 
 class ChildSpec(Struct, frozen=True):
+    """What the fork server hands to a child. `messages`, `output` and `answers` are the child's ends of its pipes."""
+
     launch: Launch
     begin: Begin
     number: int
@@ -73,9 +74,8 @@ class ChildSpec(Struct, frozen=True):
     messages: int
     # Log lines, stdout and stderr, also of C libraries and started programs.
     output: int
+    # Replies to questions, and the orders after the first.
     answers: int
-    # Shared memory where a reusable child counts the attempts it has begun.
-    attempts_begun: mmap.mmap | None
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
@@ -88,7 +88,7 @@ def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
 def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
     order: Order | None = spec.launch.order
     child_sandbox = _ChildSandbox(spec, loader)
-    reuse_check = ReuseCheck(spec.staging, spec.attempts_begun) if spec.attempts > 1 else None
+    reuse_check = ReuseCheck(spec.staging) if spec.attempts > 1 else None
     attempts_left = spec.attempts
     while order is not None:
         attempts_left -= 1
@@ -100,7 +100,7 @@ def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellat
                 and attempts_left > 0
                 and not cancel.is_requested
                 and child_sandbox.is_complete
-                and _is_decision(ended)
+                and ended.is_handlers_decision
                 and reuse_check.is_unchanged(ended.published)
             )
         if not is_reusable:
@@ -120,16 +120,16 @@ def _run_order(
     cancel: Cancellation,
     locks: contextlib.ExitStack,
 ) -> Ended:
-    cancel.listen()
+    cancel.begin_attempt()
     os.environ[processes.ATTEMPT] = attempt_name(order.key)
     handler = child_sandbox.handler()
-    payload = _decode(handler, order.payload)
+    payload = _decode_payload(handler, order.payload)
     keep = _lock_keep(handler, payload, child_sandbox.spec.begin.keep_root, locks)
-    child_sandbox.apply(order, keep, payload)
+    if not child_sandbox.level:
+        child_sandbox.apply(order, keep, payload)
+        pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
     if reuse_check is not None:
         reuse_check.begin(handler.limits)
-    if reuse_check is None or reuse_check.is_first_attempt:
-        pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
     keep_path = None if keep is None else keep.path
     context = ChildContext(order, payload, staging=child_sandbox.spec.staging, keep=keep_path, pipe=pipe, cancel=cancel)
     return _call_handler(handler, order, context)
@@ -154,8 +154,11 @@ def _prepare_process(spec: ChildSpec) -> None:
 
 
 class _ChildSandbox:
+    """Loads the handler, and applies its sandbox once, before the first attempt."""
+
     def __init__(self, spec: ChildSpec, loader: HandlerLoader) -> None:
         self.spec = spec
+        # What `sandbox.apply` has reached; empty before.
         self.level = ""
         self._loader = loader
         self._handler: Handler[Any] | None = None
@@ -172,15 +175,13 @@ class _ChildSandbox:
         return self._handler
 
     def apply(self, order: Order, keep: KeepDirectory | None, payload: Any) -> None:
-        if self.level:
-            return
         handler, begin = self.handler(), self.spec.begin
         sandbox.set_limits(handler.limits, self.spec.attempts)
         reads = [*handler.reads, *order.inputs.values()]
         if handler.reads_payload is not None:
             reads += handler.reads_payload(payload)
         if begin.credentials is not None:
-            reads += _credentials(begin.credentials, handler.credentials)
+            reads += _find_credentials(begin.credentials, handler.credentials)
         is_alone = self.spec.attempts == 1
         writes: list[Path | int] = [self.spec.staging, *handler.writes]
         if keep is not None:
@@ -189,7 +190,7 @@ class _ChildSandbox:
         self.level = sandbox.apply(rules, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
 
 
-def _decode(handler: Handler[Any], payload: str | None) -> Any:
+def _decode_payload(handler: Handler[Any], payload: str | None) -> Any:
     try:
         return msgspec.json.decode(payload if payload is not None else "{}", type=handler.payload)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -204,6 +205,7 @@ class KeepDirectory(Struct, frozen=True):
 def _lock_keep(
     handler: Handler[Any], payload: Any, keep_root: Path, locks: contextlib.ExitStack
 ) -> KeepDirectory | None:
+    """Make and lock the keep directory of the payload's key until `locks` closes. Raise `Snooze` if it is in use."""
     if handler.keep_key is None:
         return None
     name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
@@ -226,7 +228,7 @@ def _lock_keep(
         raise Snooze("another attempt works on the same thing", after=_KEEP_RETRY_SECONDS) from error
 
 
-def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
+def _find_credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
     try:
         files = list(directory.iterdir())
     except OSError:
@@ -256,6 +258,7 @@ def _call_handler(handler: Handler[Any], order: Order, context: ChildContext) ->
 
 
 def _outcome_of(order: Order, run: Callable[[], Ended]) -> Ended:
+    """Call `run`, and turn whatever it raises into the end of the attempt."""
     try:
         return run()
     except Permanent as error:
@@ -286,6 +289,7 @@ def _failed(
 
 
 def _describe_bug(error: BaseException) -> str:
+    """Print the traceback to the log. Return the exception with the place in the handler where it was raised."""
     # Leave out the frames of this package that called the handler.
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:
@@ -315,12 +319,6 @@ def _location(trace: TracebackType | None) -> str:
     return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
 
 
-def _is_decision(ended: Ended) -> bool:
-    # Return True if the handler returned, or raised one of the exceptions that stand for an outcome.
-    is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
-    return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
-
-
 def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
     publications: list[Publication] = []
     published_again: list[RepublishedFile] = []
@@ -345,6 +343,7 @@ def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
 
 
 def _publication(file: File, staging: Path) -> Publication:
+    """Check and sync a file. Raise `ValueError` if it is not a file in staging."""
     path = staging / file.path
     if not path.resolve().is_relative_to(staging.resolve()) or path.is_symlink() or not path.is_file():
         raise ValueError(f"{file.path} is not a file in the staging directory: only such files can be published")

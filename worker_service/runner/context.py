@@ -1,4 +1,7 @@
-"""The handler's context, and its pipes to the fork server. A signal never interrupts the middle of a message."""
+"""In the child: the context that a handler gets (`ChildContext`), and the pipes to the fork server below it (`Pipe`).
+
+A handler may use threads, so each pipe has a lock. SIGTERM never interrupts the middle of a message (`Cancellation`).
+"""
 
 from __future__ import annotations
 
@@ -39,26 +42,30 @@ from worker_service.runner.questions import decode_answer, encode_question
 
 _READ_BYTES = 1 << 16
 _PAGES_AT_ONCE = 100
-# In one message. A larger page is sent alone.
+# Of pages in one message. A larger page is sent alone.
 _CHARACTERS_AT_ONCE = 1 << 18
 A = TypeVar("A", bound=QuestionAnswer)
 
 
 class Cancellation:
-    """SIGTERM raises `Stopped` in the handler, but not in one that asks `cancelled` and so stops by itself."""
+    """The first SIGTERM raises `Stopped` in the handler, unless that calls `cancelled()` and so stops by itself."""
 
     def __init__(self) -> None:
         self.is_requested = False
+        # The handler of this attempt has called `cancelled()`.
         self.is_polled = False
+        # Number of `deferred` blocks that the main thread is in.
         self._deferrals = 0
+        # `Stopped` has to be raised at the end of the outermost block.
         self._is_stop_due = False
 
-    def listen(self) -> None:
+    def begin_attempt(self) -> None:
         self.is_polled = False
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
+        """Keep `Stopped` out of this block."""
         if threading.current_thread() is not threading.main_thread():
             # Python runs signal handlers only in the main thread.
             yield
@@ -84,6 +91,8 @@ class Cancellation:
 
 
 class Pipe:
+    """The child's ends of its three pipes. `deferred` is `Cancellation.deferred`."""
+
     def __init__(
         self, messages: int, answers: int, output: int, deferred: Callable[[], AbstractContextManager[None]]
     ) -> None:
@@ -91,7 +100,6 @@ class Pipe:
         self._answers = answers
         self._output = output
         self._deferred = deferred
-        # A handler may use threads.
         self._send_lock, self._ask_lock, self._log_lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._received: deque[ChildInput] = deque()
@@ -114,6 +122,7 @@ class Pipe:
             _write(self._messages, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
+        """Send a question, and wait for its answer."""
         with self._ask_lock:
             # Skip replies to earlier questions, whose wait a signal interrupted.
             while self._replies_received < self._questions_sent:
@@ -124,11 +133,13 @@ class Pipe:
             return self._next_reply()
 
     def next_order(self) -> Order | None:
+        """Wait for another order. Return None if the fork server closes the pipe."""
         while True:
             while self._received:
                 message = self._received.popleft()
                 if isinstance(message, Launch):
                     return message.order
+                # A reply for which the last attempt did not wait.
                 self._replies_received += 1
             # This read is not deferred: between two attempts, a SIGTERM interrupts no work.
             received = os.read(self._answers, _READ_BYTES)
@@ -152,10 +163,13 @@ class Pipe:
 
 
 class ChildContext:
+    """The `Context` of handlers, which documents the public attributes."""
+
     def __init__(
         self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancellation
     ) -> None:
         self.payload = payload
+        # True once the attempt has ended: the handler must not report for a later one.
         self.is_over = False
         self.job_type = order.job_type
         self.platform = order.platform
@@ -198,7 +212,7 @@ class ChildContext:
         self._send(Progressed(*self._order.key, percent, _line(message), count))
 
     def log(self, line: str) -> None:
-        # Clip before splitting: a single line may be huge.
+        # Clip before splitting: the text may be huge.
         lines = clip(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
         self._refuse_if_over()
         self._pipe.log("".join(f"{clip(short_line, LINE_CHARACTERS_MAX)}\n" for short_line in lines))
@@ -245,9 +259,9 @@ class ChildContext:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(descriptor, unwritten) :]
 
 
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
@@ -257,7 +271,7 @@ def _count(done: float, total: float | None, unit: str, rate: float | None) -> C
 
 
 def _valid_integer(number: float | None) -> int | None:
-    # Floating-point numbers are exact below 2**53.
+    # JSON numbers are exact below 2**53.
     return int(number) if number is not None and 0 <= number < 2**53 else None
 
 

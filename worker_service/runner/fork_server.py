@@ -1,7 +1,10 @@
 """The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
 
-It ends when its socket to the daemon closes. As a subreaper it inherits a child's orphans, and kills them before the
-attempt counts as ended. The daemon may send orders ahead of free slots; those that wait too long go back to it.
+It passes messages between the daemon (`pool.py`, over a socket) and the children (`child.py`, over pipes), and ends
+when the socket closes. As a subreaper it inherits a child's orphans, and kills them before the attempt counts as ended.
+
+An order is queued, then runs as an attempt in a new or an idle child, then ends with an `AttemptOver`. The daemon may
+send orders ahead of free slots; those that wait too long go back to it.
 """
 
 from __future__ import annotations
@@ -41,12 +44,15 @@ from worker_service.runner.protocol import (
 )
 
 _READ_BYTES = 1 << 16
+# No child is read while more bytes wait for the daemon.
 _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
 # After each full read, the fork server ignores a child's output for this many times the duration of the read.
 _FLOOD_PAUSE_FACTOR = 4
+# A new child is first read after this time.
 _FIRST_PAUSE_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
+# Between two searches for orphans of an exited child.
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _SELECT_SECONDS_MAX = 3600.0
@@ -57,6 +63,7 @@ _SWEEPS_AT_ONCE = 20
 class _QueuedOrder(Struct, frozen=True):
     launch: Launch
     body: bytes
+    """`launch`, encoded, which a reused child gets."""
     handler: LoadedHandler
     since: float
 
@@ -69,8 +76,8 @@ class _QueuedOrder(Struct, frozen=True):
         return self.handler.described.facts.job_class
 
     @property
-    def reuse(self) -> int:
-        """An order with inputs gets its own child, because the sandbox is applied once."""
+    def attempts_most(self) -> int:
+        """How many attempts its child may run. An order with inputs gets its own, as the sandbox is applied once."""
         return 1 if self.launch.order.inputs else self.handler.described.reuse
 
 
@@ -80,18 +87,24 @@ class ForkServer:
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
+        # By job type.
         self._handlers: dict[str, LoadedHandler] = {}
+        # By pid: children that have not exited.
         self._children: dict[int, ForkedChild] = {}
         self._attempts: dict[Key, RunningAttempt] = {}
+        # By job class.
         self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
-        self._flush_at = math.inf
         self._last_start_at: dict[str, float] = {}
+        # Children that wait for another order, the longest first.
         self._idle: list[ForkedChild] = []
+        # By pipe: its child, and when it is read again.
         self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
+        # Pids of processes that delete homes.
         self._cleaners: set[int] = set()
         self._forks = 0
         # Kept for other children, because making and removing a directory takes 1 ms of an attempt's 12.
         self._free_homes: list[Path] = []
+        self._flush_at = math.inf
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
@@ -116,11 +129,11 @@ class ForkServer:
                 if events & selectors.EVENT_READ:
                     self._read_control()
             elif key.data is None:
-                # A SIGCHLD has written to the wake-up pipe; `_reap` follows below.
+                # A SIGCHLD has written to the wake-up pipe. `_reap` below collects the exited children.
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, _READ_BYTES)
             elif key.fd == key.data.answers:
-                self._send(key.data)
+                self._send_to_child(key.data)
             else:
                 self._read(key.fd, key.data)
         now = time.monotonic()
@@ -178,21 +191,20 @@ class ForkServer:
         elif isinstance(message, Ping):
             self._unsent += encode_frame(Pong())
         elif isinstance(message, Reply):
-            attempt = self._attempts.get((message.job_id, message.fence))
+            attempt = self._attempts.get(message.key)
             if attempt is not None:
                 attempt.answer(message)
-                self._send(attempt.child)
+                self._send_to_child(attempt.child)
         elif isinstance(message, Stop):
             self._stop(message)
 
     def _stop(self, stop: Stop) -> None:
-        key = (stop.job_id, stop.fence)
-        attempt = self._attempts.get(key)
+        attempt = self._attempts.get(stop.key)
         if attempt is not None:
             grace = 0.0 if stop.now else self._begin.grace_seconds
             attempt.stop(EndReason(How.STOPPED, "STOPPED", "it was asked to stop"), grace=grace, now=time.monotonic())
         for queue in self._queues.values():
-            for queued in [queued for queued in queue if queued.key == key]:
+            for queued in [queued for queued in queue if queued.key == stop.key]:
                 self._return_order(queued, queue)
 
     def _add_unsent(self, frames: Iterable[bytes]) -> None:
@@ -200,10 +212,12 @@ class ForkServer:
             self._unsent += frame
 
     def _refuse(self, key: Key, how: How, code: str, message: str, *, waited_seconds: float | None = None) -> None:
+        """End an attempt that was not started."""
         ended = encode_message(Ended(*key, how, code=code, message=message))
         self._unsent += encode_frame(AttemptOver(msgspec.Raw(ended), Usage(), waited_seconds))
 
     def _flush(self) -> None:
+        """Send `_unsent` to the daemon, as far as the socket takes it."""
         if self._is_closing:
             self._unsent.clear()
             return
@@ -233,7 +247,7 @@ class ForkServer:
         self._control.setblocking(True)
         with contextlib.suppress(ConnectionError):
             # If the daemon is gone already, the first turn notices it.
-            described = [one.described for one in self._handlers.values()]
+            described = [handler.described for handler in self._handlers.values()]
             self._control.sendall(encode_frame(Hello(described)))
         self._control.setblocking(False)
 
@@ -286,7 +300,7 @@ class ForkServer:
             self._attempts[queued.key] = attempt = RunningAttempt(queued.launch, child, seconds=seconds)
             self._add_unsent([attempt.started_message()])
             child.queue_order(queued.body)
-            self._send(child)
+            self._send_to_child(child)
         else:
             self._start_in_new_child(queued, seconds)
 
@@ -295,7 +309,7 @@ class ForkServer:
         self._forks += 1
         home = self._take_home()
         try:
-            child = ForkedChild(self._forks, home, queued.launch, self._begin, queued.handler, queued.reuse)
+            child = ForkedChild(self._forks, home, queued.launch, self._begin, queued.handler, queued.attempts_most)
         except OSError as error:
             self._refuse(queued.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
             return
@@ -319,7 +333,7 @@ class ForkServer:
         return home
 
     def _find_idle_child(self, queued: _QueuedOrder) -> ForkedChild | None:
-        if queued.reuse == 1:
+        if queued.attempts_most == 1:
             return None
         return next((child for child in reversed(self._idle) if child.job_type == queued.launch.order.job_type), None)
 
@@ -360,12 +374,12 @@ class ForkServer:
                 if pipe in child.open_pipes:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
-    def _send(self, child: ForkedChild) -> None:
+    def _send_to_child(self, child: ForkedChild) -> None:
         child.send_unsent()
-        if bool(child.unsent) is child.is_watched:
+        if bool(child.unsent) is child.is_waiting_to_write:
             return
-        child.is_watched = not child.is_watched
-        if child.is_watched:
+        child.is_waiting_to_write = not child.is_waiting_to_write
+        if child.is_waiting_to_write:
             self._selector.register(child.answers, selectors.EVENT_WRITE, child)
         else:
             self._selector.unregister(child.answers)
@@ -416,26 +430,21 @@ class ForkServer:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _orphans(self) -> set[int]:
-        # Return inherited processes, except those of children that still run.
+        """Return inherited processes, except those of children that still run."""
         marks_in_use = {processes.child_mark(child.number) for child in self._children.values()}
         inherited = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
-        return {pid for pid in inherited if (processes.marks_of(pid) or processes.NO_MARKS).child not in marks_in_use}
+        return {pid for pid in inherited if processes.marks_of(pid).child not in marks_in_use}
 
     def _end(self, attempt: RunningAttempt, now: float) -> None:
         self._add_unsent(attempt.drain(now))
         del self._attempts[attempt.key]
-        if attempt.died_before_begin:
-            # No work is lost: queue the order again.
-            launch = attempt.launch
-            requeued = _QueuedOrder(launch, encode_message(launch), self._handlers[launch.order.job_type], now)
-            self._queues[requeued.job_class].appendleft(requeued)
-        else:
-            self._add_unsent([attempt.end_message(self._begin.staging_root)])
+        self._add_unsent([attempt.end_message(self._begin.staging_root)])
         self._forget(attempt.child)
 
     # --- the end of a child ---
 
     def _retire_surplus_child(self, queued: _QueuedOrder) -> None:
+        """End an idle child of another type if the class would have more children than slots."""
         size = self._begin.slots.get(queued.job_class, math.inf)
         children = [child for child in self._children.values() if child.job_class == queued.job_class]
         idle_children = [child for child in self._idle if child in children]
@@ -475,6 +484,7 @@ class ForkServer:
                     self._forget(child)
 
     def _forget(self, child: ForkedChild) -> None:
+        """Close the descriptors of a child that has exited, and keep or delete its home."""
         self._unwatch(child)
         is_home_reusable = child.is_home_reusable
         child.close()
@@ -495,7 +505,7 @@ class ForkServer:
 
 
 def main() -> None:
-    # A handler's print becomes a log line at once, whatever characters it contains.
+    # In children, text that a handler prints becomes a log line at once, whatever characters it contains.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)

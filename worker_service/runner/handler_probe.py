@@ -1,7 +1,8 @@
-"""Find, probe and load the handlers before the fork server accepts orders.
+"""Find, probe and load the handlers, in the fork server before it accepts orders (`load_handlers`).
 
-The shipped handlers are imported at once. If one hangs, fails or starts threads, the daemon starts another fork server,
-which first imports every entry point in a process with a time limit, as it always does for handlers of others.
+An import may hang, crash the interpreter or start threads, so an entry point is **probed** first: a process with a time
+limit imports it and describes its handlers. The shipped handlers are imported into the fork server without a probe. If
+one of them fails, the fork server exits, and the pool starts another, which probes them, too (`Begin.tries_all`).
 """
 
 from __future__ import annotations
@@ -38,17 +39,22 @@ SHIPPED = "pagemill"
 _SHARED_FRACTION = 0.25
 
 Tables = Mapping[str, registry.Commands]
+"""Tables of the settings from which handlers are made, by section."""
 
 
 class LoadedHandler(Struct, frozen=True):
     described: HandlerDescription
     loader: HandlerLoader | None
+    """None if the handler is set aside."""
 
 
 class ProbeResult(Struct, frozen=True):
+    """What became of an import. `threads` is the number that the process had after it."""
+
     handlers: Sequence[HandlerDescription] = ()
     threads: int = 1
     reason: str = ""
+    """Why the import failed, or empty."""
 
     @property
     def is_sound(self) -> bool:
@@ -56,17 +62,21 @@ class ProbeResult(Struct, frozen=True):
 
 
 def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
+    """Return the handlers by job type. `control`: the socket to the daemon; exit if it closes."""
     tables: Tables = {"commands": begin.commands}
-    found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
+    entry_points = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
-        found += registry.find_in_directory(begin.handlers_dir)
+        entry_points += registry.find_in_directory(begin.handlers_dir)
     # If not all types are wanted, probe the shipped handlers, too: unwanted ones then stay out of the fork server.
-    trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
-    results = _import_shipped(trusted, tables, seconds=begin.import_seconds * _SHARED_FRACTION)
-    results |= _probe_all([one for one in found if one not in results], tables, begin.import_seconds, control)
+    must_probe_all = begin.tries_all or bool(begin.types)
+    unprobed = [] if must_probe_all else [found for found in entry_points if found.distribution == SHIPPED]
+    results = _import_shipped(unprobed, tables, seconds=begin.import_seconds * _SHARED_FRACTION)
+    results |= _probe_all(
+        [found for found in entry_points if found not in results], tables, begin.import_seconds, control
+    )
     loaded: dict[str, LoadedHandler] = {}
     claims: list[tuple[str, EntryPoint]] = []
-    for entry_point in found:
+    for entry_point in entry_points:
         result = results[entry_point]
         if result.reason:
             # The job types of its handlers are unknown; most likely the name of the entry point is one of them.
@@ -86,45 +96,42 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
     return loaded
 
 
-def _count_threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
-
-
-def _load(found: EntryPoint, tables: Tables) -> dict[str, Handler[Any]]:
+def _load(entry_point: EntryPoint, tables: Tables) -> dict[str, Handler[Any]]:
     try:
-        return {handler.job_type: handler for handler in registry.load(found, tables).handlers}
+        return {handler.job_type: handler for handler in registry.load(entry_point, tables).handlers}
     except Exception as error:  # the probe could import it, so each child tries again
-        print(f"fork server: {found.spec} loaded in its probe and not here: {error}", file=sys.stderr)
+        print(f"fork server: {entry_point.spec} loaded in its probe and not here: {error}", file=sys.stderr)
         return {}
 
 
-def _make_loader(found: EntryPoint, tables: Tables, job_type: str) -> HandlerLoader:
-    def loader() -> Handler[Any]:
-        for handler in registry.load(found, tables).handlers:
+def _make_loader(entry_point: EntryPoint, tables: Tables, job_type: str) -> HandlerLoader:
+    def load_in_child() -> Handler[Any]:
+        for handler in registry.load(entry_point, tables).handlers:
             if handler.job_type == job_type:
                 return handler
-        raise LookupError(f"{found.spec} no longer provides {job_type}")
+        raise LookupError(f"{entry_point.spec} no longer provides {job_type}")
 
-    return loader
+    return load_in_child
 
 
 # --- descriptions ---
 
 
-def _describe_entry_point(found: EntryPoint, tables: Tables) -> ProbeResult:
+def _describe_entry_point(entry_point: EntryPoint, tables: Tables) -> ProbeResult:
     try:
-        offer = registry.load(found, tables)
-        handlers = [_describe_handler(handler, found) for handler in offer.handlers]
-        handlers += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
-        return ProbeResult(handlers, _count_threads())
+        offer = registry.load(entry_point, tables)
+        handlers = [_describe_handler(handler, entry_point) for handler in offer.handlers]
+        handlers += [_set_aside(job_type, reason, entry_point) for job_type, reason in offer.refused.items()]
+        return ProbeResult(handlers, threads=len(os.listdir("/proc/self/task")))  # noqa: PTH208
     except BaseException as error:  # report any error of the import, sys.exit() included
-        last = "".join(traceback.format_exception(error))[-2000:].strip()
-        return ProbeResult(reason=f"cannot be imported:\n{last}")
+        end_of_traceback = "".join(traceback.format_exception(error))[-2000:].strip()
+        return ProbeResult(reason=f"cannot be imported:\n{end_of_traceback}")
 
 
-def _describe_handler(handler: Handler[Any], found: EntryPoint) -> HandlerDescription:
-    lacks = handler.missing() if handler.missing is not None else None
-    missing = Problem(CAPABILITY_MISSING, lacks) if isinstance(lacks, str) else lacks
+def _describe_handler(handler: Handler[Any], entry_point: EntryPoint) -> HandlerDescription:
+    missing = handler.missing() if handler.missing is not None else None
+    if isinstance(missing, str):
+        missing = Problem(CAPABILITY_MISSING, missing)
     facts = HandlerFacts(
         handler.job_type,
         handler.job_class,
@@ -149,8 +156,8 @@ def _describe_handler(handler: Handler[Any], found: EntryPoint) -> HandlerDescri
     return HandlerDescription(
         facts,
         max(1, handler.reuse),
-        distribution=found.distribution,
-        spec=found.spec,
+        distribution=entry_point.distribution,
+        spec=entry_point.spec,
         declared=declared,
         identity=tuple(handler.identity()) if handler.identity is not None else (),
         runs_on_cluster=handler.runs_on_cluster,
@@ -158,9 +165,12 @@ def _describe_handler(handler: Handler[Any], found: EntryPoint) -> HandlerDescri
     )
 
 
-def _set_aside(job_type: str, reason: str, found: EntryPoint | None = None) -> HandlerDescription:
-    distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
-    return HandlerDescription(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec)
+def _set_aside(job_type: str, reason: str, entry_point: EntryPoint | None = None) -> HandlerDescription:
+    """Describe a handler that cannot be used. `reason` is the message with which its jobs fail."""
+    described = HandlerDescription(HandlerFacts(job_type), set_aside=reason)
+    if entry_point is None:
+        return described
+    return replace(described, distribution=entry_point.distribution, spec=entry_point.spec)
 
 
 def _schema(handler: Handler[Any]) -> str | None:
@@ -174,28 +184,36 @@ def _schema(handler: Handler[Any]) -> str | None:
 # --- imports ---
 
 
-def _import_shipped(found: Iterable[EntryPoint], tables: Tables, *, seconds: float) -> dict[EntryPoint, ProbeResult]:
+def _import_shipped(
+    entry_points: Iterable[EntryPoint], tables: Tables, *, seconds: float
+) -> dict[EntryPoint, ProbeResult]:
+    """Import without a probe. Exit if an import fails, starts a thread, or takes too long."""
     # SIGALRM also ends an import that hangs in C code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    results = {one: _describe_entry_point(one, tables) for one in found}
+    results = {entry_point: _describe_entry_point(entry_point, tables) for entry_point in entry_points}
     signal.setitimer(signal.ITIMER_REAL, 0)
-    if not all(one.is_sound for one in results.values()):
+    if not all(result.is_sound for result in results.values()):
         _kill_orphans()
         os._exit(1)
     return results
 
 
 def _probe_all(
-    found: Sequence[EntryPoint], tables: Tables, seconds: float, control: int
+    entry_points: Sequence[EntryPoint], tables: Tables, seconds: float, control: int
 ) -> dict[EntryPoint, ProbeResult]:
-    shared = _run_probes([found], tables, seconds * _SHARED_FRACTION, control) if len(found) > 1 else {}
-    sound = {one: result for one, result in shared.items() if result.is_sound}
-    return sound | _run_probes([[one] for one in found if one not in sound], tables, seconds, control)
+    """Probe all in one process, which is faster. Then probe those without a sound result in one process each."""
+    sound: dict[EntryPoint, ProbeResult] = {}
+    if len(entry_points) > 1:
+        results = _run_probes([entry_points], tables, seconds * _SHARED_FRACTION, control)
+        sound = {entry_point: result for entry_point, result in results.items() if result.is_sound}
+    others = [[entry_point] for entry_point in entry_points if entry_point not in sound]
+    return sound | _run_probes(others, tables, seconds, control)
 
 
 def _run_probes(
     groups: Sequence[Sequence[EntryPoint]], tables: Tables, seconds: float, control: int
 ) -> dict[EntryPoint, ProbeResult]:
+    """Run one process for each group, all at once. Exit if the daemon is gone."""
     probes = [_Probe(group, tables) for group in groups]
     running = {probe.pipe: probe for probe in probes}
     poll = select.poll()
@@ -223,39 +241,45 @@ def _run_probes(
 
 
 class _Probe:
-    def __init__(self, found: Sequence[EntryPoint], tables: Tables) -> None:
-        self._found = found
+    """A process that imports entry points one after the other, and sends a `ProbeResult` for each as a line of JSON."""
+
+    def __init__(self, entry_points: Sequence[EntryPoint], tables: Tables) -> None:
+        self._entry_points = entry_points
         self._received = b""
         self.pipe, output = os.pipe()
-        self._pid = fork_process(lambda: _run_probe(found, tables, output), keeps=[output])
+        self._pid = fork_process(lambda: _run_probe(entry_points, tables, output), keeps=[output])
         os.close(output)
 
     def is_complete(self) -> bool:
+        """Read what has arrived. Return True if no more will come."""
         received = os.read(self.pipe, 1 << 16)
         self._received += received
         # A process that the import has started may keep the pipe open.
-        return not received or self._received.count(b"\n") >= len(self._found)
+        return not received or self._received.count(b"\n") >= len(self._entry_points)
 
     def end(self, reason: str) -> dict[EntryPoint, ProbeResult]:
+        """Kill the process. `reason`: why entry points have no result; if empty, because the process died."""
         processes.signal_group(self._pid)
         _, status = os.waitpid(self._pid, 0)
         os.close(self.pipe)
         reason = reason or f"crashed its interpreter when it was imported: {_exit_reason(status)}"
         lines = map(_decode_result, self._received.split(b"\n")[:-1])
-        results = {one: next(lines, ProbeResult(reason=reason)) for one in self._found}
-        return {
-            one: replace(result, reason=f"{one.name} ({one.spec}) {result.reason}") if result.reason else result
-            for one, result in results.items()
-        }
+        results: dict[EntryPoint, ProbeResult] = {}
+        for entry_point in self._entry_points:
+            result = next(lines, ProbeResult(reason=reason))
+            if result.reason:
+                result = replace(result, reason=f"{entry_point.name} ({entry_point.spec}) {result.reason}")
+            results[entry_point] = result
+        return results
 
 
-def _run_probe(found: Iterable[EntryPoint], tables: Tables, pipe: int) -> None:
+def _run_probe(entry_points: Iterable[EntryPoint], tables: Tables, pipe: int) -> None:
     # The process ends soon, so garbage collection costs more than it gains.
     gc.disable()
     os.setsid()
     sandbox.reset_signals()
-    for one in found:
-        os.write(pipe, encode_message(_describe_entry_point(one, tables)) + b"\n")
+    for entry_point in entry_points:
+        os.write(pipe, encode_message(_describe_entry_point(entry_point, tables)) + b"\n")
 
 
 def _decode_result(line: bytes) -> ProbeResult:

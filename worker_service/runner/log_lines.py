@@ -1,3 +1,8 @@
+"""Lines that a handler logs and prints: split from the output pipe, and buffered until they are written.
+
+The fork server and the daemon each keep a `LogBuffer` per attempt.
+"""
+
 from __future__ import annotations
 
 from collections import deque
@@ -6,12 +11,12 @@ from collections.abc import Iterable
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner.messages import LINE_CHARACTERS_MAX
 
-# The prune of log lines removes it with the lines before it.
+# Stored in place of dropped lines. The prune of log lines removes it together with the lines before it.
 GAP = "… older lines are left out here"
 
 
 class LogBuffer:
-    """Drops the oldest lines when they come faster than they can be written."""
+    """Keeps the newest `LOG_LINES_MOST` lines: drops the oldest when lines come faster than they can be written."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -25,46 +30,51 @@ class LogBuffer:
         for line in lines:
             self._lines.append(line)
             self.characters += len(line)
-        self._forget_older()
+        self._drop_oldest()
 
-    def put_back(self, lines: Iterable[str]) -> None:
-        several = list(lines)
-        self._lines.extendleft(reversed(several))
-        self.characters += sum(map(len, several))
-        self._forget_older()
+    def restore(self, lines: Iterable[str]) -> None:
+        """Put lines that `pop` returned back before the others."""
+        restored = list(lines)
+        self._lines.extendleft(reversed(restored))
+        self.characters += sum(map(len, restored))
+        self._drop_oldest()
 
-    def take(self, most: int = LOG_LINES_MOST) -> list[str]:
-        taken = [self._lines.popleft() for _ in range(min(most, len(self._lines)))]
-        self.characters -= sum(map(len, taken))
+    def pop(self, lines_most: int = LOG_LINES_MOST) -> list[str]:
+        """Remove and return the oldest lines, after `GAP` if lines before them were dropped."""
+        popped = [self._lines.popleft() for _ in range(min(lines_most, len(self._lines)))]
+        self.characters -= sum(map(len, popped))
         gap, self._has_gap = [GAP] if self._has_gap else [], False
-        return [*gap, *taken]
+        return [*gap, *popped]
 
-    def _forget_older(self) -> None:
+    def _drop_oldest(self) -> None:
         while len(self._lines) > LOG_LINES_MOST:
             self.characters -= len(self._lines.popleft())
             self._has_gap = True
 
 
+# A character of UTF-8 takes at most four bytes.
 LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
+    """Splits the bytes of an output pipe into lines. The bytes after the last line end wait for the next piece."""
+
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
-        self._rest = b""
+        self._unfinished = b""
 
     def feed(self, received: bytes) -> None:
-        *whole, rest = (self._rest + received).split(b"\n")
+        *whole, unfinished = (self._unfinished + received).split(b"\n")
         self.lines.extend(whole)
-        if len(rest) > LINE_BYTES_MAX:
-            rest = visible_part(rest)[:LINE_BYTES_MAX]
-        self._rest = rest
+        if len(unfinished) > LINE_BYTES_MAX:
+            unfinished = visible_part(unfinished)[:LINE_BYTES_MAX]
+        self._unfinished = unfinished
 
-    def take_rest(self) -> bytes:
-        rest, self._rest = self._rest, b""
-        return rest
+    def pop_unfinished(self) -> bytes:
+        unfinished, self._unfinished = self._unfinished, b""
+        return unfinished
 
 
 def visible_part(line: bytes) -> bytes:
-    # A carriage return overwrites what precedes it.
+    """Return what a terminal would show: a carriage return overwrites what precedes it."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -1,4 +1,8 @@
-"""The messages between daemon, fork server and children."""
+"""The messages between daemon, fork server and children, and between daemon and Ray driver. `protocol.py` encodes them.
+
+The daemon sends `Begin` first, then a `Launch` for each attempt. The fork server first sends `Hello`, then passes on
+what each child reports (`Started`, `Progressed`, …), and ends each attempt with an `AttemptOver`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from worker_service.jobs.embeddings import Embeddings
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts, NodeState
 
+# Of log lines and progress messages; of error messages and remedies.
 LINE_CHARACTERS_MAX = 2000
 MESSAGE_CHARACTERS_MAX = 4000
 
@@ -31,6 +36,8 @@ def attempt_name(key: Key) -> str:
 
 
 class Order(Struct, frozen=True):
+    """What a child needs to know of its attempt."""
+
     job_id: int
     fence: int
     job_type: str
@@ -39,6 +46,7 @@ class Order(Struct, frozen=True):
     payload: str | None
     # None uses the handler's limit.
     timeout_seconds: int | None
+    # JSON of the last checkpoint.
     state: str | None = None
     document_id: int | None = None
     generation: int | None = None
@@ -49,6 +57,7 @@ class Order(Struct, frozen=True):
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
+    # Slots of all cluster nodes.
     node_slots: int = 0
     # Digests from which a cluster node answers `KnownPages`, because it cannot ask the daemon.
     known_digests: Sequence[str] = ()
@@ -73,14 +82,19 @@ class HandlerDeclaration(Struct, frozen=True):
 
 
 class HandlerDescription(Struct, frozen=True):
+    """A handler as the daemon knows it, which imports no handlers itself."""
+
     facts: HandlerFacts
+    # Attempts that one child may run.
     reuse: int = 1
     # Why the handler cannot be used: the message with which its jobs fail.
     set_aside: str | None = None
     # Empty if several distributions provide the job type.
     distribution: str = ""
+    # The entry point (module:attribute), or the path of a file.
     spec: str = ""
     declared: HandlerDeclaration | None = None
+    # What its results depend on.
     identity: Sequence[str] = ()
     runs_on_cluster: bool = False
     has_slicer: bool = False
@@ -90,7 +104,7 @@ class HandlerDescription(Struct, frozen=True):
         return self.declared is not None and "password*" in self.declared.credentials
 
 
-class AttemptReport(msgspec.Struct, tag=True, frozen=True):
+class AttemptMessage(msgspec.Struct, tag=True, frozen=True):
     job_id: int
     fence: int
 
@@ -99,13 +113,13 @@ class AttemptReport(msgspec.Struct, tag=True, frozen=True):
         return self.job_id, self.fence
 
 
-class Assigned(AttemptReport, tag=True, frozen=True):
+class Assigned(AttemptMessage, tag=True, frozen=True):
     """A cluster node has accepted the attempt; its child process has not started yet."""
 
     node: str
 
 
-class Started(AttemptReport, tag=True, frozen=True):
+class Started(AttemptMessage, tag=True, frozen=True):
     """`pid` and `pid_started` (clock ticks) identify one process for ever."""
 
     pid: int
@@ -113,28 +127,30 @@ class Started(AttemptReport, tag=True, frozen=True):
     sandbox: str
 
 
-class Progressed(AttemptReport, tag=True, frozen=True):
+class Progressed(AttemptMessage, tag=True, frozen=True):
     percent: float
     message: str
     count: Count | None = None
 
 
-class Logged(AttemptReport, tag=True, frozen=True):
+class Logged(AttemptMessage, tag=True, frozen=True):
     lines: Sequence[str]
 
 
-class PagesRead(AttemptReport, tag=True, frozen=True):
+class PagesRead(AttemptMessage, tag=True, frozen=True):
     pages: Sequence[PageResult]
 
 
-class Checkpointed(AttemptReport, tag=True, frozen=True):
+class Checkpointed(AttemptMessage, tag=True, frozen=True):
     state: str
     follow_ups: Sequence[NewJob] = ()
     crawl: CrawlPage | None = None
     embeddings: Embeddings | None = None
 
 
-class Asked(AttemptReport, tag=True, frozen=True):
+class Asked(AttemptMessage, tag=True, frozen=True):
+    """A question of the handler. `kind` and `body` are those of `questions.py`."""
+
     number: int
     kind: str
     body: str
@@ -154,9 +170,14 @@ class How(StrEnum):
     GARBLED = "garbled"
 
 
+_HANDLER_DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
+# Codes of ends that look like one of these, but were not chosen by the handler.
+_UNDECIDED_CODES = ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED", "FILES_VANISHED", "FILE_FORGOTTEN")
+
+
 class Publication(Struct, frozen=True):
     path: Path
-    """A fsynced file in staging: relative in the child's message, absolute in the daemon's."""
+    """A synced file in staging: relative in the child's message, absolute in the daemon's."""
     role: str = ""
     name: str = ""
     sha256: str = ""
@@ -164,7 +185,7 @@ class Publication(Struct, frozen=True):
     note: str = ""
 
 
-class Ended(AttemptReport, tag=True, frozen=True):
+class Ended(AttemptMessage, tag=True, frozen=True):
     """The end of an attempt. When the daemon receives it, no process of the attempt is left."""
 
     how: How
@@ -181,13 +202,19 @@ class Ended(AttemptReport, tag=True, frozen=True):
     document: DocumentFacts | None = None
     publishes: bool = False
     pauses_source: bool = False
-    # Duration of the attempt, or the minimum wait of an order that was not started.
+    # Duration of an attempt in a reused child, or the minimum wait of an order that was not started.
     took_seconds: float | None = None
+    # The child waits for another order.
     is_reusable: bool = False
 
     @property
     def files(self) -> list[Path]:
         return [file.path for file in self.published]
+
+    @property
+    def is_handlers_decision(self) -> bool:
+        """The handler returned, or raised an exception that stands for an outcome."""
+        return self.how in _HANDLER_DECISIONS and self.code not in _UNDECIDED_CODES
 
 
 AttemptEvent = Assigned | Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
@@ -233,10 +260,9 @@ class Launch(msgspec.Struct, tag=True, frozen=True):
     environment: dict[str, str]
 
 
-class Stop(msgspec.Struct, tag=True, frozen=True):
-    job_id: int
-    fence: int
+class Stop(AttemptMessage, tag=True, frozen=True):
     now: bool = False
+    """Without a grace period."""
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
@@ -249,11 +275,9 @@ class Drain(msgspec.Struct, tag=True, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-class Reply(msgspec.Struct, tag=True, frozen=True):
+class Reply(AttemptMessage, tag=True, frozen=True):
     """The answer to a question, or the reason (`code` and `message`) why there is none."""
 
-    job_id: int
-    fence: int
     number: int
     body: msgspec.Raw = msgspec.Raw(b"null")
     code: str = ""
@@ -280,6 +304,7 @@ class AttemptOver(msgspec.Struct, tag=True, frozen=True):
     took_seconds: float | None = None
 
 
+# What each receiver decodes.
 DaemonMessage = Begin | Launch | Stop | Ping | Reply | Drain
 
 ChildInput = Launch | Reply

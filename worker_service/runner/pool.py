@@ -1,9 +1,13 @@
-"""The daemon's side of the child processes. Every launched order gets exactly one `Ended`, even after a crash."""
+"""The daemon's side of the fork server: start it, send orders and stops to it, receive its messages, survive its death.
+
+Every launched order gets exactly one `Ended`. If the fork server dies, the pool first kills all processes of its
+attempts, and then returns an `Ended` for each. No method waits for a child; only start, restart and close may take
+long.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
 import shutil
@@ -12,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,12 +56,14 @@ from worker_service.runner.protocol import (
 
 PING_SECONDS = 10.0
 UNANSWERED_PINGS_MAX = 6
+# Longest time until the handlers are described, besides the time to import them.
 _START_SECONDS = 40.0
 _CLOSE_SECONDS = 15.0
 _EXIT_SECONDS = 2.0
 # Time in a turn of the loop to kill the processes of a dead fork server. The next turn goes on.
 _SWEEP_SECONDS = 0.02
 _READ_BYTES = 1 << 16
+# Per turn of the loop, so that a flood of messages does not hold it up.
 _READS_MAX = 64
 
 
@@ -70,30 +76,31 @@ class _EndedBeforeHello(ChildError):
 
 
 @dataclass(slots=True)
-class _ForkServerConnection:
+class ForkServerConnection:
     process: subprocess.Popen[bytes]
     socket: socket.socket
     inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
     unsent: bytearray = field(default_factory=bytearray)
     keys: set[Key] = field(default_factory=set)
+    """Launched attempts that have not ended."""
     hello: Hello | None = None
+    """The first message, which describes the handlers."""
     is_broken: bool = False
     is_waiting_to_send: bool = False
     pinged_at: float = field(default_factory=time.monotonic)
     unanswered_pings: int = 0
 
-    def must_ping(self, ping_seconds: float) -> bool:
-        # Declare the connection broken after too many unanswered pings. A suspended machine misses only one.
-        now = time.monotonic()
-        if self.is_broken or self.hello is None or now < self.pinged_at + ping_seconds:
-            return False
-        self.pinged_at = now
+    def is_ping_due(self, ping_seconds: float) -> bool:
+        return not self.is_broken and self.hello is not None and time.monotonic() >= self.pinged_at + ping_seconds
+
+    def count_ping(self) -> None:
+        """Call before each ping. Too many without an answer break the connection; a suspended machine misses one."""
+        self.pinged_at = time.monotonic()
         self.unanswered_pings += 1
         self.is_broken = self.unanswered_pings > UNANSWERED_PINGS_MAX
-        return not self.is_broken
 
     def close_sending(self) -> None:
-        # The fork server reads the end of its input, stops its children and ends.
+        # The fork server then reads the end of its input, stops its children and ends.
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -104,6 +111,7 @@ class LocalPool:
     ping_seconds: float = PING_SECONDS
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
+        """`extra_path`: directories from which the fork server imports handlers, besides the installed ones."""
         if begin.sandbox not in ("strict", "best-effort", "off"):
             raise ValueError(f"sandbox is strict, best-effort or off, not {begin.sandbox!r}")
         self._staging_root = begin.staging_root.absolute()
@@ -116,19 +124,21 @@ class LocalPool:
             pool_id=processes.pool_id_of(self._staging_root),
             credentials=Path(credentials) if credentials else None,
         )
-        # The pool's own descriptor stays the same when the fork server is restarted.
+        # The descriptor for the loop, which stays the same when the fork server is restarted.
         self._epoll = select.epoll()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
-        self._connection: _ForkServerConnection | None = None
+        self._connection: ForkServerConnection | None = None
+        # Names of the variables that a handler sees, by job type.
         self._environment: Mapping[str, Sequence[str]] = {}
+        # Events of the pool's own, for the next `take_events`.
         self._events: list[AttemptEvent] = []
 
-    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[HandlerDescription]:
-        """Call `meanwhile` until the handlers are loaded. It returns the seconds until its next call."""
+    def start(self) -> Sequence[HandlerDescription]:
+        """Start the fork server, and wait until it has loaded and described the handlers."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
-        hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
+        hello = self._start_process(self._begin)
         self._environment = {
             handler.facts.job_type: handler.declared.environment for handler in hello.handlers if handler.declared
         }
@@ -139,6 +149,7 @@ class LocalPool:
 
     @property
     def next_check_at(self) -> float | None:
+        """When `take_events` has to be called although the descriptor is silent."""
         return None
 
     @property
@@ -192,7 +203,8 @@ class LocalPool:
         connection = self._connection
         if connection is not None:
             events += self._receive(connection)
-            if connection.must_ping(self.ping_seconds):
+            if connection.is_ping_due(self.ping_seconds):
+                connection.count_ping()
                 self._send(connection, Ping())
             if connection.is_broken:
                 events += self._clean_up_after(connection, seconds=_SWEEP_SECONDS)
@@ -225,10 +237,10 @@ class LocalPool:
 
     # --- the connection ---
 
-    def _start_process(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
+    def _start_process(self, begin: Begin) -> Hello:
         connection = self._connection = self._open_connection(begin)
         try:
-            return self._await_hello(connection, meanwhile)
+            return self._await_hello(connection)
         except _EndedBeforeHello:
             self._forget(connection)
             # Kill what a handler has started at import.
@@ -237,16 +249,16 @@ class LocalPool:
             if begin.tries_all or begin.cluster is not None:
                 raise
             # A shipped handler may have ended the process when it was imported.
-            return self._start_process(msgspec.structs.replace(begin, tries_all=True), meanwhile)
+            return self._start_process(msgspec.structs.replace(begin, tries_all=True))
         except ChildError:
             self._forget(connection)
             raise
 
-    def _open_connection(self, begin: Begin) -> _ForkServerConnection:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+    def _open_connection(self, begin: Begin) -> ForkServerConnection:
+        own_end, far_end = socket.socketpair()
+        own_end.setblocking(False)
         lock = self._begin.lock_fd
-        passed = [theirs.fileno(), *([] if lock is None else [lock])]
+        passed = [far_end.fileno(), *([] if lock is None else [lock])]
         path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = self._process_environment()
         if path:
@@ -261,12 +273,12 @@ class LocalPool:
                 start_new_session=True,
             )
         except OSError as error:
-            ours.close()
+            own_end.close()
             raise ChildError(f"the fork server could not be started: {error}") from error
         finally:
-            theirs.close()
-        connection = _ForkServerConnection(process, ours)
-        self._epoll.register(ours, select.EPOLLIN)
+            far_end.close()
+        connection = ForkServerConnection(process, own_end)
+        self._epoll.register(own_end, select.EPOLLIN)
         self._send(connection, begin)
         return connection
 
@@ -278,18 +290,14 @@ class LocalPool:
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def _await_hello(self, connection: _ForkServerConnection, meanwhile: Callable[[], float]) -> Hello:
-        next_call_at = time.monotonic()
+    def _await_hello(self, connection: ForkServerConnection) -> Hello:
         # Handlers may be imported twice: together, then one by one.
         seconds = _START_SECONDS + 2 * self._begin.import_seconds
-        deadline = next_call_at + seconds
+        deadline = time.monotonic() + seconds
         while connection.hello is None:
-            if time.monotonic() >= next_call_at:
-                next_call_at = time.monotonic() + meanwhile()
-            now = time.monotonic()
-            if now >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise ChildError(f"the fork server has not described its handlers within {seconds:g} s")
-            left = max(0.0, min(deadline, next_call_at) - now)
             select.select([connection.socket], [connection.socket] if connection.unsent else [], [], left)
             self._events += self._receive(connection)
             if connection.is_broken:
@@ -303,11 +311,11 @@ class LocalPool:
                 raise _EndedBeforeHello(f"the fork server ended before it had described its handlers ({why})")
         return connection.hello
 
-    def _send(self, connection: _ForkServerConnection, message: DaemonMessage) -> None:
+    def _send(self, connection: ForkServerConnection, message: DaemonMessage) -> None:
         connection.unsent += encode_frame(message)
         self._flush(connection)
 
-    def _flush(self, connection: _ForkServerConnection) -> None:
+    def _flush(self, connection: ForkServerConnection) -> None:
         if connection.is_broken:
             return
         try:
@@ -322,7 +330,7 @@ class LocalPool:
             connection.is_waiting_to_send = bool(connection.unsent)
             self._epoll.modify(connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0))
 
-    def _receive(self, connection: _ForkServerConnection) -> list[AttemptEvent]:
+    def _receive(self, connection: ForkServerConnection) -> list[AttemptEvent]:
         if connection.is_broken:
             return []
         self._flush(connection)
@@ -342,7 +350,7 @@ class LocalPool:
             connection.is_broken = True
         return events
 
-    def _handle_message(self, connection: _ForkServerConnection, body: bytes) -> Iterator[AttemptEvent]:
+    def _handle_message(self, connection: ForkServerConnection, body: bytes) -> Iterator[AttemptEvent]:
         message = decode_pool_message(body, self._staging_root)
         if isinstance(message, Hello):
             connection.hello = message
@@ -357,10 +365,14 @@ class LocalPool:
             yield message
 
     def _store_nodes(self, seen: NodesSeen) -> None:
+        # `RayPool` overrides this.
         raise Garbled("a fork server has no nodes")
 
-    def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
-        """Kill its processes. Return an `Ended` for each of its attempts, or nothing while a process is left."""
+    def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
+        """Kill the processes of a broken fork server.
+
+        Return an `Ended` for each of its attempts, or nothing if a process is left after `seconds`.
+        """
         self._unregister(connection)
         deadline = time.monotonic() + seconds
         connection.process.kill()
@@ -376,20 +388,21 @@ class LocalPool:
             return []
         # Ended attempts have moved their files out of these directories. Delete those of unfinished attempts.
         keys = sorted(connection.keys)
-        for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / attempt_name(key) for key in keys)):
+        homes = self._staging_root.glob("child-*")
+        for folder in (*homes, *(self._staging_root / attempt_name(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)
         connection.keys.clear()
         self._forget(connection)
         message = "the fork server died, and the attempt with it"
         return [Ended(*key, How.CRASHED, code="FORK_SERVER_DIED", message=message) for key in keys]
 
-    def _forget(self, connection: _ForkServerConnection) -> None:
+    def _forget(self, connection: ForkServerConnection) -> None:
         self._unregister(connection)
         connection.process.kill()
         connection.process.wait()
         self._connection = None
 
-    def _unregister(self, connection: _ForkServerConnection) -> None:
+    def _unregister(self, connection: ForkServerConnection) -> None:
         if connection.socket.fileno() >= 0:
             self._epoll.unregister(connection.socket)
             connection.socket.close()

@@ -1,8 +1,8 @@
-"""Marks that tell which attempt a process belongs to, and what attempts left behind.
+"""Find the processes of an attempt and of a pool, and kill them, whatever they did to hide.
 
-A child is marked by a resource limit without effect on it (RLIMIT_RTTIME), which descendants inherit in any session.
-The hard limit is a digest of the pool's staging root, because two services may both run job 1; the soft limit is the
-child's number.
+Each child marks itself by a resource limit that has no effect on it (RLIMIT_RTTIME). Its descendants inherit the limit,
+also in other sessions, and the sandbox refuses to change it. The hard limit is a digest of the pool's staging root,
+because two services may both run job 1; the soft limit is the child's number.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+# Environment variable of a child with the name of its attempt.
 ATTEMPT = "PAGEMILL_ATTEMPT"
+# Scans of /proc without a result that prove that no process of a pool is left.
 _SCANS_MIN = 30
 
 
 class ProcessMarks(NamedTuple):
-    child: int
-    pool: int
+    """`child_mark` and `pool_mark` of a process; 0 for a mark that it does not have."""
 
-
-NO_MARKS = ProcessMarks(0, 0)
+    child: int = 0
+    pool: int = 0
 
 
 def pool_id_of(staging_root: Path) -> str:
@@ -33,7 +34,7 @@ def pool_id_of(staging_root: Path) -> str:
 
 
 def pool_mark(pool_id: str) -> int:
-    # Return bit 61 and 60 bits of the digest. Nobody sets such a limit by accident.
+    # Bit 61 and 60 bits of the digest: no administrator sets such a limit by accident.
     return 1 << 61 | int(pool_id, 16) >> 4
 
 
@@ -47,32 +48,30 @@ def mark_process(pool_id: str, number: int) -> None:
         resource.setrlimit(resource.RLIMIT_RTTIME, (child_mark(number), pool_mark(pool_id)))
 
 
-def marks_of(pid: int) -> ProcessMarks | None:
-    """Return 0 for each mark that the process does not have; None if there is no such process."""
-    try:
-        text = _read(f"/proc/{pid}/limits")
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(b"Max realtime timeout"):
-            soft, hard = line.split()[-3:-1]
-            return ProcessMarks(int(soft) if soft.isdigit() else 0, int(hard) if hard.isdigit() else 0)
-    return NO_MARKS
+def marks_of(pid: int) -> ProcessMarks:
+    """Return the marks of a process; none if it has ended."""
+    with contextlib.suppress(OSError):
+        for line in _read(f"/proc/{pid}/limits").splitlines():
+            if line.startswith(b"Max realtime timeout"):
+                soft, hard = line.split()[-3:-1]
+                return ProcessMarks(int(soft) if soft.isdigit() else 0, int(hard) if hard.isdigit() else 0)
+    return ProcessMarks()
 
 
 def started_at(pid: int) -> int:
-    """Return clock ticks from boot to the start of the process, or 0."""
+    """Return clock ticks from boot to the start of the process, or 0 if there is none."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
 
 def children_of(pid: int) -> set[int]:
-    """Read the list twice: the kernel may skip a child while another ends."""
     path = f"/proc/{pid}/task/{pid}/children"
     try:
-        return {int(one) for _ in range(2) for one in _read(path).split()}
+        # Read the list twice: the kernel may skip a child while another ends.
+        return {int(child) for child in _read(path).split() + _read(path).split()}
     except FileNotFoundError:
-        return {one for one in _pids() if (fields := _stat(one)) and int(fields[1]) == pid}
+        # The kernel was built without this file.
+        return {child for child in _pids() if _parent_of(child) == pid}
 
 
 def sweep(pool_id: str) -> list[int]:
@@ -80,14 +79,16 @@ def sweep(pool_id: str) -> list[int]:
 
     A process that forks and ends for ever may slip through a scan, so an empty result needs many scans.
     """
-    others: set[int] = set()
+    pids_of_others: set[int] = set()
     for _ in range(_SCANS_MIN):
-        if left := _sweep_once(pool_id, others):
-            return left
+        killed = _sweep_once(pool_id, pids_of_others)
+        if killed:
+            return killed
     return []
 
 
 def sweep_until_gone(pool_id: str, *, seconds: float) -> bool:
+    """Kill every process of the pool. Return False if some are left after `seconds`."""
     deadline = time.monotonic() + seconds
     while sweep(pool_id):
         if time.monotonic() > deadline:
@@ -102,6 +103,7 @@ def kill(pid: int) -> None:
 
 
 def signal_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal a child and its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
     # The child may not have created its own group yet.
@@ -109,18 +111,17 @@ def signal_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def _sweep_once(pool_id: str, others: set[int]) -> list[int]:
-    wanted = pool_mark(pool_id)
-    left = []
+def _sweep_once(pool_id: str, pids_of_others: set[int]) -> list[int]:
+    """Kill, and return the pids. Skip `pids_of_others`, and add to it what does not belong to the pool."""
+    killed = []
     # Newest first: they are the most likely to end during the scan.
-    for pid in sorted(set(_pids()) - others, reverse=True):
-        marks = marks_of(pid)
-        if marks is not None and marks.pool == wanted and pid != os.getpid() and _is_alive(pid):
+    for pid in sorted(set(_pids()) - pids_of_others, reverse=True):
+        if marks_of(pid).pool == pool_mark(pool_id) and pid != os.getpid() and _is_alive(pid):
             kill(pid)
-            left.append(pid)
+            killed.append(pid)
         else:
-            others.add(pid)
-    return left
+            pids_of_others.add(pid)
+    return killed
 
 
 def _is_alive(pid: int) -> bool:
@@ -128,9 +129,15 @@ def _is_alive(pid: int) -> bool:
     return bool(fields) and fields[0] not in (b"Z", b"X")
 
 
+def _parent_of(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
 def _stat(pid: int) -> list[bytes]:
-    # The name before these fields may contain any character.
+    """Return the fields from the state on, or [] if there is no such process."""
     try:
+        # The name before these fields may contain any character.
         return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return []

@@ -30,8 +30,8 @@ from worker_service.runner.messages import (
     MESSAGE_CHARACTERS_MAX,
     Asked,
     AttemptEvent,
+    AttemptMessage,
     AttemptOver,
-    AttemptReport,
     Begin,
     Checkpointed,
     ChildInput,
@@ -174,7 +174,7 @@ def decode_node_message(body: bytes, order: Order) -> NodeMessage:
     return message
 
 
-def _check_report(message: AttemptReport, order: Order) -> None:
+def _check_report(message: AttemptMessage, order: Order) -> None:
     if message.key != order.key:
         raise Garbled("it speaks for another attempt")
     if isinstance(message, Progressed):

@@ -1,9 +1,11 @@
-"""Check whether an attempt left its child process unchanged, so that it can be reused."""
+"""Check whether an attempt left its child process unchanged, so that it can run another one.
+
+Runs in the child, before and after each attempt of a handler that declares `reuse`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import resource
 import shutil
@@ -31,7 +33,7 @@ _RESET_PEAK_MEMORY = b"5"
 class ReuseCheck:
     """Compares the state of the process before and after an attempt. Variables of the handler are not compared."""
 
-    def __init__(self, staging: Path, shared_count: mmap.mmap | None) -> None:
+    def __init__(self, staging: Path) -> None:
         self._staging = staging
         self._clear_refs: int | None = None
         with contextlib.suppress(OSError):
@@ -39,18 +41,8 @@ class ReuseCheck:
             self._clear_refs = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         self._cpu_seconds_before = 0.0
         self._state_before: object = None
-        self._attempts_begun = 0
-        self._shared_count = shared_count
-
-    @property
-    def is_first_attempt(self) -> bool:
-        return self._attempts_begun == 1
 
     def begin(self, limits: Limits) -> None:
-        self._attempts_begun += 1
-        if self._shared_count is not None:
-            # If the child dies before this point, the order counts as not begun.
-            self._shared_count[:8] = self._attempts_begun.to_bytes(8)
         sandbox.renew_cpu_limit(limits)
         if self._clear_refs is not None:
             os.write(self._clear_refs, _RESET_PEAK_MEMORY)
@@ -64,7 +56,7 @@ class ReuseCheck:
         return Usage(round(_cpu_seconds() - self._cpu_seconds_before, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
-        # Also delete the staged files that are not published.
+        """Compare the state, and delete staged files that are not published. Return False if either fails."""
         flush_output()
         if _has_child_process():
             return False
@@ -73,11 +65,12 @@ class ReuseCheck:
                 return False
             names_to_keep = {file.path.parts[0] for file in published}
             for entry in list(os.scandir(self._staging)):
-                if entry.name not in names_to_keep:
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path)
-                    else:
-                        Path(entry.path).unlink()
+                if entry.name in names_to_keep:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    Path(entry.path).unlink()
         except OSError:
             return False
         return True
