@@ -23,7 +23,7 @@ from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.messages import HandlerDescription, Launch, Order
 from worker_service.runner.protocol import encode_message
 
-TERMS = Terms(VERSION, "strict", 1.0, {"sleep": (), "read": ()})
+TERMS = Terms(VERSION, "strict", {"sleep": (), "read": ()})
 
 
 class TaskSession:

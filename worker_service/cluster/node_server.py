@@ -1,7 +1,8 @@
-"""The process on a node that owns the fork server and runs attempts in it for the Ray worker processes.
+"""The process on a node that owns the fork server, and runs attempts in it for the Ray worker processes of the node.
 
-Each connection belongs to a Ray worker process, with one attempt at a time. An attempt is stopped if its Ray worker
-process is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
+The first Ray task on a node starts it; it ends when it has no connection for `IDLE_SECONDS`. Each connection, over a
+Unix socket, belongs to a Ray worker process with one attempt at a time (`ray_task.py`, which also defines the frames).
+An attempt is stopped if its connection closes, or is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
 """
 
 from __future__ import annotations
@@ -46,27 +47,24 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
+    """What a node must fulfil to run attempts for a daemon, as that daemon has it."""
+
     version: str
     sandbox: str
-    grace_seconds: float
     identity: Mapping[str, Sequence[str]]
+    """By job type: what the results depend on."""
 
 
 class NodeServer:
     def __init__(self, place: Path, terms: Terms) -> None:
         self._staging = place / f"staging-{time.time_ns()}"
-        begin = Begin(
-            self._staging,
-            place / "keep",
-            sandbox=terms.sandbox,
-            types=tuple(terms.identity),
-            grace_seconds=terms.grace_seconds,
-        )
+        begin = Begin(self._staging, place / "keep", sandbox=terms.sandbox, types=tuple(terms.identity))
         self._inputs = place / "inputs"
         self._inputs.mkdir(mode=0o700, exist_ok=True)
         self._pool = LocalPool(begin)
         self._connections: set[_WorkerConnection] = set()
-        self._by_key: dict[Key, _WorkerConnection] = {}
+        self._connection_by_attempt: dict[Key, _WorkerConnection] = {}
+        # Why this node cannot run attempts, or empty.
         self._fault = ""
         self._terms = terms
 
@@ -83,10 +81,11 @@ class NodeServer:
         server = await asyncio.start_unix_server(self._handle_connection, sock=listener)
         idle_since = time.monotonic()
         # If the fork server died, serve on until its last process is gone and its attempts have ended.
-        while (self._pool.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
+        while (self._pool.is_alive or self._connection_by_attempt) and time.monotonic() < idle_since + IDLE_SECONDS:
             await asyncio.sleep(_TICK_SECONDS if self._pool.is_alive else 0.02)
             self._forward_events()
-            idle_since = time.monotonic() if self._connections else idle_since
+            if self._connections:
+                idle_since = time.monotonic()
             for connection in self._connections:
                 if connection.key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
                     self._pool.stop(*connection.key, now=True)
@@ -138,13 +137,13 @@ class NodeServer:
             path.write_bytes(content)
         connection.files.clear()
         connection.key = order.key
-        connection.known = frozenset(order.known_digests)
-        self._by_key[order.key] = connection
+        connection.known_digests = frozenset(order.known_digests)
+        self._connection_by_attempt[order.key] = connection
         self._pool.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
 
     def _forward_events(self) -> None:
         for event in self._pool.take_events():
-            connection = self._by_key.get(event.key)
+            connection = self._connection_by_attempt.get(event.key)
             if connection is None:
                 continue
             if isinstance(event, Asked):
@@ -158,7 +157,7 @@ class NodeServer:
         # A node cannot ask the daemon: it answers from the order.
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
-            known = [digest for digest in question.digests if digest in connection.known]
+            known = [digest for digest in question.digests if digest in connection.known_digests]
             self._pool.answer(asked, KnownDigests(known))
         else:
             self._pool.answer(asked, empty_answer(question))
@@ -172,14 +171,16 @@ class NodeServer:
         shutil.rmtree(self._staging / attempt_name(ended.key), ignore_errors=True)
         shutil.rmtree(self._inputs / attempt_name(ended.key), ignore_errors=True)
         connection.key = None
-        del self._by_key[ended.key]
+        del self._connection_by_attempt[ended.key]
 
 
 class _WorkerConnection:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
+        # The running attempt.
         self.key: Key | None = None
-        self.known: frozenset[str] = frozenset()
+        self.known_digests: frozenset[str] = frozenset()
+        # Contents of the inputs, which come before the launch.
         self.files: list[bytes] = []
         self.heard_at = time.monotonic()
 
@@ -194,18 +195,20 @@ def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
         return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"
     if terms.sandbox == "strict" and not sandbox.landlock_version():
         return "the kernel has no Landlock, so children cannot be confined: use a kernel 5.13 or newer"
-    for job_type, wanted in terms.identity.items():
-        found = described.get(job_type)
-        if found is None:
+    for job_type, identity in terms.identity.items():
+        handler = described.get(job_type)
+        if handler is None:
             return f"the handler of {job_type} is not installed here"
-        if found.set_aside or found.facts.missing:
-            return f"{job_type} cannot run here: {found.set_aside or found.facts.missing_text}"
-        if missing := sorted({*wanted} - {*found.identity}):
-            return f"{job_type} would give other results here: the head has {', '.join(missing)}"
+        if handler.set_aside or handler.facts.missing:
+            return f"{job_type} cannot run here: {handler.set_aside or handler.facts.missing_text}"
+        different = sorted({*identity} - {*handler.identity})
+        if different:
+            return f"{job_type} would give other results here: the head has {', '.join(different)}"
     return ""
 
 
-def _locked(folder: Path) -> int | None:
+def _lock(folder: Path) -> int | None:
+    """Return a descriptor that holds the folder's lock, or None if another process holds it."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,7 +221,8 @@ def _locked(folder: Path) -> int | None:
 def _remove_places_of_dead_servers(root: Path, own: Path) -> None:
     for place in root.iterdir():
         with contextlib.suppress(OSError):
-            if place != own and (lock := _locked(place)) is not None:
+            lock = None if place == own else _lock(place)
+            if lock is not None:
                 shutil.rmtree(place, ignore_errors=True)
                 os.close(lock)
 
@@ -226,17 +230,23 @@ def _remove_places_of_dead_servers(root: Path, own: Path) -> None:
 def main() -> None:
     place = Path(sys.argv[1])
     terms = msgspec.json.decode(sys.stdin.buffer.read(), type=Terms)
-    lock = _locked(place)
+    lock = _lock(place)
     if lock is None:
-        # Another process is starting the server.
+        # A server runs here, or another process is starting it.
         return
-    for left in place.iterdir():
-        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    # A server that was killed has left files.
+    for path in place.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
+    # The path itself may be too long for an address.
     listener.bind(f"/proc/self/fd/{lock}/socket")
     listener.listen(128)
     if os.fork():
-        # The Ray worker process waits for this exit. The server itself outlives it: Ray kills only its own children.
+        # The Ray worker process waits for this exit. The server is not its child any more: when a worker process ends,
+        # Ray kills its children.
         os._exit(0)
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -1,4 +1,8 @@
-"""The daemon's pool if a cluster is configured: it places attempts with the local fork server or the Ray driver."""
+"""The daemon's pool if a cluster is configured (`ClusterPool`): the local fork server, and the Ray driver (`RayPool`).
+
+An attempt of a cluster type runs on a node, or here while one of the local slots is free, or if it needs a password or
+credential: those are never sent to nodes.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +37,22 @@ from worker_service.settings.cluster import LOCAL, Cluster
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
 # The interval between two starts of the driver grows by this factor until a driver has found a node.
 _RESTART_FACTOR = 1.5
+# Codes with which an attempt ends that needs what no node has.
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
 def cluster_types(described: Mapping[str, HandlerDescription], cluster: Cluster) -> list[str]:
-    # Files of this machine's handlers directory (*.py) are not installed on nodes.
+    """Return the job types whose attempts may run on nodes."""
     return sorted(
         job_type
         for job_type, handler in described.items()
-        if handler.runs_on_cluster and handler.set_aside is None and not handler.spec.endswith(".py")
-        if not cluster.types or job_type in cluster.types
+        if _can_run_on_nodes(handler) and (not cluster.types or job_type in cluster.types)
     )
+
+
+def _can_run_on_nodes(handler: HandlerDescription) -> bool:
+    # Files of this machine's handlers directory (*.py) are not installed on nodes.
+    return handler.runs_on_cluster and handler.set_aside is None and not handler.spec.endswith(".py")
 
 
 def cluster_begin(
@@ -58,6 +67,8 @@ def cluster_begin(
 
 
 class RayPool(LocalPool):
+    """The daemon's side of the Ray driver, which is a process with the protocol of a fork server."""
+
     module = "worker_service.cluster.ray_driver"
     # A driver that hangs is noticed after 9 s.
     ping_seconds = 1.5
@@ -66,10 +77,12 @@ class RayPool(LocalPool):
         """`environment` has the names of the variables that a handler sees, by job type."""
         super().__init__(begin)
         self._variables = environment
+        # The driver's last report.
         self.seen: NodesSeen | None = None
         self.is_connected = False
 
     def begin(self) -> None:
+        """Start the driver. Unlike `start`, do not wait for its first message."""
         if self._connection is None:
             self._connection = self._open_connection(self._begin)
             self._environment = self._variables
@@ -109,10 +122,13 @@ class ClusterPool:
         self.local_slots = local_slots
         self._types = types
         self._log_death = log_death
+        # Attempts of these types that run here.
         self._local_keys: set[Key] = set()
         self._placed_here: list[AttemptEvent] = []
+        # Orders of attempts that the driver has.
         self._orders: dict[Key, Order] = {}
         self._was_alive = False
+        # Of the driver.
         self._started_at, self._wait_seconds = -math.inf, _RESTART_SECONDS_MIN
         self._epoll = select.epoll()
         for pool in (local, ray):

@@ -1,4 +1,9 @@
-"""The Ray driver: runs attempts as Ray tasks. It speaks to the daemon in the protocol of a fork server."""
+"""The Ray driver: a process that runs attempts as Ray tasks (`ray_task.py`), one task per attempt.
+
+`RayPool` in the daemon starts it, and speaks the protocol of a fork server with it. The driver relays messages between
+the daemon and the nodes, checks each node before using it (`_probe`), and reports the nodes (`NodesSeen`). Everything
+runs in one asyncio thread, except calls of Ray and of the slicer that block.
+"""
 
 from __future__ import annotations
 
@@ -60,20 +65,24 @@ from worker_service.runner.protocol import (
 )
 from worker_service.settings.cluster import SLOTS_MAX
 
-# Ray reads its environment when it is imported.
+# Ray reads a part of its environment when it is imported.
 TOKEN_FILE = ray_settings.prepare(os.environ)
 import ray  # noqa: E402
 from ray import exceptions as ray_errors  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 CONNECT_SECONDS = 5.0
+# Between two looks at Ray's list of nodes.
 WATCH_INTERVAL_SECONDS = 0.5
 # A working task yields every `ray_task.ALIVE_SECONDS` (5 s), so a stream that is silent for longer than this is broken.
 SILENCE_SECONDS = 30.0
+# A refused node is checked again after this time: somebody may have mended it.
 REPROBE_AFTER_SECONDS = 300.0
 PROBE_TIMEOUT_SECONDS = 120.0
+# The user is told that an attempt waits for a machine after this time.
 REPORT_WAITING_AFTER_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
+# Inputs that stay in Ray's object store for other attempts.
 _STORED_BYTES_MAX = 256 << 20
 _READ_BYTES = 1 << 20
 _REASON_CHARACTERS_MAX = 1000
@@ -83,9 +92,13 @@ _READABLE, _WRITABLE = ("/proc", "/sys", "/etc", "/dev"), ("/dev/shm", "/dev/nul
 @dataclass(slots=True)
 class _Attempt:
     order: Order
+    # None once the user was told that the attempt waits.
     report_waiting_at: float | None
+    # Runs `_run_attempt`.
     task: asyncio.Task[None] | None = None
+    # The `ObjectRefGenerator` of the Ray task: its items come from the node.
     stream: Any = None
+    # Empty until the first item has arrived.
     node_id: str = ""
     heard_at: float = 0.0
     is_stopped: bool = False
@@ -98,6 +111,7 @@ class _Node:
     slots: int
     is_fit: bool = False
     reason: str = "it is being checked"
+    """Why the node gets no attempts; empty if it is fit."""
     refused_at: float | None = None
     probe: asyncio.Task[None] | None = None
 
@@ -114,13 +128,13 @@ class RayDriver:
         self._nodes_reported: tuple[NodeState, ...] | None = None
 
     def serve(self) -> None:
-        begin, rest = receive_begin(self._control, self._inbox)
+        begin, further_bodies = receive_begin(self._control, self._inbox)
         cluster = begin.cluster
         assert cluster is not None
         self._control.sendall(encode_frame(Hello(handlers=())))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Each node starts its fork server with these terms, which are the daemon's own.
-        self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
+        self._terms = encode_message(Terms(VERSION, begin.sandbox, cluster.identity))
         self._inputs = _TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
         # Ray unpickles data from nodes, so apply the sandbox before Ray connects.
         reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN_FILE is None else [TOKEN_FILE])]
@@ -134,7 +148,7 @@ class RayDriver:
             num_cpus=1, max_retries=0, num_returns="streaming", _generator_backpressure_num_objects=ray_task.ITEMS_AHEAD
         )(ray_task.run_attempt)
         self._probe_task = ray.remote(num_cpus=0, max_retries=0)(ray_task.probe)
-        asyncio.run(self._serve(rest))
+        asyncio.run(self._serve(further_bodies))
 
     async def _serve(self, bodies: list[bytes]) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
@@ -145,7 +159,7 @@ class RayDriver:
             while received := await reader.read(_READ_BYTES):
                 for body in self._inbox.feed(received):
                     self._handle_message(body)
-        # Ray ends the tasks of a driver that has ended. Do not wait for Ray's own shutdown, which may take long.
+        # The daemon is gone or has asked the driver to end. Ray ends the tasks of a driver whose process is gone.
         os._exit(0)
 
     def _handle_message(self, body: bytes) -> None:
@@ -158,12 +172,14 @@ class RayDriver:
             self._send(Pong())
         elif isinstance(message, Drain):
             self._draining = message.nodes
-        elif isinstance(message, Stop) and (stopped := self._attempts.get((message.job_id, message.fence))) is not None:
-            stopped.is_stopped = True
-            _cancel(stopped, force=message.now)
+        elif isinstance(message, Stop):
+            attempt_to_stop = self._attempts.get(message.key)
+            if attempt_to_stop is not None:
+                attempt_to_stop.is_stopped = True
+                _cancel(attempt_to_stop, force=message.now)
 
-    def _send(self, message: msgspec.Struct | bytes) -> None:
-        self._writer.write(message if isinstance(message, bytes) else encode_frame(message))
+    def _send(self, message: msgspec.Struct) -> None:
+        self._writer.write(encode_frame(message))
 
     async def _run_attempt(self, attempt: _Attempt, launch: Launch) -> None:
         try:
@@ -172,8 +188,9 @@ class RayDriver:
                 encode_message(msgspec.structs.replace(launch, order=order)), self._terms, *references
             )
             if attempt.is_stopped:
+                # The stop came while the inputs were stored, when there was no task to cancel.
                 _cancel(attempt, force=False)
-            # A stream without an error ends before the end message only if Ray has cancelled the task.
+            # Ray may end the stream of a cancelled task early and without an error.
             if not await self._relay(attempt):
                 self._send_end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         except asyncio.CancelledError:
@@ -200,12 +217,14 @@ class RayDriver:
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
                 decoded = decode_node_message(body, attempt.order)
                 # Decoding sanitises `Logged` and `Started`, so encode those again. Pass other messages on unchanged.
-                self._send(decoded if isinstance(decoded, Logged | Started) else wrap_frame(body))
+                is_sanitised = isinstance(decoded, Logged | Started)
+                self._writer.write(encode_frame(decoded) if is_sanitised else wrap_frame(body))
                 has_ended |= isinstance(decoded, AttemptOver)
         return has_ended
 
     def _end_after_error(self, attempt: _Attempt, error: Exception) -> None:
-        # Check for Ray's task errors before others: they are also instances of the type of their cause.
+        # An exception in a Ray task arrives as a `RayTaskError` that is also an instance of the exception's own type,
+        # so the branch for `RayError` comes before those for `Garbled` and `OSError`, which mean errors of the driver.
         where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
         cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
@@ -224,6 +243,7 @@ class RayDriver:
             self._send_end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
 
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
+        """End an attempt without waiting for its node."""
         self._send_end(attempt, how, code, message)
         _cancel(attempt, force=True)
         if attempt.task is not None:
@@ -234,8 +254,9 @@ class RayDriver:
         self._send(AttemptOver(msgspec.Raw(encode_message(ended)), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
-        # Name dead nodes, too: Ray queues tasks with equal options together, and a queue that waits for a frozen node
-        # stays blocked. A longer list of avoided nodes makes other options, and so a new queue.
+        """Return options of a Ray task that keep it away from unfit, draining and dead nodes."""
+        # Ray has a queue of tasks for each combination of options, the label selector included. Requests of a queue for
+        # workers may wait for a frozen node. Once that is known to be dead, its id in the selector makes a new queue.
         avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
         avoided += self._dead_nodes
         return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}} if avoided else {}
@@ -262,7 +283,6 @@ class RayDriver:
         return dead
 
     def _abandon_lost_attempts(self, alive: Collection[str], dead: Sequence[_Node]) -> None:
-        # Ray itself would wait for ever for a stream from a frozen machine.
         for attempt in list(self._attempts.values()):
             if attempt.node_id and attempt.node_id not in alive:
                 where = next((node.name for node in dead if node.node_id == attempt.node_id), attempt.node_id[:8])
@@ -277,7 +297,8 @@ class RayDriver:
         for node_id, facts in alive.items():
             if node_id not in self._nodes:
                 name = re.sub(r"[^A-Za-z0-9_.-]+", "-", facts["NodeManagerHostname"]).strip("-")[:60] or node_id[:8]
-                name = name if name not in names else f"{name[:50]}-{node_id[:6]}"
+                if name in names:
+                    name = f"{name[:50]}-{node_id[:6]}"
                 names.add(name)
                 self._nodes[node_id] = _Node(node_id, name, min(int(facts["Resources"]["CPU"]), SLOTS_MAX))
             node = self._nodes[node_id]
@@ -286,6 +307,7 @@ class RayDriver:
                 node.probe = asyncio.create_task(self._probe(node))
 
     async def _probe(self, node: _Node) -> None:
+        """Run `ray_task.probe` on the node, which raises `NodeUnfit` if it cannot run attempts for this daemon."""
         affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         reference = self._probe_task.options(scheduling_strategy=affinity).remote(self._terms)
         try:
@@ -301,7 +323,8 @@ class RayDriver:
         self._report_nodes()
 
     def _refuse(self, node_id: str, reason: str) -> None:
-        if (node := self._nodes.get(node_id)) is not None:
+        node = self._nodes.get(node_id)
+        if node is not None:
             node.is_fit, node.reason, node.refused_at = False, reason, time.monotonic()
 
     def _abandon_silent_streams(self) -> None:
@@ -340,14 +363,19 @@ class RayDriver:
 
 
 class _TaskInputs:
+    """Puts the inputs of attempts into Ray's object store: a slice, or whole files, which several attempts share."""
+
     def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
         # The slicer cuts out the pages an attempt needs. It forks, so start it before Ray's threads and the sandbox.
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
+        # By digest, or path and time: reference and size. The least recently used comes first.
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
-        if self._slicer is not None and self._slicer.can_slice(order) and (path := self._slicer.slice(order)):
+        """Return the order with the inputs that the node gets, and a reference for each."""
+        path = self._slicer.slice(order) if self._slicer is not None and self._slicer.can_slice(order) else None
+        if path is not None:
             content = path.read_bytes()
             path.unlink()
             # The node uses only the suffix of the path: Ray sends the content.
@@ -369,11 +397,12 @@ class _TaskInputs:
 
 
 def _connect(cluster: ClusterBegin) -> str:
+    """Return why Ray cannot be reached, or ''."""
     if fault := ray_settings.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")
     try:
-        # Try to connect first: Ray itself would try for minutes.
+        # Try to connect first: `ray.init` tries an address without a server 20 times, a second apart.
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except Exception as error:
@@ -383,7 +412,7 @@ def _connect(cluster: ClusterBegin) -> str:
 
 def _cancel(attempt: _Attempt, *, force: bool) -> None:
     if attempt.stream is not None:
-        # Best effort: Ray raises ValueError or TypeError for a task that it cannot cancel.
+        # `cancel` raises ValueError or TypeError for any status but OK, such as that of a task that has ended.
         with contextlib.suppress(ray_errors.RayError, ValueError, TypeError):
             ray.cancel(attempt.stream, force=force)
 

@@ -1,4 +1,8 @@
-"""The Ray task: passes one attempt to the fork server of its node. It imports little, as each slot has a process."""
+"""The Ray task: passes one attempt to the server of its node (`node_server.py`), and yields the attempt's messages.
+
+It runs in a Ray worker process, of which each slot has one, so it imports little. The worker process keeps the
+connection for its next task.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,18 @@ from pathlib import Path
 
 from worker_service.base.directories import open_nested_folder
 
+# Messages that follow within this time are yielded together.
 GATHER_SECONDS = 0.25
 # A task without messages yields an empty list this often, which shows the driver that the stream works.
 ALIVE_SECONDS = 5.0
-# Longest system call: Ray cancels a task by a Python exception, which is raised only after it.
+# Longest system call: Ray cancels a task by a KeyboardInterrupt, which Python raises only after the call.
 INTERRUPT_SECONDS = 0.5
+# Longest wait until the server of the node is ready, and until a stopped attempt has ended.
 START_SECONDS = 60.0
-# Ray takes so many items that the driver has not read. Then `yield` blocks, and the node server notices the silence.
+# While so many items wait for the driver, `yield` blocks, and the node server notices the silence.
 ITEMS_AHEAD = 2
 
+# Frames on the connection: kind, length of the body, body. A server sends HELLO, MESSAGE and ENDED.
 HELLO, LAUNCH, FILE, ALIVE, STOP, MESSAGE, ENDED = b"H", b"L", b"F", b"A", b"S", b"M", b"E"
 HEADER = struct.Struct(">cQ")
 
@@ -38,11 +45,15 @@ class NodeUnfit(Exception):
         return self.reason
 
 
-class NodeServerLost(Exception): ...
+class NodeServerLost(Exception):
+    pass
 
 
 def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:
-    """Yield the node's id, then the messages in order; the last one begins with `ENDED`."""
+    """Yield the node's id, then lists of messages (kind and body) in order. The last message begins with `ENDED`.
+
+    `files` are the contents of the order's inputs.
+    """
     node_id = _node_id()
     yield [node_id.encode()]
     connection = _connect(terms, node_id)
@@ -56,12 +67,13 @@ def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[byt
             if not has_ended:
                 connection.send([(ALIVE, b"")])
     except BaseException:
-        # Ray cancels a task by an exception in its generator.
+        # Also if Ray cancels the task, or the driver closes the stream.
         connection.stop()
         raise
 
 
 def probe(terms: bytes) -> None:
+    """Raise `NodeUnfit` if the node cannot run attempts for the daemon with these terms."""
     _connect(terms, _node_id())
 
 
@@ -76,6 +88,8 @@ def _node_id() -> str:
 
 
 class _NodeConnection:
+    """A connection to the node server. `fault`: why the node cannot run attempts, or empty."""
+
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._unread = bytearray()
@@ -86,6 +100,7 @@ class _NodeConnection:
 
     @property
     def is_usable(self) -> bool:
+        """The connection is open, and nothing is left on it from an earlier attempt."""
         return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
@@ -99,12 +114,16 @@ class _NodeConnection:
         """Return the next message and those that follow within `GATHER_SECONDS`, or [] after `ALIVE_SECONDS`."""
         messages: list[bytes] = []
         until = time.monotonic() + ALIVE_SECONDS
-        while (left := until - time.monotonic()) > 0 and (got := self._next_frame(left)) is not None:
-            kind, body = got
+        while time.monotonic() < until:
+            received = self._next_frame(until - time.monotonic())
+            if received is None:
+                break
+            kind, body = received
             messages.append(kind + body)
             if kind == ENDED:
                 break
-            until = min(until, time.monotonic() + GATHER_SECONDS) if len(messages) == 1 else until
+            if len(messages) == 1:
+                until = min(until, time.monotonic() + GATHER_SECONDS)
         return messages
 
     def stop(self) -> None:
@@ -113,10 +132,12 @@ class _NodeConnection:
         _connection = None
         with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
             self.send([(STOP, b"")])
-            while (got := self._next_frame(START_SECONDS)) is not None and got[0] != ENDED:
-                pass
+            kind: bytes | None = None
+            while kind != ENDED:
+                kind, _ = self._next_frame(START_SECONDS) or (ENDED, b"")
 
     def _next_frame(self, seconds: float) -> tuple[bytes, bytes] | None:
+        """Return kind and body, or None after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             if len(self._unread) >= HEADER.size:
@@ -141,6 +162,7 @@ class _NodeConnection:
             self._unread += received
 
 
+# The connection of this worker process, used by one task after another.
 _connection: _NodeConnection | None = None
 
 
@@ -155,6 +177,7 @@ def _connect(terms: bytes, node_id: str) -> _NodeConnection:
 
 
 def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
+    """Connect to the node server at `place`, and start it if there is none."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         # A server that ends removes its directory.
@@ -176,8 +199,10 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
 
 
 def _place(terms: bytes, node_id: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    given = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
-    directory = Path(given) if given else base / "pagemill-node"
+    """Return the directory of the node server: one for each node and each daemon's terms."""
+    user_state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(user_state) if user_state.startswith("/") else Path.home() / ".local" / "state"
+    # systemd sets this for the service of a node.
+    service_state = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    directory = Path(service_state) if service_state else base / "pagemill-node"
     return directory / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"

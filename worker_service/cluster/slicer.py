@@ -1,6 +1,8 @@
-"""Cut out the pages of an original that an attempt needs, so that a node does not get the whole file.
+"""Cut the pages that an attempt needs out of an original, so that a node does not get the whole file.
 
-A process forks a sandboxed child for each original. If slicing fails, the whole file is sent.
+The Ray driver calls `Slicer.slice`. The slicer process forks a sandboxed child for each original, because that may be
+hostile, and keeps the child: opening a file takes seven times as long as a slice. If slicing fails, the driver sends
+the whole file.
 """
 
 from __future__ import annotations
@@ -30,14 +32,18 @@ from worker_service.runner.messages import Order
 # Role of the only file that an attempt with a slice gets.
 SLICE = "slice"
 ORIGINAL = "original"
+# A smaller original is sent whole.
 SLICED_BYTES_MIN = 32 << 10
 _PAYLOAD_BYTES_MAX = 16 << 10
 _MESSAGE_BYTES_MAX = 64 << 10
 _SLICE_SECONDS_MAX = 10.0
 _CHILD_CPU_SECONDS = 60
 _CHILDREN_MAX = 8
+# All children end when no slice was requested for this time.
 _IDLE_SECONDS = 60.0
+# The answers to a request.
 _SLICED, _WHOLE = b"1", b"0"
+# Name of the slice in the directory of a child.
 _OUTPUT = "slice"
 
 
@@ -49,6 +55,8 @@ class _Request(msgspec.Struct):
 
 
 class Slicer:
+    """The driver's side of the slicer process. Several threads may call it."""
+
     def __init__(
         self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
     ) -> None:
@@ -58,17 +66,17 @@ class Slicer:
         self._specs, self._place = specs, place
         self._count = 0
         self._lock = threading.Lock()
-        self._line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = _SlicerProcess(specs, place, sandbox, seconds_max)
-        self.pid = fork_process(lambda: process.serve(its_line), keeps=[its_line.fileno()])
-        its_line.close()
+        self.pid = fork_process(lambda: process.serve(far_end), keeps=[far_end.fileno()])
+        far_end.close()
         self._line.settimeout(2 * seconds_max)
 
     def can_slice(self, order: Order) -> bool:
         original = order.inputs.get(ORIGINAL)
         # If the digest of the original is not known, the handler computes it, and needs the whole file.
-        is_known = order.document is not None and order.document.content
-        if original is None or not is_known or len(order.payload or "") > _PAYLOAD_BYTES_MAX:
+        has_digest = order.document is not None and order.document.content
+        if original is None or not has_digest or len(order.payload or "") > _PAYLOAD_BYTES_MAX:
             return False
         return order.job_type in self._specs and original.stat().st_size >= SLICED_BYTES_MIN
 
@@ -94,8 +102,9 @@ class Slicer:
 class _SlicerProcess:
     def __init__(self, specs: Mapping[str, str], place: Path, sandbox: str, seconds_max: float) -> None:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
-        # The least recently used child comes first.
+        # By job type and original. The least recently used child comes first.
         self._children: dict[tuple[str, str], _Child] = {}
+        # Job types and originals whose child has failed.
         self._bad_originals: set[tuple[str, str]] = set()
 
     def serve(self, line: socket.socket) -> None:
@@ -113,6 +122,7 @@ class _SlicerProcess:
             line.send(_SLICED if self._slice(decoder.decode(received)) else _WHOLE)
 
     def _slice(self, request: _Request) -> bool:
+        """Return True if the slice is at `request.target`."""
         key = (request.job_type, request.original)
         if key in self._bad_originals:
             return False
@@ -142,23 +152,26 @@ class _SlicerProcess:
 
 
 class _ChildLost(Exception):
-    pass
+    """The child has ended, hangs, or did harm."""
 
 
 class _Child:
+    """A sandboxed process with one original open. It writes one slice after another."""
+
     def __init__(self, handler: Handler[Any], original: Path, place: Path, sandbox: str, seconds_max: float) -> None:
         self._place = place
-        self._line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        keeps = [its_line.fileno(), *confinement.rule_descriptors()]
-        self._pid = fork_process(lambda: _run_child(its_line, handler, original, place, sandbox), keeps=keeps)
-        its_line.close()
+        self._line, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        keeps = [far_end.fileno(), *confinement.rule_descriptors()]
+        self._pid = fork_process(lambda: _run_child(far_end, handler, original, place, sandbox), keeps=keeps)
+        far_end.close()
         self._line.settimeout(seconds_max)
 
     def slice(self, request: _Request) -> bool:
         target = Path(request.target)
         try:
             self._line.send((request.payload or "{}").encode())
-            if not (answer := self._line.recv(16)):
+            answer = self._line.recv(16)
+            if not answer:
                 raise _ChildLost
             if answer != _SLICED:
                 return False
@@ -184,9 +197,9 @@ class _Child:
 
 def _run_child(line: socket.socket, handler: Handler[Any], original: Path, place: Path, sandbox: str) -> None:
     confinement.raise_oom_score()
-    nothing = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
+        os.dup2(devnull, descriptor)
     os.chdir(place)
     os.umask(0o077)
     size = original.stat().st_size
