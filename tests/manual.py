@@ -218,7 +218,7 @@ def settings_page() -> str:
 
 
 def api_page() -> str:
-    rows = [f"| `{one.method} {one.path}` | {one.power} | {_sentence(one.about)}{_said(one)} |" for one in ENDPOINTS]
+    rows = [f"| `{one.method} {one.path}` | {one.power} | {_sentence(one.summary)}{_said(one)} |" for one in ENDPOINTS]
     return "\n".join(["## Every endpoint", "", "| | scope | |", "|---|---|---|", *rows])
 
 

@@ -31,7 +31,7 @@ from worker_service.services.page_images import (
 from worker_service.services.parse import read_document_selector
 from worker_service.services.session import Session, open_session
 from worker_service.settings.loading import load_settings
-from worker_service.web.resources.read_requests import give_password
+from worker_service.web.resources.read_requests import unlock_document
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_password_is_not_taken_for_right_while_the_renderer_is_busy(session: S
     document = session.library.document(document_id)
 
     with pytest.raises(RendererBusy):
-        give_password(session, renderer, document, "sesame", is_kept=True)
+        unlock_document(session, renderer, document, "sesame", is_kept=True)
 
     assert passwords.find(session.settings.workspace, document) is None
 

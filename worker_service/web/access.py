@@ -52,11 +52,13 @@ FAILURES_MAX = 10
 """Unknown tokens per address and minute before it gets 429."""
 _WINDOW_SECONDS = 60.0
 _ADDRESSES_MAX = 4096
+"""With more addresses, all counts start again, so that they take little memory."""
 REQUESTS_MAX = 200
+"""Requests of all visitors that are answered at the same time."""
 REQUESTS_PER_VISITOR_MAX = 64
-"""Includes at most 40 event streams."""
+"""More than the event streams of a visitor, of which there are at most 40."""
 
-# The user who opened the Unix socket is not the author of a request with one of these.
+# A proxy or a browser sends them: the user who opened the Unix socket is then not the author of the request.
 _PROXY_AND_BROWSER_HEADERS = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-user", "x-real-ip", "via",
     "origin", "sec-fetch-site", "sec-fetch-mode",
@@ -112,10 +114,11 @@ class Visitor(Struct, frozen=True):
         limited = replace(selector, owners=(self.owner,))
         if not selector.owners or self.owner in selector.owners:
             return limited
-        # The selector asks only for other owners, so it must match nothing: no row has the id 0, and a selector of
-        # jobs adds those of `batch_ids` and `document_ids` to `ids`.
-        nothing: dict[str, Any] = {name: () for name in ("batch_ids", "document_ids") if hasattr(limited, name)}
-        return replace(limited, **nothing | {"ids": (0,)})
+        # The selector asks only for other owners, so it must match nothing: no row has the id 0.
+        if isinstance(limited, Selector):
+            # It also matches the jobs of these batches and documents.
+            return replace(limited, ids=(0,), batch_ids=(), document_ids=())
+        return replace(limited, ids=(0,))
 
 
 def settings_of(request: HTTPConnection) -> Settings:
@@ -131,7 +134,8 @@ def key_of(request: HTTPConnection) -> SigningKey:
 
 
 def needs_no_sign_in(path: str) -> bool:
-    return any(path == known or (known.endswith("/") and path.startswith(known)) for known in OPEN_PATHS)
+    parents = tuple(open_path for open_path in OPEN_PATHS if open_path.endswith("/"))
+    return path in OPEN_PATHS or path.startswith(parents)
 
 
 class AuthenticationMiddleware:
@@ -259,15 +263,17 @@ class SignInFailures:
 
 
 class TokenUses:
+    """Times at which tokens were used, in memory: a write for each request would be slow."""
+
     def __init__(self) -> None:
-        self._used_at: dict[int, str] = {}
+        self._used_at_by_id: dict[int, str] = {}
 
     def note(self, token: Token) -> None:
-        self._used_at[token.id] = as_text(wall_clock())
+        self._used_at_by_id[token.id] = as_text(wall_clock())
 
-    def take(self) -> dict[int, str]:
-        used_at, self._used_at = self._used_at, {}
-        return used_at
+    def remove_all(self) -> dict[int, str]:
+        used_at_by_id, self._used_at_by_id = self._used_at_by_id, {}
+        return used_at_by_id
 
 
 # ── Sessions of browsers ────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,12 +316,15 @@ def _find_token(request: HTTPConnection, find: Callable[[Any, str], Token | None
 
 
 def _visitor_by_proxy(request: HTTPConnection) -> Visitor | None:
-    # Of two different names, one may come from the client, so neither counts.
     proxy = settings_of(request).proxy
     if proxy is None or _peer_of(request) not in proxy.address:
         return None
     names = {name.strip() for name in request.headers.getlist(proxy.header)}
-    if len(names) != 1 or not (name := names.pop()) or not name.isprintable():
+    if len(names) != 1:
+        # Of two different names, one may come from the client, so neither counts.
+        return None
+    [name] = names
+    if not name or not name.isprintable():
         return None
     user = proxy.find_user(name)
     if user is None:

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, middleware, background chores and the server."""
+"""The ASGI application, which `pagemill serve` runs: routes, middleware, shared state and background chores."""
 
 from __future__ import annotations
 
@@ -68,9 +68,10 @@ _RENDERING_THREADS = 3
 """Requests that draw a page image or a workbook, outside `THREADS`."""
 
 _TOKEN_USES_SECONDS = 60.0
+"""Time between two writes of when tokens were used."""
 
 _SWEEP_SECONDS = 600.0
-"""Each sweep of unused uploads reads all documents."""
+"""Time between two sweeps of unused uploads, each of which reads all documents."""
 
 # Each module ends with its routes.
 MODULES = (
@@ -124,7 +125,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.statistics = CachedValue(statistics)
     state.assistant = _add_assistant(application, settings)
     state.on_ready = on_ready
-    state.is_stopping = lambda: False
+    state.is_stopping = lambda: False  # `create_server` replaces it
     return application
 
 
@@ -206,12 +207,14 @@ async def _repeat(seconds: float, chore: Callable[[Starlette], None], applicatio
 
 
 def _write_token_uses(application: Starlette) -> None:
-    if used := application.state.token_uses.take():
+    # If the database is busy, these times are lost: nothing depends on them.
+    if used_at_by_id := application.state.token_uses.remove_all():
         with suppress(PagemillError), application.state.sessions.borrow("web") as session:
-            tokens.note_use(session, used)
+            tokens.note_use(session, used_at_by_id)
 
 
 def _sweep_uploads(application: Starlette) -> None:
+    # After an error, the next sweep finds the same files.
     with suppress(PagemillError, OSError), application.state.sessions.borrow("web") as session:
         incoming_files.sweep(session)
 

@@ -23,7 +23,10 @@ REQUEST_SECONDS = 10.0
 
 
 class Connections:
+    """The anonymous connections by address."""
+
     def __init__(self) -> None:
+        # The keys of each inner dict are the connections of an address, oldest first.
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._count = 0
 
@@ -37,22 +40,21 @@ class Connections:
             oldest.abort()
 
     def discard(self, connection: Connection) -> None:
-        siblings = self._by_address.get(connection.address, {})
-        if connection in siblings:
-            del siblings[connection]
+        same_address = self._by_address.get(connection.address, {})
+        if connection in same_address:
+            del same_address[connection]
             self._count -= 1
-            if not siblings:
+            if not same_address:
                 del self._by_address[connection.address]
 
 
-class Connection(asyncio.Protocol):
-    """Wraps uvicorn's protocol, which limits neither connections nor the time to send headers."""
+class Connection(H11Protocol):
+    """Adds the limits that uvicorn lacks: the number of connections, and the time to send headers."""
 
-    def __init__(self, connections: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
+    def __init__(self, anonymous: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
         # uvicorn hands `app_state` to the application as the state of each request.
-        self._http = H11Protocol(app_state={**app_state, "connection": self}, **options)
-        self._connections = connections
-        self._loop = asyncio.get_running_loop()
+        super().__init__(app_state={**app_state, "connection": self}, **options)
+        self._anonymous = anonymous
         self._deadline: asyncio.TimerHandle | None = None
         self._open_requests = self._admissions = 0
         self._is_lost = False
@@ -60,34 +62,21 @@ class Connection(asyncio.Protocol):
         self.user_id: int | None = None
         """The user at the other end of a Unix socket; None over TCP."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         client = transport.get_extra_info("socket")
         if client.family == socket.AF_UNIX:
             self.user_id = _peer_user_id(client)
         else:
             self.address = transport.get_extra_info("peername")[0]
-        self._http.connection_made(self._transport)
+        super().connection_made(transport)
         self._start_deadline()
-        self._connections.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._http.data_received(data)
-
-    def eof_received(self) -> None:
-        self._http.eof_received()
+        self._anonymous.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        self._connections.discard(self)
+        self._anonymous.discard(self)
         self._stop_deadline()
-        self._http.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._http.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._http.resume_writing()
+        super().connection_lost(exc)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -105,28 +94,28 @@ class Connection(asyncio.Protocol):
     def admitted(self) -> Iterator[None]:
         """Exempt the connection from eviction."""
         self._admissions += 1
-        self._connections.discard(self)
+        self._anonymous.discard(self)
         try:
             yield
         finally:
             self._admissions -= 1
             if not self._admissions and not self._is_lost:
-                self._connections.add(self)
+                self._anonymous.add(self)
 
     def abort(self) -> None:
-        self._transport.abort()
+        self.transport.abort()
 
     def _time_out(self) -> None:
-        if self._transport.is_closing() or self._transport.get_write_buffer_size():
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
             # The client reads nothing, which would hold up an orderly close for ever.
             self.abort()
         else:
-            self._transport.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            self._transport.close()
+            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self.transport.close()
 
     def _start_deadline(self) -> None:
         self._stop_deadline()
-        self._deadline = self._loop.call_later(REQUEST_SECONDS, self._time_out)
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._time_out)
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:

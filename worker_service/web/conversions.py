@@ -74,8 +74,9 @@ async def new_file(request: Request, size: int = 0) -> AsyncIterator[IncomingFil
 async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
     size_max = settings_of(request).upload_bytes_max
     async with new_file(request, announced_bytes(request)) as incoming:
-        async for part in request.stream():
-            await run_in_threadpool(incoming.write, part)
+        async for chunk in request.stream():
+            await run_in_threadpool(incoming.write, chunk)
+            # A body without a Content-Length is measured only here.
             if incoming.size > size_max:
                 raise BodyTooLarge(f"the file is larger than {size_max} bytes (upload_bytes_max)")
         yield incoming
@@ -84,6 +85,7 @@ async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
 async def convert(
     request: Request, name: str, incoming: IncomingFile, options: OptionValues | None = None
 ) -> Conversion:
+    """Have the file read, and wait for it. Counts as an event stream of the visitor, since it is open as long."""
     if not incoming.size:
         raise BadInput("the request contains no file")
     streams: EventStreams = request.app.state.streams
@@ -118,11 +120,12 @@ def _submit(request: Request, name: str, incoming: IncomingFile, options: Option
     with session_of(request) as session:
         document = _find_document(session, written(path))
         has_failed = document is not None and document.status is IndexStatus.FAILED
-        [requested], _ = submit_files(session, [path], options, owner=owner, is_forced=has_failed)
-    return _Awaited(written(path), requested.enqueued.job_id or None)
+        [requested] = submit_files(session, [path], options, owner=owner, is_forced=has_failed).requests
+    return _Awaited(written(path), requested.id)
 
 
 def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
+    """Return None until the document is read. Raise `NotConverted` if its job or its reading has failed."""
     with session_of(request) as session:
         if awaited.job_id is not None:
             job = session.job_queries.get(awaited.job_id)

@@ -29,10 +29,13 @@ from worker_service.workspace import FREE_BYTES_LEAST
 _UNFINISHED_PREFIX = ".unfinished-"
 _UNFINISHED_KEPT_SECONDS = 86_400
 _COMPLETE_KEPT_SECONDS = 3_600
+"""Age at which a sweep first looks at a file: its job has then been enqueued."""
 _FAILED_KEPT_SECONDS = 86_400
+"""Time in which the user can retry the job."""
 _BACKDATED_SECONDS = 60
 _SWEPT_AT_ONCE = 50
 _FAILED_JOBS_MAX = 10_000
+"""Failed jobs among which those of the files are sought."""
 
 
 class IncomingFile:
@@ -97,7 +100,7 @@ def sweep(session: Session, *, now: float | None = None) -> int:
     old: list[Path] = []
     directory = incoming_directory(session.settings.workspace)
     for entry in directory.iterdir() if directory.is_dir() else ():
-        with suppress(OSError):
+        with suppress(OSError):  # another process may have removed it
             age = now - entry.stat().st_mtime
             if entry.name.startswith(_UNFINISHED_PREFIX):
                 if age > _UNFINISHED_KEPT_SECONDS:
@@ -113,17 +116,20 @@ def sweep(session: Session, *, now: float | None = None) -> int:
 
 
 def _unneeded_keys(session: Session, files: Mapping[str, Path], now: float) -> Iterator[str]:
+    """Yield the source keys of files whose documents have a stored original, or whose jobs failed a day ago."""
     if not files:
         return
     library = session.library
     documents = library.documents(DocumentSelector(source_keys=list(files)), most=len(files))
     for document in documents:
-        is_moving = document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)
-        if not is_moving and has_original(session, document):
+        is_being_read = document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING)
+        if not is_being_read and has_original(session, document):
             yield document.source_key
-    known = {document.source_key for document in documents}
+    document_keys = {document.source_key for document in documents}
     without_document = {
-        key for key, file in files.items() if key not in known and now - file.stat().st_mtime > _FAILED_KEPT_SECONDS
+        key
+        for key, file in files.items()
+        if key not in document_keys and now - file.stat().st_mtime > _FAILED_KEPT_SECONDS
     }
     if without_document:
         failed_jobs = library.not_brought_in(DocumentSelector(), most=_FAILED_JOBS_MAX)

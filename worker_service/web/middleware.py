@@ -1,11 +1,14 @@
-"""Outermost checks and headers: Host, body, origin, CSRF, Content-Security-Policy."""
+"""Checks of each request (Host, body, origin, CSRF token) and headers of each response.
+
+`EdgeMiddleware` is outermost and answers every error; `CsrfMiddleware` runs after authentication.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from contextlib import nullcontext, suppress
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import ImmutableMultiDict, MutableHeaders
@@ -31,9 +34,10 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 FIELDS_MAX = 20_000
 WRITE_SLOTS = 4
 """Requests that may write at once. Others wait, so that threads are left for reading."""
-# For a pause between two parts of a body, and for a body that is no upload.
 PAUSE_SECONDS = 30.0
+"""Longest pause between two pieces of a body."""
 BODY_SECONDS = 60.0
+"""Longest time for a body that is no upload."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
 """Longest time for the body of a client that is not signed in."""
@@ -44,7 +48,7 @@ UPLOAD_PATHS = ("/api/uploads", "/upload", *CONVERTER_PATHS)
 
 Form = ImmutableMultiDict[str, str]
 
-_FORM = "application/x-www-form-urlencoded"
+_FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 
 _HEADERS = {
     # No inline scripts or styles, nothing from other sites, no framing.
@@ -125,7 +129,7 @@ class CsrfMiddleware:
             refuse_without_csrf_token(request)
             await self._app(scope, receive, send)
             return
-        is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
+        is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM_MEDIA_TYPE
         if not is_form:
             refuse_without_csrf_token(request)
         body = await request.body()
@@ -208,12 +212,20 @@ def announced_bytes(request: HTTPConnection) -> int:
     return int(announced) if announced.isascii() and announced.isdigit() else 0
 
 
+class _BodyLimits(NamedTuple):
+    bytes: int
+    pause_seconds: float
+    total_seconds: float
+
+
 class _LimitedBody:
+    """Limits the size of a request's body and the time in which it arrives."""
+
     def __init__(self, request: Request, receive: Receive) -> None:
         self._receive = receive
         self._announced = announced_bytes(request)
         self.has_ended = not self._announced and "transfer-encoding" not in request.headers
-        self._bytes_max, self._pause_seconds, self._total_seconds = _limits(request)
+        self._limits = _limits(request)
         self._received_bytes = 0
         self._deadline: float | None = None
 
@@ -231,16 +243,16 @@ class _LimitedBody:
     async def _receive_in_time(self) -> Message:
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
-            self._deadline = now + self._total_seconds
+            self._deadline = now + self._limits.total_seconds
         try:
-            async with asyncio.timeout(min(self._pause_seconds, self._deadline - now)):
+            async with asyncio.timeout(min(self._limits.pause_seconds, self._deadline - now)):
                 return await self._receive()
         except TimeoutError:
             raise BodyTooSlow("the body did not arrive in time", "send it again") from None
 
     def _refuse_large(self, size: int) -> None:
-        if size > self._bytes_max:
-            raise BodyTooLarge(f"the request is larger than the limit of {self._bytes_max} bytes")
+        if size > self._limits.bytes:
+            raise BodyTooLarge(f"the request is larger than the limit of {self._limits.bytes} bytes")
 
     async def drain(self) -> None:
         """Drop the rest: a client that is still sending would miss the response."""
@@ -250,20 +262,20 @@ class _LimitedBody:
                     pass
 
 
-def _limits(request: Request) -> tuple[int, float, float]:
-    """Return the limits: bytes, seconds between two parts, seconds in total."""
+def _limits(request: Request) -> _BodyLimits:
     settings, path = settings_of(request), request.url.path
     if needs_no_sign_in(path):
-        return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
+        return _BodyLimits(SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS)
     if path in UPLOAD_PATHS:
         # A PDF in JSON is held in memory and keeps one of few turns from other requests, so its time is limited.
         seconds = BODY_SECONDS if path == PARSER_PATH else math.inf
-        return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, seconds
+        return _BodyLimits(settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, seconds)
     # JSON quoted inside JSON can take two bytes per character.
-    return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS
+    return _BodyLimits(max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives the body again, which has been read from `receive`."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:

@@ -18,13 +18,18 @@ from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
 from worker_service.web.middleware import announced_bytes
 
 _FIELDS_MAX = 100
+"""Of a form, and headers of each of its parts."""
 _FIELD_BYTES_MAX = 65_536
 _HEADER_BYTES_MAX = 4_096
 _FILES_MAX = 100
+_BOUNDARY_BYTES_MAX = 70
+"""RFC 2046, section 5.1.1."""
 
 
 @dataclass(slots=True)
 class ReceivedForm:
+    """Values of the fields by name; the files with their names."""
+
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: list[tuple[str, IncomingFile]] = field(default_factory=list)
 
@@ -37,7 +42,7 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
     """Receive the form. Deletes on exit every file that the caller did not keep."""
     media_type, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
-    if media_type != b"multipart/form-data" or not 0 < len(boundary) <= 70:
+    if media_type != b"multipart/form-data" or not 0 < len(boundary) <= _BOUNDARY_BYTES_MAX:
         raise WrongMediaType("the upload must be a form (multipart/form-data)", "curl -F file=@report.pdf")
     settings: Settings = request.app.state.settings
     form = _FormReceiver(settings)
@@ -45,8 +50,8 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
         await run_in_threadpool(refuse_if_disk_full, settings.workspace, announced_bytes(request))
         parser = MultipartParser(boundary, form.callbacks)  # type: ignore[arg-type]
         try:
-            async for part in request.stream():
-                await run_in_threadpool(parser.write, part)
+            async for chunk in request.stream():
+                await run_in_threadpool(parser.write, chunk)
         except ClientDisconnect:
             raise HttpProblem("the connection closed before the upload was complete") from None
         except MultipartParseError as error:
@@ -59,6 +64,8 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
 
 
 class _FormReceiver:
+    """The parser calls `callbacks` as it meets headers, data and ends of the form's parts."""
+
     def __init__(self, settings: Settings) -> None:
         self.result = ReceivedForm()
         self.has_ended = False

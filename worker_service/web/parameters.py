@@ -1,4 +1,4 @@
-"""URL parameters, declared as Structs."""
+"""Parameters of URLs and forms, declared as Structs whose annotations also describe them in the OpenAPI file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
 Given: TypeAlias = T | UnsetType
-"""Left out of the JSON if UNSET."""
+"""A field of JSON that may be left out, which differs from null."""
 
 NUMBER_MAX = 2**53
+"""The largest integer that JavaScript represents exactly."""
 
 
 def about(description: str) -> Meta:
@@ -45,18 +46,18 @@ class PageQuery(Struct, frozen=True, kw_only=True):
 
 
 def read_parameters(pairs: Iterable[tuple[str, str]], kind: type[S]) -> S:
-    """Return the parameters, all of which `kind` must know. Its tuple fields may be repeated."""
-    known = {field.name: field for field in fields(kind)}
+    """Return the parameters, each of which must be a field of `kind`. Those of tuple fields may be repeated."""
+    field_by_name = {field.name: field for field in fields(kind)}
     values: dict[str, list[str]] = {}
     for name, text in pairs:
         if "\0" in text:
             raise BadInput(f"{name} holds a NUL byte")
-        is_boolean = isinstance(known[name].default, bool)
+        is_boolean = isinstance(field_by_name[name].default, bool)
         values.setdefault(name, []).append(_BOOLEANS.get(text, text) if is_boolean else text)
-    for name, field in known.items():
+    for name, field in field_by_name.items():
         if field.required and name not in values:
             raise BadInput(f"the parameter {name} is missing")
-    return kind(**{name: _convert(known[name], texts) for name, texts in values.items()})
+    return kind(**{name: _convert(field_by_name[name], texts) for name, texts in values.items()})
 
 
 def _convert(field: FieldInfo, texts: Sequence[str]) -> object:
@@ -70,10 +71,10 @@ def _convert(field: FieldInfo, texts: Sequence[str]) -> object:
 
 
 def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
-    """Return the parameters that `kind` knows, without the empty ones that forms send."""
-    known = {field.name for field in fields(kind)}
+    """Return the parameters that are fields of `kind`. Ignore all others, and the empty ones that forms send."""
+    names = {field.name for field in fields(kind)}
     return read_parameters(
-        [(name, text) for name, text in pairs if name in known and isinstance(text, str) and text], kind
+        [(name, text) for name, text in pairs if name in names and isinstance(text, str) and text], kind
     )
 
 

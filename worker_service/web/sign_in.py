@@ -5,7 +5,6 @@ A link only shows a button, because programs that preview messages open links, t
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -72,20 +71,16 @@ def _begin_session(request: Request, token_text: str) -> CreatedToken | None:
 
 def _redirect_with_cookie(request: Request, token: CreatedToken, path: str) -> Response:
     response = RedirectResponse(path, 303)
-    until = wall_clock() if token.until is None else from_text(token.until)
+    seconds_left = 0.0 if token.until is None else (from_text(token.until) - wall_clock()).total_seconds()
     response.set_cookie(
         cookie_name(request),
         signed_cookie(request, token.text),
-        max_age=_seconds_until(until),
+        max_age=max(0, int(seconds_left)),
         secure=is_secure(request),
         httponly=True,
         samesite="strict",
     )
     return response
-
-
-def _seconds_until(moment: datetime) -> int:
-    return max(0, int((moment - wall_clock()).total_seconds()))
 
 
 def _sign_in_page(request: Request, problem: str = "") -> Response:

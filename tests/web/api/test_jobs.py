@@ -12,7 +12,7 @@ from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts
 from worker_service.services.session import Session
-from worker_service.web.resources import batches
+from worker_service.web.resources import read_requests
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
 
@@ -334,7 +334,7 @@ def test_a_batch_has_a_maximum_number_of_jobs(
 ) -> None:
     for number in range(4):
         (tmp_path / f"{number}.pdf").write_bytes(b"%PDF")
-    monkeypatch.setattr(batches, "JOBS_MAX", 3)
+    monkeypatch.setattr(read_requests, "BATCH_JOBS_MAX", 3)
     many = site.post("/api/batches", json={"sources": [str(tmp_path)]})
     monkeypatch.setattr(requests, "_ENTRIES_MAX", 3)
     more = site.post("/api/batches", json={"sources": [str(tmp_path)]})

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 from worker_service.services import batches
 from worker_service.services.assistant_tools import AssistantTools, Caller, make_server
 from worker_service.web.access import Power, Visitor, visitor_of
-from worker_service.web.resources.batches import jobs_of_sources
 from worker_service.web.resources.jobs import owner_for
+from worker_service.web.resources.read_requests import source_jobs
 
 _visitor: ContextVar[Visitor] = ContextVar("visitor")
 
@@ -57,6 +57,6 @@ class AssistantEndpoint:
 def _add(caller: Caller, source: str) -> dict[str, Any]:
     visitor = _visitor.get()
     owner = owner_for(visitor, None)
-    source_jobs = jobs_of_sources(caller.session, visitor, [source], {}, owner=owner)
-    added = batches.add_batch(caller.session, source_jobs.jobs, owner=owner, asked={"sources": [source]})
-    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(source_jobs.left_out)}
+    found = source_jobs(caller.session, visitor, [source], {}, owner=owner)
+    added = batches.add_batch(caller.session, found.jobs, owner=owner, asked={"sources": [source]})
+    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(found.left_out)}

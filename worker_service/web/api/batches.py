@@ -19,14 +19,14 @@ from worker_service.services.batches import BatchDetails, BatchPage
 from worker_service.services.jobs import require_jobs
 from worker_service.services.parse_job import read_job
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
-from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, enqueue_words
+from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, enqueue_options
 from worker_service.web.parameters import Given, about
 from worker_service.web.resources import batches as resource
-from worker_service.web.resources.batches import JOBS_MAX, BatchesQuery, jobs_of_sources, visible_batch
-from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
-from worker_service.web.resources.read_requests import SourceJobs, notify_address
+from worker_service.web.resources.batches import BatchesQuery, visible_batch
+from worker_service.web.resources.jobs import action_text, owner_for, refuse_server_files
+from worker_service.web.resources.read_requests import BATCH_JOBS_MAX, SourceJobs, notify_address, source_jobs
 
-_MANY = Meta(min_length=1, max_length=JOBS_MAX)
+_MANY = Meta(min_length=1, max_length=BATCH_JOBS_MAX)
 
 
 class BatchToAdd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,14 +90,14 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
     then = fields.get("then", [])
     refuse_server_files(call.visitor, then)
     if body.sources is not UNSET:
-        source_jobs = jobs_of_sources(call.session, call.visitor, body.sources, body.read, owner=owner)
+        batch_jobs = source_jobs(call.session, call.visitor, body.sources, body.read, owner=owner)
     else:
-        source_jobs = SourceJobs([_new_job(call, job, owner) for job in body.jobs or ()], (), {})
+        batch_jobs = SourceJobs([_new_job(call, job, owner) for job in body.jobs or ()], (), {})
     for action in then:
-        enqueuing.check_action_payload(call.session, read_action(action_word(action)))
+        enqueuing.check_action_payload(call.session, read_action(action_text(action)))
     added = batches.add_batch(
         call.session,
-        source_jobs.jobs,
+        batch_jobs.jobs,
         owner=owner,
         name=body.name,
         priority=body.priority,
@@ -109,9 +109,9 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
         added.batch,
         added.jobs,
         added.replaced,
-        source_jobs.left_out,
-        source_jobs.left_out_files,
-        source_jobs.lacking,
+        batch_jobs.left_out,
+        batch_jobs.left_out_files,
+        batch_jobs.lacking,
     )
     return ApiResponse(answer, 201, f"/api/batches/{added.batch.id}")
 
@@ -120,8 +120,8 @@ def _new_job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
     if (job.owner or owner) != owner:
         raise BadInput(f"all jobs of a batch have its owner, {owner!r}")
     require_jobs(call.session, job.after or (), call.visitor.owner)
-    words = enqueue_words(call.visitor, replace(job, owner=owner))
-    new_job = read_job(words, call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
+    options = enqueue_options(call.visitor, replace(job, owner=owner))
+    new_job = read_job(options, call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
     enqueuing.check_payload(call.session, new_job)
     return new_job
 

@@ -85,11 +85,11 @@ async def opencontracts(request: Request) -> Response:
 def _write_pdf(body: bytes, incoming: IncomingFile) -> tuple[str, OptionValues]:
     """Write the PDF of the request. Return its name and the reading options."""
     try:
-        asked = msgspec.json.decode(body, type=ParseRequest)
+        parse_request = msgspec.json.decode(body, type=ParseRequest)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInput(f"the body is not what OpenContracts sends: {error}") from None
-    incoming.write(asked.pdf_base64)
-    return asked.filename, {"force-ocr": ["true"] if asked.force_ocr else []}
+    incoming.write(parse_request.pdf_base64)
+    return parse_request.filename, {"force-ocr": ["true"] if parse_request.force_ocr else []}
 
 
 def _opencontracts_answer(request: Request, conversion: Conversion) -> dict[str, Any]:

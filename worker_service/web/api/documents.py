@@ -36,7 +36,7 @@ from worker_service.web.resources.documents import (
     zip_response,
 )
 from worker_service.web.resources.jobs import refuse_server_files, visible_job
-from worker_service.web.resources.read_requests import ReadRequested, give_password, submit_reindex
+from worker_service.web.resources.read_requests import ReadRequest, submit_reindex, unlock_document
 from worker_service.web.streaming import stream_file, stream_lines
 
 _FILE_RESPONSES: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
@@ -78,19 +78,6 @@ class ReindexBody(Struct, frozen=True, forbid_unknown_fields=True):
 class PasswordBody(Struct, frozen=True, forbid_unknown_fields=True):
     password: str
     remember: Annotated[bool, about("Keep it, to show the pages and to read the document again.")] = False
-
-
-class ReadRequest(Struct, frozen=True):
-    id: Annotated[int | None, about("Job id; null: there is nothing to do.")]
-    existing: bool
-    document_id: int | None
-    decision: str | None
-    lacking: Annotated[Sequence[str], about("Missing programs or models that the job waits for.")]
-
-    @classmethod
-    def from_request(cls, requested: ReadRequested) -> ReadRequest:
-        job = requested.enqueued
-        return cls(job.job_id or None, job.existing, job.document_id, job.decision, requested.lacking)
 
 
 class TextOfPage(Struct, frozen=True):
@@ -169,11 +156,11 @@ def page(call: ApiRequest) -> PageWithLayout:
     """Return one page: its text, how it was read, and the positions of its words."""
     _visible(call)
     number = call.path("number")
-    found = next(iter(call.session.library.page_texts(call.id, number, number, with_layout=True)), None)
-    if found is None:
+    page_result = next(iter(call.session.library.page_texts(call.id, number, number, with_layout=True)), None)
+    if page_result is None:
         raise DocumentNotFound(f"document {call.id} has no page {number} that can be read")
-    layout = None if found.layout is None else json.loads(found.layout)
-    return PageWithLayout(found.number, found.method, found.confidence, found.text, layout)
+    layout = None if page_result.layout is None else json.loads(page_result.layout)
+    return PageWithLayout(page_result.number, page_result.method, page_result.confidence, page_result.text, layout)
 
 
 @endpoint("GET", "/api/documents/{id}/pages/{number}/image", media="image/webp", statuses=(200, 304))
@@ -215,8 +202,8 @@ def zip_of_files(call: ApiRequest, query: DocumentsQuery) -> Response:
 def file_of_job(call: ApiRequest) -> Response:
     """Send one file that a job has published. `/api/jobs/{id}` lists their ids."""
     visible_job(call.session, call.visitor, call.id)
-    found = exports.find_job_file(call.session, call.id, call.path("number"))
-    return FileResponse(found.path, media_type="application/octet-stream", filename=found.name)
+    published_file = exports.find_job_file(call.session, call.id, call.path("number"))
+    return FileResponse(published_file.path, media_type="application/octet-stream", filename=published_file.name)
 
 
 @endpoint("POST", "/api/documents/{id}/reindex", statuses=(202,))
@@ -224,7 +211,7 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
     """Read a document again if its file or the options have changed; with force, in any case."""
     _visible(call)
     refuse_server_files(call.visitor, body.read)
-    requested = ReadRequest.from_request(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
+    requested = submit_reindex(call.session, call.id, body.read, is_forced=body.force)
     return ApiResponse(requested, 202, f"/api/jobs/{requested.id}" if requested.id else None)
 
 
@@ -232,8 +219,8 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
 def put_password(call: ApiRequest, body: PasswordBody) -> ApiResponse[ReadRequest]:
     """Open a locked PDF: read it with this password, which is then deleted unless it is to be remembered."""
     renderer = call.request.app.state.renderer
-    requested = give_password(call.session, renderer, _visible(call), body.password, is_kept=body.remember)
-    return ApiResponse(ReadRequest.from_request(requested), 202)
+    requested = unlock_document(call.session, renderer, _visible(call), body.password, is_kept=body.remember)
+    return ApiResponse(requested, 202)
 
 
 @endpoint("DELETE", "/api/documents/{id}/password")
@@ -282,7 +269,7 @@ def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
         return {"terms": query.term, "items": []}
     terms = keyword_counts.parse_terms("\n".join(query.term))
     portions = count_keywords(call.request, terms, scope)
-    rows = (row for part in portions for row in (part.by_page if query.by == "page" else part.by_document))
+    rows = (row for portion in portions for row in (portion.by_page if query.by == "page" else portion.by_document))
     return stream_lines(_keyword_json(terms, rows), "application/json")
 
 

@@ -31,6 +31,7 @@ from worker_service.web.parameters import NoParameters, read_parameters
 
 T = TypeVar("T")
 Run = Callable[..., Any]
+"""Function of an endpoint. It takes an `ApiRequest`, and its Structs `query` and `body` if it declares them."""
 
 _KEY_CHARACTERS_MAX = 255
 _BODY_BYTES_BESIDE_PAYLOAD = 64 * 1024
@@ -64,14 +65,16 @@ class Items(Struct, Generic[T], frozen=True):
 class Endpoint(Struct, frozen=True):
     method: str
     path: str
-    about: str
+    summary: str
     run: Run
     query: type[Struct]
     body: type[Struct] | None
     answer: Any
     statuses: Sequence[int]
     refusals: Sequence[int]
+    """Statuses of refusals, besides those that all endpoints have."""
     headers: Mapping[str, str]
+    """Request headers with their descriptions."""
     media: str
     body_media: str
     is_time_dependent: bool
@@ -109,6 +112,7 @@ class Endpoint(Struct, frozen=True):
         return await run_in_threadpool(self._run, request, visitor, arguments)
 
     def _run(self, request: Request, visitor: Visitor, arguments: Mapping[str, Struct]) -> Response:
+        """Answer 304, or call the function and send what it returns."""
         request_digest = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
         state = f"{version_of(request)}-{request_digest}" if self.has_etag and not self.is_time_dependent else ""
         known_state, known_content = _known_etag(request) if self.has_etag else ("", "")
@@ -146,9 +150,9 @@ def endpoint(
     needs_all_owners: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> Callable[[Run], Endpoint]:
-    """Declare an endpoint, whose docstring describes it in the OpenAPI file.
+    """Turn a function into an endpoint. Its annotations and docstring also make the OpenAPI file.
 
-    A coroutine function gets no thread or session.
+    A function is called in a thread, with a session. A coroutine function gets neither, but the bare request.
     """
     headers = headers or {}
     if method == "POST":
@@ -159,12 +163,22 @@ def endpoint(
         returns = answer or types["return"]
         if get_origin(returns) is ApiResponse:
             [returns] = get_args(returns)
-        about = " ".join((run.__doc__ or "").split())
         return Endpoint(
-            method, path, about, run, types.get("query", NoParameters), types.get("body", body),
-            None if returns is Response else returns, statuses, refusals, headers, media, body_media, is_time_dependent,
-            needs_all_owners,
-        )  # fmt: skip
+            method=method,
+            path=path,
+            summary=" ".join((run.__doc__ or "").split()),
+            run=run,
+            query=types.get("query", NoParameters),
+            body=types.get("body", body),
+            answer=None if returns is Response else returns,
+            statuses=statuses,
+            refusals=refusals,
+            headers=headers,
+            media=media,
+            body_media=body_media,
+            is_time_dependent=is_time_dependent,
+            needs_all_owners=needs_all_owners,
+        )
 
     return declare
 
@@ -197,7 +211,7 @@ def stored_response(answer: Any) -> StoredResponse:
 
 
 def _known_etag(request: Request) -> tuple[str, str]:
-    """Return the two parts of If-None-Match; empty if it is not one of ours."""
+    """Return state and content digest from If-None-Match; empty if the header is not one of ours."""
     state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
     return state, content
 
@@ -233,14 +247,14 @@ async def _read_body(request: Request, kind: type[Struct]) -> Struct:
 
 
 async def receive_body(request: Request, size_max: int) -> bytes:
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
+    async for chunk in request.stream():
+        size += len(chunk)
         if size > size_max:
             raise BodyTooLarge(f"the body is larger than {size_max} bytes", "give the path of a file, or upload it")
-        parts.append(part)
-    return b"".join(parts)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def _decode_body(raw: bytes, kind: type[Struct]) -> Struct:
@@ -270,9 +284,9 @@ def _refuse_nul(place: str, value: object) -> None:
     if isinstance(value, str) and "\0" in value:
         raise BadInput(f"{place} holds a NUL byte")
     if isinstance(value, list):
-        for number, one in enumerate(value):
-            _refuse_nul(f"{place}[{number}]", one)
+        for number, item in enumerate(value):
+            _refuse_nul(f"{place}[{number}]", item)
     if isinstance(value, dict):
-        for name, one in value.items():
+        for name, field_value in value.items():
             if name != "payload":
-                _refuse_nul(f"{place}.{name}", one)
+                _refuse_nul(f"{place}.{name}", field_value)

@@ -27,11 +27,13 @@ from worker_service.web.parameters import Id, about
 
 _POLL_SECONDS = 0.25
 _COMMENT_SECONDS = 15.0
+"""After silence of this length, a comment shows proxies and clients that the connection is alive."""
 _STREAM_SECONDS = 600.0
 """Length of a stream. The client reconnects, and is authenticated again."""
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_MAX = 20_000
+"""A client that has missed more events is told to load everything again (`reset`)."""
 
 
 class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...
@@ -109,6 +111,8 @@ class EventStreams:
 
 
 class EventReader:
+    """Reads the events of one stream, in a thread."""
+
     def __init__(self, app: Starlette, visitor: Visitor, query: EventsQuery, cursor: EventCursor | None) -> None:
         self._app = app
         self._visitor = visitor
@@ -117,6 +121,7 @@ class EventReader:
         self._sent_progress: Mapping[int, JobProgress] = {}
 
     def read(self) -> list[str]:
+        """Return what has happened since the last call, as texts to send."""
         with self._app.state.sessions.borrow(self._visitor.name) as session:
             newest, running = feed.newest_cursor(session), feed.progress_of_running_jobs(session)
             texts = self._read_changes(session, newest)
@@ -134,12 +139,14 @@ class EventReader:
         texts: list[str] = []
         is_all = False
         while not is_all:
-            found = feed.events_after(session, cursor, owner=self._visitor.owner)
-            self._cursor = found.cursor
-            if found.is_lost:
-                return [_event("reset", {}, found.cursor)]
-            texts += [_event(kind, one, at) for kind, one, at in _with_cursors(cursor, found) if self._is_wanted(one)]
-            cursor, is_all = found.cursor, found.is_all
+            new_events = feed.events_after(session, cursor, owner=self._visitor.owner)
+            self._cursor = new_events.cursor
+            if new_events.is_lost:
+                return [_event("reset", {}, new_events.cursor)]
+            for kind, value, value_cursor in _with_cursors(cursor, new_events):
+                if self._is_wanted(value):
+                    texts.append(_event(kind, value, value_cursor))
+            cursor, is_all = new_events.cursor, new_events.is_all
         return texts
 
     def _is_wanted(self, value: Any) -> bool:
@@ -152,11 +159,12 @@ class EventReader:
         )
 
 
-def _with_cursors(cursor: EventCursor, found: NewEvents) -> Iterator[tuple[str, Any, EventCursor]]:
-    for move in found.moves:
+def _with_cursors(cursor: EventCursor, new_events: NewEvents) -> Iterator[tuple[str, Any, EventCursor]]:
+    """Yield each event with its kind and the cursor after it, which a client sends when it reconnects."""
+    for move in new_events.moves:
         cursor = EventCursor(cursor.notice_id, move.id, move.job_id)
         yield "job", move, cursor
-    for notice in found.notices:
+    for notice in new_events.notices:
         cursor = cursor._replace(notice_id=notice.id)
         yield "notice", notice, cursor
 

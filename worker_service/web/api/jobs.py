@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
-from worker_service.base.errors import BadInput, JobNotFound, Refused
+from worker_service.base.errors import BadInput, Refused
 from worker_service.base.humanize import counted
 from worker_service.jobs.history import Changed, LogLine
 from worker_service.jobs.job import Job
@@ -18,7 +18,7 @@ from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control, jobs
 from worker_service.services.job_advice import Why
 from worker_service.services.job_control import Plan
-from worker_service.services.job_details import JobDetails, get_job_details, read_log
+from worker_service.services.job_details import JobDetails, read_log
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
@@ -131,11 +131,7 @@ def list_jobs(call: ApiRequest, query: JobsQuery) -> FoundJobs:
 @endpoint("GET", "/api/jobs/{id}", answer=JobAnswer)
 def job(call: ApiRequest) -> Any:
     """Return one job with its attempts, history, the jobs it waits for, its files, and the end of its log."""
-    visible_job(call.session, call.visitor, call.id)
-    details = get_job_details(call.session, call.id)
-    if call.visitor.owner is not None:
-        details = replace(details, waits_for=[needed for needed in details.waits_for if _may_see(call, needed.id)])
-    fields = as_object(details)
+    fields = as_object(resource.visible_job_details(call.session, call.visitor, call.id))
     return fields.pop("job") | fields
 
 
@@ -153,42 +149,34 @@ def log(call: ApiRequest, query: LogQuery) -> Items[LogLine]:
     return Items([line for line in read_log(call.session, call.id) if line.id > query.after])
 
 
-def _may_see(call: ApiRequest, job_id: int) -> bool:
-    try:
-        visible_job(call.session, call.visitor, job_id)
-    except JobNotFound:
-        return False
-    return True
-
-
 # ── Enqueue ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @endpoint("POST", "/api/jobs", statuses=(201, 200), refusals=(404, 422))
 def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiResponse[EnqueuedJob]:
     """Enqueue a job. Once the response is sent, the job survives a power cut."""
-    words = enqueue_words(call.visitor, body)
+    options = enqueue_options(call.visitor, body)
     jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
-    enqueued = enqueuing.enqueue(call.session, words, lambda _: b"", is_checked=query.check)
-    if enqueued.existing and not _may_see(call, enqueued.job_id):
-        raise Refused("another job that has not ended has this unique_key", "choose another key")
+    enqueued = enqueuing.enqueue(call.session, options, lambda _: b"", is_checked=query.check)
+    if enqueued.existing:
+        resource.refuse_hidden_job(call.session, call.visitor, enqueued.job_id)
     doubt = enqueuing.unknown_type_warning(call.session, body.job_type)
     answer = EnqueuedJob(enqueued.job_id, enqueued.existing, doubt or UNSET)
     return ApiResponse(answer, 200 if enqueued.existing else 201, f"/api/jobs/{enqueued.job_id}")
 
 
-def enqueue_words(visitor: Visitor, body: JobOfBatch) -> dict[str, Any]:
+def enqueue_options(visitor: Visitor, body: JobOfBatch) -> dict[str, Any]:
     """Return the job as the options of `pagemill enqueue`."""
-    words: dict[str, Any] = msgspec.to_builtins(body)
-    resource.refuse_server_files(visitor, [words.get("payload"), words.get("on_failure")])
-    if "payload" in words:
-        words["payload"] = json.dumps(words["payload"], ensure_ascii=False, separators=(",", ":"))
-    if "after" in words:
-        words["after"] = ",".join(map(str, words["after"])) or None
-    if "on_failure" in words:
-        words["on_failure"] = [resource.action_word(one) for one in words["on_failure"]]
-    words["owner"] = resource.owner_for(visitor, words.get("owner"))
-    return words
+    options: dict[str, Any] = msgspec.to_builtins(body)
+    resource.refuse_server_files(visitor, [options.get("payload"), options.get("on_failure")])
+    if "payload" in options:
+        options["payload"] = json.dumps(options["payload"], ensure_ascii=False, separators=(",", ":"))
+    if "after" in options:
+        options["after"] = ",".join(map(str, options["after"])) or None
+    if "on_failure" in options:
+        options["on_failure"] = [resource.action_text(action) for action in options["on_failure"]]
+    options["owner"] = resource.owner_for(visitor, options.get("owner"))
+    return options
 
 
 # ── Change one job ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,7 +252,7 @@ def _change_many(
     selector = resource.selector_for_change(call.session, call.visitor, query)
     plan = job_control.make_plan(call.session, verb, selector, priority=priority)
     if query.dry_run:
-        ids = [one.id for one in plan.sample]
+        ids = [job.id for job in plan.sample]
         return ApiResponse(ChangedJobs(items=ids, dry_run=True, jobs=plan.jobs, documents=[*plan.failing]))
     if query.expect is None and verb == "delete":
         raise BadInput("deleting jobs cannot be undone", "add expect=N, the number of jobs that a dry_run returns")

@@ -20,24 +20,27 @@ _FAILED_JOBS_PERIOD = timedelta(days=1)
 _TYPES_MAX = 100
 
 Sample = tuple[Mapping[str, object], float]
+"""Labels and value."""
+Family = tuple[str, str, Sequence[Sample]]
+"""Name, help text and samples of a metric."""
 
 
 def metrics_text(session: Session) -> str:
     return "".join(f"{line}\n" for family in _families(session) for line in _format_family(*family))
 
 
-def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
-    """Yield name, help text and samples of each metric."""
+def _families(session: Session) -> Iterator[Family]:
     overview = Overview(session)
     counts = overview.counts
     yield "jobs", "Jobs by status.", [({"status": status}, number) for status, number in counts.by_status.items()]
-    live = sorted(session.overview.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MAX]
+    types = [*session.overview.live_by_type()]
+    types.sort(key=lambda live: live.pending + live.held + live.running, reverse=True)
     yield (
         "live_jobs",
         "Live jobs by type; held ones wait for a time, a job, a key or their batch.",
         [
-            ({"job_type": one.job_type, "state": state}, getattr(one, state))
-            for one in live
+            ({"job_type": live.job_type, "state": state}, getattr(live, state))
+            for live in types[:_TYPES_MAX]
             for state in ("pending", "held", "running")
         ],
     )
@@ -48,26 +51,26 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     yield (
         "failed_jobs_last_day",
         "Jobs that failed in the last 24 hours.",
-        [({"code": one.code, "job_type": one.job_type}, one.jobs) for one in failed],
+        [({"code": error.code, "job_type": error.job_type}, error.jobs) for error in failed],
     )
-    states = Counter(one.state for one in overview.workers)
+    states = Counter(worker.state for worker in overview.workers)
     yield "workers", "Workers by state.", [({"state": state}, number) for state, number in states.items()]
     yield "worker_healthy", "1 if a worker is alive.", [({}, int(overview.is_healthy))]
-    alive = [one for one in overview.workers if one.is_alive]
+    alive = [worker for worker in overview.workers if worker.is_alive]
     yield (
         "worker_slots",
         "Slots for running jobs, by class.",
         [
-            ({"class": "cpu"}, sum(one.cpu_slots for one in alive)),
-            ({"class": "io"}, sum(one.io_slots for one in alive)),
-            ({"class": "node"}, sum(one.node_slots for one in alive)),
+            ({"class": "cpu"}, sum(worker.cpu_slots for worker in alive)),
+            ({"class": "io"}, sum(worker.io_slots for worker in alive)),
+            ({"class": "node"}, sum(worker.node_slots for worker in alive)),
         ],
     )
     yield from _node_families(overview.nodes)
     yield (
         "worker_heartbeat_timestamp_seconds",
         "Last heartbeat of a worker.",
-        [({"worker": one.id}, from_text(one.heartbeat_at).timestamp()) for one in overview.workers],
+        [({"worker": worker.id}, from_text(worker.heartbeat_at).timestamp()) for worker in overview.workers],
     )
     documents = session.library.counts_by_state()
     yield "documents", "Documents by status.", [({"status": status}, number) for status, number in documents.items()]
@@ -80,18 +83,18 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     yield "build_info", "Always 1.", [({"version": VERSION}, 1)]
 
 
-def _node_families(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+def _node_families(nodes: Sequence[CheckedNode]) -> Iterator[Family]:
     if not nodes:
         return
-    yield "node_up", "1 if a node accepts work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
-    about = [({"node": one.name, "state": one.state, "version": one.version}, 1) for one in nodes]
-    yield "node_info", "Always 1; state and version of a node.", about
-    yield "node_slots", "Slots for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
-    yield "node_running", "Jobs running on a node.", [({"node": one.name}, one.running) for one in nodes]
+    yield "node_up", "1 if a node accepts work.", [({"node": node.name}, int(node.state == "up")) for node in nodes]
+    infos = [({"node": node.name, "state": node.state, "version": node.version}, 1) for node in nodes]
+    yield "node_info", "Always 1; state and version of a node.", infos
+    yield "node_slots", "Slots for running jobs on a node.", [({"node": node.name}, node.slots) for node in nodes]
+    yield "node_running", "Jobs running on a node.", [({"node": node.name}, node.running) for node in nodes]
 
 
-def _format_family(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:
-    yield f"# HELP pagemill_{name} {about}"
+def _format_family(name: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield f"# HELP pagemill_{name} {help_text}"
     yield f"# TYPE pagemill_{name} gauge"
     for labels, value in samples:
         label_text = ",".join(f'{label}="{_escape_label(str(text))}"' for label, text in labels.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
@@ -30,7 +31,7 @@ from worker_service.web.parameters import FilledText, Id
 
 _MODULES = (jobs, batches, documents, tags, uploads, events, failures, schedules, system)
 
-ENDPOINTS = [one for module in _MODULES for one in vars(module).values() if isinstance(one, Endpoint)]
+ENDPOINTS = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Endpoint)]
 
 _PROBLEM = {
     "type": "object",
@@ -86,22 +87,22 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     refusals |= {404} if "{" in endpoint.path else set()
     refusals |= {409} if endpoint.method != "GET" else set()
     responses |= {status: {"description": HTTPStatus(status).phrase, **_REFUSAL} for status in sorted(refusals)}
-    made: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": endpoint.name,
-        "summary": endpoint.about,
+        "summary": endpoint.summary,
         "tags": [endpoint.path.split("/")[2] if endpoint.path.startswith("/api/") else "metrics"],
         "x-scope": endpoint.power.value,
         "responses": {str(status): response for status, response in responses.items()},
     }
     if parameters:
-        made["parameters"] = parameters
+        operation["parameters"] = parameters
     if endpoint.body is not None:
         is_required = any(field.required for field in fields(endpoint.body))
-        made["requestBody"] = {
+        operation["requestBody"] = {
             "required": is_required,
             "content": {endpoint.body_media: {"schema": schemas.get(endpoint.body)}},
         }
-    return made
+    return operation
 
 
 _BINARY = ("*/*", "application/octet-stream", "application/zip", "image/webp")
@@ -119,10 +120,9 @@ def _response(endpoint: Endpoint, status: int, schemas: _Schemas) -> dict[str, A
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {"id": msgspec.json.schema(Id), "number": msgspec.json.schema(Id)}
     schemas["form"] = {"type": "string", "enum": list(KINDS)}
-    for part in path.split("/"):
-        if part.startswith("{"):
-            schema = schemas.get(part[1:-1], msgspec.json.schema(FilledText))
-            yield {"name": part[1:-1], "in": "path", "required": True, "schema": schema}
+    for name in re.findall(r"{(\w+)}", path):
+        schema = schemas.get(name, msgspec.json.schema(FilledText))
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def _query_parameters(query: type[Struct]) -> Iterable[dict[str, Any]]:
@@ -135,6 +135,7 @@ def _query_parameters(query: type[Struct]) -> Iterable[dict[str, Any]]:
 
 
 def _members(kind: Any) -> Sequence[Any]:
+    """Return the members of a union, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
@@ -142,12 +143,16 @@ def _members(kind: Any) -> Sequence[Any]:
 
 
 class _Schemas:
+    """JSON Schemas of the endpoints' bodies and answers, and the components that they refer to."""
+
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        bodies = dict.fromkeys(one.body for one in endpoints if one.body is not None)
-        answers = dict.fromkeys(kind for one in endpoints for kind in _members(one.answer) if kind is not None)
-        schemas, self.components = _components(bodies)
+        # As keys of dicts, the types are unique and keep their order.
+        bodies = dict.fromkeys(endpoint.body for endpoint in endpoints if endpoint.body is not None)
+        answers = dict.fromkeys(kind for endpoint in endpoints for kind in _members(endpoint.answer))
+        answers.pop(None, None)
+        body_schemas, self.components = _components(bodies)
         answer_schemas, components = _components(answers)
-        self._schemas = dict(zip([*bodies, *answers], [*schemas, *answer_schemas], strict=True))
+        self._schemas = dict(zip([*bodies, *answers], [*body_schemas, *answer_schemas], strict=True))
         self.components |= _adapt_to_serializer(components)
 
     def get(self, kind: Any) -> Any:
@@ -160,9 +165,10 @@ def _components(kinds: Iterable[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         kinds, schema_hook=_schema_of_path, ref_template="#/components/schemas/{name}"
     )
     # Titles repeat the names, and docstrings are for those who read the code.
-    return schemas, {
-        name: {key: one[key] for key in one if key not in ("title", "description")} for name, one in components.items()
-    }
+    for component in components.values():
+        component.pop("title", None)
+        component.pop("description", None)
+    return schemas, components
 
 
 def _schema_of_path(kind: type) -> dict[str, Any]:
@@ -183,15 +189,15 @@ def _adapt_to_serializer(components: dict[str, Any]) -> Mapping[str, Any]:
         }
     components["Job"]["properties"]["state"] = {"type": "string"}
     components["Job"]["required"].append("state")
-    components["Level"] = {"enum": [one.name.lower() for one in Level]}
+    components["Level"] = {"enum": [level.name.lower() for level in Level]}
     for component in components.values():
         properties: dict[str, Any] = component.get("properties", {})
         # Only fields with the default UNSET are left out; msgspec gives no default for these.
-        required = {*component.get("required", ()), *(name for name, one in properties.items() if "default" in one)}
-        for name, one in properties.items():
-            one.pop("default", None)
+        required = {*component.get("required", ())} | {name for name in properties if "default" in properties[name]}
+        for name, schema in properties.items():
+            schema.pop("default", None)
             # These strings hold JSON, and appear as the value they hold.
-            properties[name] = {} if name in JSON_TEXT_FIELDS and '"string"' in json.dumps(one) else one
+            properties[name] = {} if name in JSON_TEXT_FIELDS and '"string"' in json.dumps(schema) else schema
         if properties:
             component["required"] = [name for name in properties if name in required]
     return components
@@ -206,4 +212,4 @@ def _text() -> str:
     return json.dumps(document(), ensure_ascii=False, indent=1)
 
 
-routes = [*(one.route for one in ENDPOINTS), Route("/api/openapi.json", openapi)]
+routes = [*(endpoint.route for endpoint in ENDPOINTS), Route("/api/openapi.json", openapi)]

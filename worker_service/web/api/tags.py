@@ -13,7 +13,7 @@ from worker_service.services import tags
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.parameters import FilledText, Given, Id, about
 from worker_service.web.resources.documents import OwnerParameter, visible_document
-from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
+from worker_service.web.resources.jobs import action_text, owner_for, refuse_server_files
 
 _DOCUMENTS_MAX = 1000
 
@@ -86,4 +86,4 @@ def remove_tag_action(call: ApiRequest, body: TagActionBody) -> NewTagAction:
 def _checked(call: ApiRequest, body: TagActionBody) -> tuple[str, str]:
     payload = None if body.payload is UNSET else body.payload
     refuse_server_files(call.visitor, payload)
-    return action_word({"job_type": body.job_type, "payload": payload}), owner_for(call.visitor, body.owner or None)
+    return action_text({"job_type": body.job_type, "payload": payload}), owner_for(call.visitor, body.owner or None)

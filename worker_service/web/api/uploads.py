@@ -13,13 +13,12 @@ from starlette.responses import Response
 
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor
-from worker_service.web.api.documents import ReadRequest
 from worker_service.web.api.endpoint import ApiResponse, endpoint, respond_once, stored_response
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_slot_of
 from worker_service.web.multipart import ReceivedForm, receive_form
 from worker_service.web.parameters import about
-from worker_service.web.resources.read_requests import submit_upload
+from worker_service.web.resources.read_requests import ReadRequest, submit_upload
 
 
 class UploadForm(Struct, frozen=True):
@@ -76,6 +75,6 @@ def _submit(request: Request, visitor: Visitor, form: ReceivedForm) -> Response:
 
 def _response(session: Session, visitor: Visitor, form: ReceivedForm) -> ApiResponse[UploadedFiles]:
     upload = submit_upload(session, visitor, form)
-    items = [UploadedFile(**asdict(ReadRequest.from_request(one)), name=name) for name, one in upload.accepted]
+    items = [UploadedFile(**asdict(request), name=name) for name, request in upload.accepted]
     refused = [RefusedFile(name, "empty_file", f"{name!r} is empty") for name in upload.empty]
     return ApiResponse(UploadedFiles(items, refused, upload.batch_id), 201)

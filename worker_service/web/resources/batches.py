@@ -1,23 +1,16 @@
-"""Batches: which a visitor may see, and which files they may be made of."""
+"""Batches that a visitor may see."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from worker_service.base.errors import BadInput, BatchNotFound
-from worker_service.base.humanize import counted
+from worker_service.base.errors import BatchNotFound
 from worker_service.jobs.batches import Batch, BatchState
 from worker_service.services import batches
 from worker_service.services.batches import BatchPage
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.parameters import OwnersParameter, PageQuery, about
-from worker_service.web.resources.jobs import refuse_server_files
-from worker_service.web.resources.read_requests import SourceJobs, source_jobs
-
-JOBS_MAX = 10_000
-"""A batch is one transaction, and all other writers wait for it."""
 
 
 class BatchesQuery(PageQuery, frozen=True, kw_only=True):
@@ -39,15 +32,3 @@ def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:
     if not visitor.may_see(batch.owner):
         raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
     return batch
-
-
-def jobs_of_sources(
-    session: Session, visitor: Visitor, sources: Sequence[object], options: Mapping[str, Sequence[str]], *, owner: str
-) -> SourceJobs:
-    refuse_server_files(visitor, [sources, options])
-    made = source_jobs(session, sources, options, owner=owner)
-    if len(made.jobs) > JOBS_MAX:
-        raise BadInput(
-            f"this would be {counted(len(made.jobs), 'job')}, and a batch has at most {JOBS_MAX:,}", "split it"
-        )
-    return made

@@ -9,11 +9,13 @@ from typing import Annotated, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from worker_service.base.errors import BadInput, JobNotFound
+from worker_service.base.errors import BadInput, JobNotFound, Refused
 from worker_service.jobs.follow_ups import names_file
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import FILTER_COLUMNS, Column, Selector
+from worker_service.services.job_details import JobDetails, get_job_details
 from worker_service.services.jobs import JobPage, id_ranges, require_jobs
 from worker_service.services.parse import read_selector
 from worker_service.services.session import Session
@@ -100,10 +102,27 @@ def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters)
 
 
 def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
-    found = session.job_queries.get(job_id)
-    if not visitor.may_see(found.owner):
+    job = session.job_queries.get(job_id)
+    if not visitor.may_see(job.owner):
         raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
-    return found
+    return job
+
+
+def visible_job_details(session: Session, visitor: Visitor, job_id: int) -> JobDetails:
+    """Return the details of a job, without the jobs of other owners that it waits for."""
+    visible_job(session, visitor, job_id)
+    details = get_job_details(session, job_id)
+    if visitor.owner is None:
+        return details
+    return replace(details, waits_for=[job for job in details.waits_for if _is_visible(session, visitor, job.id)])
+
+
+def _is_visible(session: Session, visitor: Visitor, job_id: int) -> bool:
+    try:
+        visible_job(session, visitor, job_id)
+    except JobNotFound:
+        return False
+    return True
 
 
 # ── Submissions ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +143,13 @@ def refuse_server_files(visitor: Visitor, value: object) -> None:
         raise NotAllowed(f"{visitor.limit_in_words} and cannot read files on the server")
 
 
-def action_word(action: Mapping[str, object]) -> str:
+def refuse_hidden_job(session: Session, visitor: Visitor, job_id: int) -> None:
+    """Raise `Refused` without a word about the job that has the same unique_key, if the visitor may not see it."""
+    if not visitor.may_see(session.job_queries.get(job_id).owner):
+        raise Refused("another job that has not ended has this unique_key", "choose another key")
+
+
+def action_text(action: Mapping[str, object]) -> str:
     """Return a follow-up job as `read_action` takes it: TYPE or TYPE={…}."""
     job_type, payload = str(action["job_type"]), action.get("payload")
     if "=" in job_type:
@@ -140,14 +165,14 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _texts(list(value.values()))
     elif isinstance(value, Sequence):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _texts(item)
 
 
 def _json_in(text: str) -> object:
     """Return the payload of TYPE={…}, or the text as JSON; None if there is neither."""
-    for part in (text, text.partition("=")[2]):
-        if part.lstrip().startswith(("{", "[")):
+    for candidate in (text, text.partition("=")[2]):
+        if candidate.lstrip().startswith(("{", "[")):
             with suppress(ValueError, RecursionError):
-                return cast(object, json.loads(part))
+                return cast(object, json.loads(candidate))
     return None

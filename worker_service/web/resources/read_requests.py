@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from job_handlers.crawl.requests import SourceOptions, jobs_of_request
 from job_handlers.reading.find_files import LeftOut
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options, reindex_job
 from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import Document
@@ -23,28 +25,47 @@ from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.multipart import ReceivedForm
+from worker_service.web.parameters import about
 from worker_service.web.resources.jobs import owner_for, refuse_server_files
 
 OptionValues = Mapping[str, Sequence[str]]
 """Values of the options of `pagemill add`, by name without dashes."""
 
+BATCH_JOBS_MAX = 10_000
+"""A batch is one transaction, and all other writers wait for it."""
+
 _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
+"""Names of files that the batch shows as its sources."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
 _FIELDS_BESIDE_OPTIONS = ("owner", "force", "csrf", "notify", "replaces")
 
 
-class ReadRequested(Struct, frozen=True):
-    enqueued: Enqueued
-    lacking: Sequence[str]
-    """A sentence for each program or model that this machine lacks; the job waits for it."""
+class ReadRequest(Struct, frozen=True):
+    """The answer to a request to read a file or document."""
+
+    id: Annotated[int | None, about("Job id; null: there is nothing to do.")]
+    existing: bool
+    document_id: int | None
+    decision: str | None
+    lacking: Annotated[Sequence[str], about("Missing programs or models that the job waits for.")]
+
+    @classmethod
+    def from_enqueued(cls, job: Enqueued, lacking: Sequence[str]) -> ReadRequest:
+        return cls(job.job_id or None, job.existing, job.document_id, job.decision, lacking)
 
 
 class SourceJobs(Struct, frozen=True):
     jobs: Sequence[NewJob]
     lacking: Sequence[str]
     left_out: Mapping[str, int]
+    """Number of files that were left out of folders, by reason."""
     left_out_files: Sequence[Mapping[str, str]] = ()
+
+
+class SubmittedFiles(NamedTuple):
+    requests: Sequence[ReadRequest]
+    batch_id: int | None
 
 
 def submit_files(
@@ -55,14 +76,14 @@ def submit_files(
     owner: str,
     is_forced: bool = False,
     notify: str = "",
-) -> tuple[Sequence[ReadRequested], int | None]:
-    """Enqueue the files, several as a batch. Return the requests and the batch's id."""
+) -> SubmittedFiles:
+    """Enqueue a job for each file; several files become a batch, and so does one whose end is notified."""
     options = parse_options(ReadOptions, values)
     lacking = _check_options(session, options)
     jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
     if len(jobs) == 1 and not notify:
         # As a batch, each upload of a loop could make the one before wait (owner_policy).
-        return [ReadRequested(enqueue_job(session, jobs[0]), lacking)], None
+        return SubmittedFiles([ReadRequest.from_enqueued(enqueue_job(session, jobs[0]), lacking)], None)
     names = [file.name for file in files]
     name = names[0][:_NAME_CHARACTERS_MAX] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     asked = {"sources": names[:_SOURCES_KEPT_MAX]}
@@ -75,12 +96,14 @@ def submit_files(
         submission = batches.prepare_submission(session, jobs)
         submitted = batches.submit_batch(session, submission, owner=owner, name=name, asked=asked)
         items, added = submitted.items, submitted.added
-    enqueued = [Enqueued(item.job_id or 0, item.existing, item.document_id, item.decision) for item in items]
-    return [ReadRequested(one, lacking) for one in enqueued], None if added is None else added.batch.id
+    requests = [
+        ReadRequest(item.job_id or None, item.existing, item.document_id, item.decision, lacking) for item in items
+    ]
+    return SubmittedFiles(requests, None if added is None else added.batch.id)
 
 
 def notify_address(session: Session, text: str, *, owner: str) -> str:
-    """Return the address to notify. Raise `NotAllowed` if only the administrator may name it."""
+    """Return the address to notify, which may be "me" or empty. Raise `NotAllowed` unless the owner may name it."""
     address = notifications.read_address(session, text.strip(), owner=owner)
     if not notifications.is_allowed_address(session, address, owner=owner):
         raise NotAllowed(
@@ -89,9 +112,7 @@ def notify_address(session: Session, text: str, *, owner: str) -> str:
     return address
 
 
-def submit_reindex(
-    session: Session, document_id: int, values: OptionValues, *, is_forced: bool = False
-) -> ReadRequested:
+def submit_reindex(session: Session, document_id: int, values: OptionValues, *, is_forced: bool = False) -> ReadRequest:
     document = session.library.document(document_id)
     options = parse_options(ReadOptions, values)
     lacking = _check_options(session, options)
@@ -99,17 +120,17 @@ def submit_reindex(
         passwords.forget(session.settings.workspace, document)
     has_original = exports.has_original(session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
-    return ReadRequested(enqueue_job(session, job), lacking)
+    return ReadRequest.from_enqueued(enqueue_job(session, job), lacking)
 
 
 class WrongPassword(BadInput):
     code = "wrong_password"
 
 
-def give_password(
+def unlock_document(
     session: Session, renderer: PageRenderer, document: Document, password: str, *, is_kept: bool
-) -> ReadRequested:
-    """Store the password if it opens the PDF, and have the document read unless it has text."""
+) -> ReadRequest:
+    """Store the password if it opens the PDF, and have the document read. Otherwise raise `WrongPassword`."""
     workspace = session.settings.workspace
     key = (document.platform, document.owner, document.source_key)
     previous = passwords.find(workspace, document)
@@ -128,9 +149,17 @@ def give_password(
     return submit_reindex(session, document.id, {})
 
 
-def source_jobs(session: Session, sources: Sequence[object], values: OptionValues, *, owner: str) -> SourceJobs:
+def source_jobs(
+    session: Session, visitor: Visitor, sources: Sequence[object], values: OptionValues, *, owner: str
+) -> SourceJobs:
+    """Return the jobs of a batch that reads the sources. Enqueues nothing."""
+    refuse_server_files(visitor, [sources, values])
     options, left_out = parse_options(SourceOptions, values), LeftOut()
     jobs = jobs_of_request(sources, options, owner=owner, left_out=left_out)
+    if len(jobs) > BATCH_JOBS_MAX:
+        raise BadInput(
+            f"this would be {counted(len(jobs), 'job')}, and a batch has at most {BATCH_JOBS_MAX:,}", "split it"
+        )
     return SourceJobs(jobs, _check_options(session, options), dict(left_out.counts), left_out.files)
 
 
@@ -145,8 +174,10 @@ def _check_options(session: Session, options: ReadOptions) -> Sequence[str]:
 
 
 class Upload(Struct, frozen=True):
-    accepted: Sequence[tuple[str, ReadRequested]]
+    accepted: Sequence[tuple[str, ReadRequest]]
+    """Name of each file, and its request."""
     empty: Sequence[str]
+    """Names of the empty files."""
     batch_id: int | None
 
 

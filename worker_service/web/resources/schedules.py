@@ -7,18 +7,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from worker_service.base.errors import Refused
 from worker_service.services import schedules
 from worker_service.services.schedule_ticks import StartedSchedule
 from worker_service.services.schedules import ScheduleState
 from worker_service.services.session import Session
 from worker_service.web.access import Visitor
-from worker_service.web.resources.jobs import owner_for, refuse_server_files
+from worker_service.web.resources.jobs import owner_for, refuse_hidden_job, refuse_server_files
 
 
 def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState]:
     """Return the visitor's schedules, without a last job or batch of another owner."""
-    return [_limited(visitor, one) for one in schedules.list_schedules(session) if visitor.may_see(one.owner)]
+    visible = [schedule for schedule in schedules.list_schedules(session) if visitor.may_see(schedule.owner)]
+    return [_limited(visitor, schedule) for schedule in visible]
 
 
 def _limited(visitor: Visitor, schedule: ScheduleState) -> ScheduleState:
@@ -31,8 +31,8 @@ def _limited(visitor: Visitor, schedule: ScheduleState) -> ScheduleState:
 
 def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:
     started = schedules.start_schedule_now(session, name, owner=visitor.owner)
-    if started.job_id and started.existing and not visitor.may_see(session.job_queries.get(started.job_id).owner):
-        raise Refused("another job that has not ended has this unique_key", "choose another key")
+    if started.job_id and started.existing:
+        refuse_hidden_job(session, visitor, started.job_id)
     return started
 
 

@@ -33,7 +33,7 @@ def list_workers(session: Session) -> WorkersAndNodes:
 
 
 def list_pauses(session: Session, visitor: Visitor) -> Sequence[Pause]:
-    return [one for one in session.job_queries.pauses() if one.scope != "owner" or visitor.may_see(one.name)]
+    return [pause for pause in session.job_queries.pauses() if pause.scope != "owner" or visitor.may_see(pause.name)]
 
 
 def pause(
@@ -67,7 +67,7 @@ def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Act
 
 
 def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Action:
-    is_own = any(one.id == action_id for one in _own_actions(session, visitor))
+    is_own = any(action.id == action_id for action in _own_actions(session, visitor))
     if not is_own and visitor.owner is not None:
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")
     if not is_own:
@@ -76,4 +76,4 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
 
 
 def _own_actions(session: Session, visitor: Visitor) -> Sequence[Action]:
-    return [one for one in session.history.actions(most=_ACTIONS_MAX) if one.actor == visitor.name]
+    return [action for action in session.history.actions(most=_ACTIONS_MAX) if action.actor == visitor.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -18,13 +19,14 @@ from worker_service.services.session import Session
 from worker_service.web.views.template_filters import capitalised
 
 _BATCHES_MAX = 5
+"""Stopped batches that are shown, and as many waiting ones."""
 
 
 class AlertButton(Struct, frozen=True):
     label: str
     address: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    method: str = "post"
+    method: Literal["post", "link"] = "post"
 
 
 class Alert(Struct, frozen=True):
@@ -36,7 +38,7 @@ class Alert(Struct, frozen=True):
 
 
 def list_alerts(session: Session, overview: Overview | None, *, owner: str | None = None) -> list[Alert]:
-    """`overview` is None for a visitor of one owner, who sees only the batches."""
+    """Return the alerts, worst first. A visitor of one owner sees only batches, so `overview` is None."""
     alerts = list(_batch_alerts(session, owner))
     if overview is not None:
         alerts += [
@@ -73,20 +75,20 @@ def _service_alerts(overview: Overview) -> Iterator[Alert]:
 
 def _standstill_alert(gates: Sequence[Gate]) -> Alert:
     gate = gates[0]
-    others = f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else ""
+    other_reasons = f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else ""
     advice = NEXT_MOVES_BY_GATE[gate.code] if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
     show = AlertButton("Show", "/jobs?status=pending", method="link")
     return Alert(
-        Level.WARNING, "No pending job can start", gate.detail + others, capitalised(gate.remedy or advice), show
+        Level.WARNING, "No pending job can start", gate.detail + other_reasons, capitalised(gate.remedy or advice), show
     )
 
 
 def _pause_alerts(overview: Overview) -> Iterator[Alert]:
-    for one in overview.pauses:
-        title = f"{capitalised(title_of_pause(one.scope, one.name))} is paused"
-        until = f"until {one.until[:16]} UTC" if one.until else ""
-        detail = ": ".join(filter(None, [until, one.reason]))
-        resume = AlertButton("Resume", "/workers/unpause", {"scope": one.scope, "name": one.name})
+    for pause in overview.pauses:
+        title = f"{capitalised(title_of_pause(pause.scope, pause.name))} is paused"
+        until = f"until {pause.until[:16]} UTC" if pause.until else ""
+        detail = ": ".join(filter(None, [until, pause.reason]))
+        resume = AlertButton("Resume", "/workers/unpause", {"scope": pause.scope, "name": pause.name})
         yield Alert(Level.WARNING, title, detail, "", resume)
 
 
@@ -94,9 +96,9 @@ def _missing_program_alerts(session: Session) -> Iterator[Alert]:
     for handler in session.overview.missing_handlers():
         title = f"No {handler.job_type} job can start"
         yield Alert(Level.WARNING, title, handler.missing or "", capitalised(handler.missing_remedy))
-    for one in session.overview.jobs_without_handler():
-        title = f"{counted(one.jobs, f'{one.job_type} job')} wait for a missing program"
-        yield Alert(Level.WARNING, title, one.newest_message or "", capitalised(one.newest_remedy or ""))
+    for waiting in session.overview.jobs_without_handler():
+        title = f"{counted(waiting.jobs, f'{waiting.job_type} job')} wait for a missing program"
+        yield Alert(Level.WARNING, title, waiting.newest_message or "", capitalised(waiting.newest_remedy or ""))
 
 
 def _schedule_alerts(session: Session) -> Iterator[Alert]:
@@ -122,4 +124,4 @@ def _batch_alerts(session: Session, owner: str | None) -> Iterator[Alert]:
 
 def _batches_in_state(session: Session, owner: str | None, state: BatchState) -> Sequence[Batch]:
     owners = () if owner is None else (owner,)
-    return [one.batch for one in list_batches(session, owners=owners, states=[state], limit=_BATCHES_MAX).items]
+    return [details.batch for details in list_batches(session, owners=owners, states=[state], limit=_BATCHES_MAX).items]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,11 +26,12 @@ from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
-from worker_service.web.resources.batches import BatchesQuery, jobs_of_sources, list_batches, visible_batch
+from worker_service.web.resources.batches import BatchesQuery, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
+from worker_service.web.resources.read_requests import source_jobs
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
-from worker_service.web.views.forms import parse_number, same_page
+from worker_service.web.views.forms import FilterLink, parse_number, same_page
 from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
 from worker_service.web.views.template_filters import command, size
 
@@ -89,11 +91,11 @@ class BatchRow(Struct, frozen=True):
     actions: Sequence[str]
 
 
-class FileFilter(Struct, frozen=True):
+class MeterPart(NamedTuple):
+    kind: Literal["done", "now", "bad", "wait"]
+    """CSS class of its colour."""
+    number: int
     label: str
-    count: int
-    path: str
-    is_chosen: bool
 
 
 class BatchPageQuery(Struct, frozen=True):
@@ -128,12 +130,14 @@ def batch_page(request: Request, session: Session) -> Response:
     documents = session.library.documents(
         visitor.limit_selector(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
     )
+    being_read = [document for document in documents if document.status is IndexStatus.INDEXING]
     row = _batch_row(details)
     failures = FailurePage((), None)
     if progress.files_failed or progress.jobs_failed:
         failures = list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX)
-        has_all = bool(failures.items) and failures.next is None
-        if has_all and all(failure.helps != "retry" for failure in failures.items):
+        is_complete_list = bool(failures.items) and failures.next is None
+        if is_complete_list and all(failure.helps != "retry" for failure in failures.items):
+            # A retry would fail in the same way.
             row = replace(row, actions=[action for action in row.actions if action != "retry"])
     return render(
         request,
@@ -147,7 +151,7 @@ def batch_page(request: Request, session: Session) -> Response:
         failures=failures.items,
         filters=_file_filters(progress, f"/batches/{batch.id}", query.files),
         documents=documents,
-        reading=reading_progress(session, [one for one in documents if one.status is IndexStatus.INDEXING]),
+        progress_by_document_id=reading_progress(session, being_read),
         labels=ACTIONS,
     )
 
@@ -201,25 +205,25 @@ def _allowed_actions(details: BatchDetails) -> Sequence[str]:
     return [*resume, "stop", *retry, "cancel"]
 
 
-def _meter_parts(progress: BatchProgress) -> Sequence[tuple[str, int, str]]:
-    """Return (kind, number, word) in files, or in jobs if the batch has no files."""
+def _meter_parts(progress: BatchProgress) -> Sequence[MeterPart]:
+    """Count files, or jobs if the batch has no files."""
     if not progress.files:
         jobs = progress.by_job_status
         return [
-            ("done", jobs.get(Status.COMPLETED, 0), "done"),
-            ("now", jobs.get(Status.RUNNING, 0), "running"),
-            ("bad", jobs.get(Status.FAILED, 0), "failed"),
-            ("wait", jobs.get(Status.CANCELLED, 0), "cancelled"),
-            ("wait", jobs.get(Status.PENDING, 0), "waiting"),
+            MeterPart("done", jobs.get(Status.COMPLETED, 0), "done"),
+            MeterPart("now", jobs.get(Status.RUNNING, 0), "running"),
+            MeterPart("bad", jobs.get(Status.FAILED, 0), "failed"),
+            MeterPart("wait", jobs.get(Status.CANCELLED, 0), "cancelled"),
+            MeterPart("wait", jobs.get(Status.PENDING, 0), "waiting"),
         ]
     read = progress.files_ended - progress.files_failed - progress.files_cancelled
     reading = progress.by_document_state.get(IndexStatus.INDEXING, 0)
     return [
-        ("done", read, "read"),
-        ("now", reading, "reading"),
-        ("bad", progress.files_failed, "could not be read"),
-        ("wait", progress.files_cancelled, "cancelled"),
-        ("wait", progress.files - progress.files_ended - reading, "waiting"),
+        MeterPart("done", read, "read"),
+        MeterPart("now", reading, "reading"),
+        MeterPart("bad", progress.files_failed, "could not be read"),
+        MeterPart("wait", progress.files_cancelled, "cancelled"),
+        MeterPart("wait", progress.files - progress.files_ended - reading, "waiting"),
     ]
 
 
@@ -243,12 +247,12 @@ def _facts(progress: BatchProgress) -> str:
     return " · ".join(facts)
 
 
-def _file_filters(progress: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FileFilter]:
+def _file_filters(progress: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FilterLink]:
     """Return nothing if all files have one state, so that there is nothing to filter."""
     counts = progress.by_document_state
-    all_files = FileFilter("All", sum(counts.values()), path, chosen is None)
+    all_files = FilterLink("All", path, chosen is None, sum(counts.values()))
     by_state = [
-        FileFilter(label, counts[status], f"{path}?files={status}", chosen is status)
+        FilterLink(label, f"{path}?files={status}", chosen is status, counts[status])
         for status, label in _FILE_STATES.items()
         if counts.get(status)
     ]
@@ -281,10 +285,10 @@ def _submit_batch(session: Session, visitor: Visitor, form: Mapping[str, str]) -
     if not sources:
         raise BadInput("enter at least one source: a folder, file or URL on each line")
     owner = owner_for(visitor, form["owner"].strip() or None)
-    source_jobs = jobs_of_sources(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
+    found = source_jobs(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
     return batches.add_batch(
         session,
-        source_jobs.jobs,
+        found.jobs,
         owner=owner,
         name=form["name"].strip(),
         priority=parse_number(form["priority"] or str(batches.PRIORITY), "priority"),

@@ -8,9 +8,11 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 
 WIDTH, HEIGHT = 280, 108
+# All sizes are in units of the view box, which the page scales.
 _TOP, _FOOT = 16, 17
 """Space for text above and below the bars."""
 _GAP = 2.0
+"""Space between two bars."""
 _LOWEST = 1.5
 """Height of a bar that would be too low to see."""
 
@@ -33,20 +35,20 @@ def draw_bars(
     format_value: Callable[[float], str] = "{:,}".format,
 ) -> Markup:
     """Draw a bar per hour, with `failures` at its foot; the last one is still growing."""
-    top = max([*values, 1])
+    highest = max([*values, 1])
     step = WIDTH / len(values)
-    parts = []
+    bars = []
     for number, value in enumerate(values):
         is_last = number == len(values) - 1
         color = "bar-b" if is_bad else "now" if is_last else "bar-a"
-        parts.append(_bar(number * step, _height(value, top), step, color))
+        bars.append(_bar(number * step, _height(value, highest), step, color))
         if failures and failures[number]:
-            parts.append(_bar(number * step, max(_LOWEST, _height(failures[number], top)), step, "bar-b"))
-    return _svg(parts, format_value(top) if any(values) else "", len(values), label)
+            bars.append(_bar(number * step, max(_LOWEST, _height(failures[number], highest)), step, "bar-b"))
+    return _svg(bars, format_value(highest) if any(values) else "", len(values), label)
 
 
-def _height(value: float, top: float) -> float:
-    return (HEIGHT - _TOP - _FOOT) * value / top
+def _height(value: float, highest: float) -> float:
+    return (HEIGHT - _TOP - _FOOT) * value / highest
 
 
 def _bar(x: float, height: float, step: float, color: str) -> str:
@@ -58,12 +60,12 @@ def _bar(x: float, height: float, step: float, color: str) -> str:
     )
 
 
-def _svg(parts: Sequence[str], top: str, hours: int, label: str) -> Markup:
+def _svg(bars: Sequence[str], highest: str, hours: int, label: str) -> Markup:
     base = HEIGHT - _FOOT
     return Markup(
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(bars)}'
         f'<line class="base" x1="0" y1="{base}.5" x2="{WIDTH}" y2="{base}.5"/>'
         f'<text x="0" y="{HEIGHT - 4}">{hours} h ago</text>'
         f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">now</text>'
-        f'<text x="0" y="{_TOP - 5}">{escape(top)}</text></svg>'
+        f'<text x="0" y="{_TOP - 5}">{escape(highest)}</text></svg>'
     )

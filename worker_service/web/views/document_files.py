@@ -40,9 +40,9 @@ async def thumbnail(request: Request) -> Response:
 
 def _stored_thumbnail(request: Request) -> Response | None:
     with session_of(request) as session:
-        for one in session.library.files(requested_document(session, request).id):
-            path = session.settings.workspace / one.path
-            if one.role == "thumbnail" and path.is_file():
+        for stored in session.library.files(requested_document(session, request).id):
+            path = session.settings.workspace / stored.path
+            if stored.role == "thumbnail" and path.is_file():
                 return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
     return None
 
@@ -55,18 +55,19 @@ def _draw_thumbnail(request: Request) -> Response:
 
 def file(request: Request, session: Session) -> Response:
     document = requested_document(session, request)
-    for one in documents.get_document_details(session, document.id).files:
-        if one.id == request.path_params["file_id"]:
-            path = session.settings.workspace / one.path
-            if not path.is_file():
-                remedy = "read the document again, even if nothing has changed"
-                raise exports.FileGone(f"{one.name} is no longer in the workspace", remedy)
-            if "open" in request.query_params and document.kind == "pdf" and one.role in ("original", "pdf"):
-                # A browser opens this type in its PDF viewer and never as a page of this site (nosniff).
-                return FileResponse(path, media_type="application/pdf")
-            # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
-            return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
-    raise exports.NotExported(f"document {document.id} has no such file")
+    files = {file.id: file for file in documents.get_document_details(session, document.id).files}
+    stored = files.get(request.path_params["file_id"])
+    if stored is None:
+        raise exports.NotExported(f"document {document.id} has no such file")
+    path = session.settings.workspace / stored.path
+    if not path.is_file():
+        remedy = "read the document again, even if nothing has changed"
+        raise exports.FileGone(f"{stored.name} is no longer in the workspace", remedy)
+    if "open" in request.query_params and document.kind == "pdf" and stored.role in ("original", "pdf"):
+        # A browser opens this type in its PDF viewer and never as a page of this site (nosniff).
+        return FileResponse(path, media_type="application/pdf")
+    # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
+    return FileResponse(path, media_type="application/octet-stream", filename=harmless(stored.name))
 
 
 def workbook(request: Request, session: Session) -> Response:
@@ -77,15 +78,16 @@ def workbook(request: Request, session: Session) -> Response:
 
 
 def table(request: Request, session: Session) -> Response:
-    number, position = request.path_params["number"], request.path_params["table"]
+    """Send one table of a page, or all rows of its worksheet, which may have a part on each page."""
+    page_number, table_number = request.path_params["number"], request.path_params["table"]
     document = requested_document(session, request)
-    tables_on_page = tables_of(session, document.id, pages=str(number))
-    chosen = next((one for one in tables_on_page if one.number == position), None)
+    tables_on_page = tables_of(session, document.id, pages=str(page_number))
+    chosen = next((table for table in tables_on_page if table.number == table_number), None)
     if chosen is None:
-        raise exports.NotExported(f"page {number} has no table {position}")
-    parts = [chosen] if chosen.sheet is None else tables_of(session, document.id)
-    whole, rows = next(tables_with_all_rows(one for one in parts if one.sheet == chosen.sheet))
-    name = f"document-{document.id}-{whole.name}.csv"
+        raise exports.NotExported(f"page {page_number} has no table {table_number}")
+    candidates = [chosen] if chosen.sheet is None else tables_of(session, document.id)
+    first_part, rows = next(tables_with_all_rows(table for table in candidates if table.sheet == chosen.sheet))
+    name = f"document-{document.id}-{first_part.name}.csv"
     return stream_made_file(lambda file: write_csv(file, rows), "text/csv; charset=utf-8", file_name=name)
 
 

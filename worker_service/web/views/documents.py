@@ -25,7 +25,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, list_documents
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page, render
-from worker_service.web.views.forms import same_page
+from worker_service.web.views.forms import FilterChip, FilterLink, filter_chip, same_page
 from worker_service.web.views.template_filters import capitalised
 
 _BATCHES_OFFERED = 12
@@ -52,13 +52,6 @@ class DocumentsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
     view: Literal["grid", "table"] = "grid"
 
 
-class FilterChip(Struct, frozen=True):
-    name: str
-    chosen: str
-    clear: str
-    options: Sequence[tuple[str, None, str]]
-
-
 class SortHeader(Struct, frozen=True):
     label: str
     url: str
@@ -71,9 +64,8 @@ def documents_page(request: Request, session: Session) -> Response:
         return RedirectResponse(f"/search?{request.url.query}", 303)
     listing = list_documents(session, visitor, query)
     totals = session.library.totals(document_selector(session, visitor, query))
-    has_any = bool(totals.documents)
-    if not has_any:
-        has_any = bool(session.library.documents(visitor.limit_selector(DocumentSelector()), most=1))
+    all_documents = visitor.limit_selector(DocumentSelector())
+    has_any = bool(totals.documents or session.library.documents(all_documents, most=1))
     return render(
         request,
         "documents.html",
@@ -84,7 +76,7 @@ def documents_page(request: Request, session: Session) -> Response:
         has_any=has_any,
         chips=_chips(request, session, visitor, query),
         dates=_dates(request, query),
-        orders=[(label, word == query.sort, _sort_link(request, word)) for word, label in ORDERS.items()],
+        orders=[FilterLink(label, _sort_link(request, sort), sort == query.sort) for sort, label in ORDERS.items()],
         order=ORDERS.get(query.sort, "Sorted"),
         columns={column: _header(request, query.sort, column) for column in ("name", "state", "pages", "date")},
         views={view: same_page(request, view=None if view == "grid" else view) for view in ("grid", "table")},
@@ -93,7 +85,7 @@ def documents_page(request: Request, session: Session) -> Response:
         state_words=state_words,
         why_failed=why_failed,
         explain_failure=explain_failure,
-        filters=filters_of(request),
+        filters=_filters(request),
         address=request.url.query,
     )
 
@@ -104,8 +96,8 @@ def state_words(document: Document) -> str:
         if explanation is not None and explanation.helps == "password":
             return "Needs a password"
         return "New version couldn’t be read" if document.has_failed_anew else STATES["failed"]
-    words = STATES[document.status]
-    return f"{words}, {document.percent} %" if document.status is IndexStatus.INDEXING and document.pages else words
+    state = STATES[document.status]
+    return f"{state}, {document.percent} %" if document.status is IndexStatus.INDEXING and document.pages else state
 
 
 def why_failed(document: Document) -> str:
@@ -117,42 +109,42 @@ def why_failed(document: Document) -> str:
     return f"{explanation.happened} {explanation.advice or document.error_remedy or ''}".strip()
 
 
-def filters_of(request: Request) -> list[tuple[str, str]]:
-    known = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before"}
-    return [(name, word) for name, word in request.query_params.multi_items() if name in known and word]
+def _filters(request: Request) -> list[tuple[str, str]]:
+    """Return the parameters that forms on the page send again as hidden fields."""
+    filter_names = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before"}
+    return [(name, value) for name, value in request.query_params.multi_items() if name in filter_names and value]
 
 
 def _chips(request: Request, session: Session, visitor: Visitor, query: DocumentsPageQuery) -> Iterator[FilterChip]:
     owners = owners_of(session, visitor) if visitor.owner is None else ()
     if owners:
-        yield _chip(request, "Owner", "owner", query.owner, {owner: owner for owner in owners})
-    yield _chip(request, "State", "status", query.status, STATES)
+        yield filter_chip(request, "Owner", "owner", query.owner, {owner: owner for owner in owners})
+    yield filter_chip(request, "State", "status", query.status, STATES)
     batches = newest_batches(session, visitor.owner, most=_BATCHES_OFFERED)
     if batches:
         titles = {str(batch.id): capitalised(batch.title) for batch in batches}
-        yield _chip(request, "Batch", "batch", [] if query.batch is None else [str(query.batch)], titles)
-    tag_chip = _chip(request, "Tag", "tag", query.tag, {})
+        yield filter_chip(request, "Batch", "batch", [] if query.batch is None else [str(query.batch)], titles)
     # Another tag is added to the chosen ones.
-    others = [tag for tag in tags.name_tags(session, visitor.owner) if tag not in query.tag]
-    options = [(tag, None, same_page(request, tag=[*query.tag, tag], before=None)) for tag in others]
-    yield replace(tag_chip, options=[*options, ("Tags and their actions…", None, "/tags")])
-    yield _chip(request, "Kind", "kind", query.kind, KINDS)
-
-
-def _chip(request: Request, name: str, parameter: str, chosen: Sequence[str], labels: Mapping[str, str]) -> FilterChip:
-    options = [(label, None, same_page(request, **{parameter: value}, before=None)) for value, label in labels.items()]
-    words = ", ".join(labels.get(value, value) for value in chosen)
-    return FilterChip(name, words, same_page(request, **{parameter: None}, before=None), options)
+    tags_to_add = [tag for tag in tags.name_tags(session, visitor.owner) if tag not in query.tag]
+    options = [FilterLink(tag, same_page(request, tag=[*query.tag, tag], before=None)) for tag in tags_to_add]
+    tag_chip = filter_chip(request, "Tag", "tag", query.tag, {})
+    yield replace(tag_chip, options=[*options, FilterLink("Tags and their actions…", "/tags")])
+    yield filter_chip(request, "Kind", "kind", query.kind, KINDS)
 
 
 def _dates(request: Request, query: DocumentsPageQuery) -> FilterChip:
-    def link(since: str | None) -> str:
+    def path(since: str | None) -> str:
         return same_page(request, since=since, until=None, before=None)
 
-    chosen = PERIODS.get(query.since or "", f"since {query.since}" if query.since else "")
-    if query.until:
-        chosen = f"{query.since} – {query.until}" if query.since else f"before {query.until}"
-    return FilterChip("Date", chosen, link(None), [(label, None, link(period)) for period, label in PERIODS.items()])
+    chosen = ""
+    if query.since and query.until:
+        chosen = f"{query.since} – {query.until}"
+    elif query.until:
+        chosen = f"before {query.until}"
+    elif query.since:
+        chosen = PERIODS.get(query.since, f"since {query.since}")
+    options = [FilterLink(label, path(period), chosen == label) for period, label in PERIODS.items()]
+    return FilterChip("Date", chosen, path(None), options)
 
 
 def _sort_link(request: Request, order: str) -> str:
@@ -168,9 +160,9 @@ def _header(request: Request, sorted_by: str, column: str) -> SortHeader:
 
 
 def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
-    return (
-        [visitor.owner] if visitor.owner is not None else [one for one in session.job_queries.names("owner", "") if one]
-    )
+    if visitor.owner is not None:
+        return [visitor.owner]
+    return [owner for owner in session.job_queries.names("owner", "") if owner]
 
 
 # ── The list as a file ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,6 +181,7 @@ def list_workbook(request: Request) -> Response:
 
 
 def _rows(request: Request) -> Iterator[tuple[object, ...]]:
+    """Check the filters at once, so that errors precede the response; read the rows while the client does."""
     query = read_known(request.query_params.multi_items(), DocumentsQuery)
     with session_of(request) as session:
         selector = document_selector(session, visitor_of(request), query)

@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from worker_service.services.failures import count_failures, dismiss_failures, list_failures, retry_failures
 from worker_service.services.session import Session
-from worker_service.web.access import Power, visitor_of
+from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect_after
-from worker_service.web.views.forms import parse_number, same_page
+from worker_service.web.views.forms import FilterLink, parse_number, same_page
 
 _FAILURES_MAX = 25
 
@@ -28,16 +28,21 @@ def failures_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FailuresPageQuery)
     listing = list_failures(session, visitor.owner, code=query.error, limit=_FAILURES_MAX, before_id=query.before)
     reasons = count_failures(session, visitor.owner)
-    chosen = next((one for one in reasons if one.code == query.error), None)
+    chosen = next((reason for reason in reasons if reason.code == query.error), None)
     return render(
         request,
         "failures.html",
         title="Failures",
         failures=listing.items,
-        total=sum(one.count for one in reasons),
+        total=sum(reason.count for reason in reasons),
         reason_options=[
-            (one.happened or one.code or "No message", one.count, same_page(request, error=one.code, before=None))
-            for one in reasons
+            FilterLink(
+                reason.happened or reason.code or "No message",
+                same_page(request, error=reason.code, before=None),
+                reason is chosen,
+                reason.count,
+            )
+            for reason in reasons
         ],
         chosen=chosen,
         back=same_page(request),
@@ -47,7 +52,6 @@ def failures_page(request: Request, session: Session) -> Response:
 
 def dismiss(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    visitor.require(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
     changed = dismiss_failures(
         session, visitor.owner, job_ids=None if "all" in form else ids, code=form.get("error") or None
@@ -57,7 +61,6 @@ def dismiss(request: Request, session: Session) -> Response:
 
 def retry(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    visitor.require(Power.OPERATE)
     ids = [parse_number(word, "job") for word in form.getlist("job")]
     # All at once only with one error code, whose cause the user has removed.
     code = form.get("error") or None

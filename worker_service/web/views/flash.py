@@ -17,6 +17,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.views.template_filters import capitalised
 
 _ACTIONS_MAX = 200
+"""Newest actions among which the one of the URL is sought: it was taken a moment ago."""
 
 _SENTENCES = {
     "nothing": "Nothing to do",
@@ -53,15 +54,15 @@ _SENTENCES = {
     "fetching": "The file will be fetched again, then read.",
 }
 
-# What was done to a token or a schedule, and to a batch, by verb.
-_DONE_TO_SUBJECT = {
+# Past participles by verb: of actions on a token or a schedule, and on a batch.
+_SUBJECT_PARTICIPLES = {
     "make_token": "created",
     "remove_token": "removed",
     "add_schedule": "added",
     "change_schedule": "changed",
     "remove_schedule": "removed",
 }
-_DONE_TO_BATCH = {
+_BATCH_PARTICIPLES = {
     "cancel": "cancelled",
     "stop_batch": "stopped",
     "resume_batch": "resumed",
@@ -73,14 +74,19 @@ _DONE_TO_BATCH = {
 class Flash(Struct, frozen=True):
     sentence: str
     undo: int | None = None
+    """The action that the button Undo undoes."""
     path: str = "/activity"
+    """Where undoing leads back to."""
     is_bad: bool = False
 
 
 class FlashQuery(Struct, frozen=True):
     message: str = ""
+    """A key of `_SENTENCES`."""
     done: int | None = None
+    """Id of the action that was taken."""
     refused: int = 0
+    """Number of jobs that it could not change."""
 
 
 def redirect(path: str, **parameters: object) -> Response:
@@ -102,7 +108,7 @@ def flash_of(session: Session, request: Request) -> Flash | None:
     if query.done is None:
         sentence = f"{counted(query.refused, 'job')} could not be changed; each job's page says why"
         return Flash(sentence, is_bad=True) if query.refused else None
-    action = next((one for one in session.history.actions(most=_ACTIONS_MAX) if one.id == query.done), None)
+    action = next((action for action in session.history.actions(most=_ACTIONS_MAX) if action.id == query.done), None)
     if action is None or (visitor.owner is not None and action.actor != visitor.name):
         return None
     sentence = describe_action(action) + (f"; {query.refused:,} could not be changed" if query.refused else "")
@@ -113,10 +119,10 @@ def flash_of(session: Session, request: Request) -> Flash | None:
 
 def describe_action(action: Action) -> str:
     if action.subject:
-        return f"{capitalised(action.subject)} {_DONE_TO_SUBJECT[action.verb]}"
+        return f"{capitalised(action.subject)} {_SUBJECT_PARTICIPLES[action.verb]}"
     if action.batch_id is not None:
-        done = _DONE_TO_BATCH[action.verb]
-        return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")
+        jobs = f" ({counted(action.jobs, 'job')})" if action.jobs else ""
+        return f"Batch {action.batch_id} {_BATCH_PARTICIPLES[action.verb]}{jobs}"
     if action.verb == "remove":
         return f"{counted(action.documents, 'document')} removed"
     noun = "failure" if action.verb == "dismiss" else "job"

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.requests import Request
 
 from worker_service.base.errors import BadInput
 from worker_service.web.views.flash import FlashQuery
 
 _NUMBER_DIGITS_MAX = 15
+
+
+class FilterLink(Struct, frozen=True):
+    """A link to the same list with another filter or order."""
+
+    label: str
+    path: str
+    is_chosen: bool = False
+    count: int | None = None
+    """Number of matching rows, if it is shown."""
+
+
+class FilterChip(Struct, frozen=True):
+    label: str
+    chosen: str
+    """Labels of the chosen values; empty if the filter is not set."""
+    clear: str
+    """Path of the list without this filter."""
+    options: Sequence[FilterLink]
 
 
 def parse_number(text: str, label: str) -> int:
@@ -21,7 +42,19 @@ def parse_number(text: str, label: str) -> int:
 def same_page(request: Request, **changes: object) -> str:
     """Return this page's URL with some parameters changed: None removes one, a list repeats it."""
     dropped = {*changes, *FlashQuery.__struct_fields__}
-    kept = [(name, value) for name, value in request.query_params.multi_items() if value and name not in dropped]
+    unchanged = [(name, value) for name, value in request.query_params.multi_items() if value and name not in dropped]
     changed = [(name, value) for name, value in changes.items() if value is not None]
-    query = urlencode([*kept, *changed], doseq=True)
+    query = urlencode([*unchanged, *changed], doseq=True)
     return f"{request.url.path}?{query}" if query else request.url.path
+
+
+def filter_chip(
+    request: Request, label: str, parameter: str, chosen: Sequence[str], labels: Mapping[str, str]
+) -> FilterChip:
+    """Return the filter of a list by `parameter`. `labels` has the values to offer."""
+
+    def path(value: str | None) -> str:
+        return same_page(request, **{parameter: value}, before=None, skip=None)
+
+    options = [FilterLink(option, path(value), value in chosen) for value, option in labels.items()]
+    return FilterChip(label, ", ".join(labels.get(value, value) for value in chosen), path(None), options)

@@ -29,13 +29,14 @@ _LIVE_BATCHES_MAX = 100
 _RECENT_MAX = 6
 _FAILURES_MAX = 5
 _FILES_PICTURED_MAX = 500
-"""Largest batch that is shown with the first page of one of its documents."""
+"""Largest batch that is shown with the first page of one of its documents, which takes long to find."""
 
 
 class ReadingNow(Struct, frozen=True):
     name: str
     path: str
     document: Document | None
+    """Its first page is the entry's picture."""
     progress: ReadingProgress
 
 
@@ -45,9 +46,9 @@ def home(request: Request, session: Session) -> Response:
     reading = _reading_now(session, visitor)
     sees_all = visitor.owner is None
     overview = Overview(session) if sees_all else None
-    alerts = [one for one in list_alerts(session, overview, owner=visitor.owner) if one.level > Level.OK]
+    alerts = [alert for alert in list_alerts(session, overview, owner=visitor.owner) if alert.level > Level.OK]
     failures = list_failures(session, visitor.owner, limit=_FAILURES_MAX)
-    failed = sum(one.count for one in count_failures(session, visitor.owner)) if failures.items else 0
+    failure_count = sum(reason.count for reason in count_failures(session, visitor.owner)) if failures.items else 0
     return render(
         request,
         "home.html",
@@ -58,8 +59,8 @@ def home(request: Request, session: Session) -> Response:
         recent=recent,
         alerts=alerts,
         failures=failures.items,
-        failed=failed,
-        has_nothing_yet=not (recent or reading or failed),
+        failure_count=failure_count,
+        has_nothing_yet=not (recent or reading or failure_count),
     )
 
 
@@ -68,22 +69,23 @@ def _reading_now(session: Session, visitor: Visitor) -> list[ReadingNow]:
     query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_LIVE_BATCHES_MAX)
     live = list_batches(session, visitor, query).items
     # A batch without a file is looking for its files.
-    batches = [one for one in live if one.progress.files != 1][:_READING_MAX]
-    shown = [_batch_now(session, one) for one in batches]
+    batches = [details for details in live if details.progress.files != 1][:_READING_MAX]
+    entries = [_batch_entry(session, details) for details in batches]
     reading = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
-    ids = tuple(one.batch.id for one in batches)
+    ids = tuple(details.batch.id for details in batches)
     in_batches = set(session.library.document_ids(replace(reading, batch_ids=ids))) if ids else set()
     # Documents of these batches may be the newest ones, so ask for as many more.
     newest = session.library.documents(reading, most=_READING_MAX + len(in_batches))
-    documents = [one for one in newest if one.id not in in_batches][: _READING_MAX - len(shown)]
+    documents = [document for document in newest if document.id not in in_batches][: _READING_MAX - len(entries)]
     progress = reading_progress(session, documents)
-    return shown + [ReadingNow(one.name, f"/documents/{one.id}", one, progress[one.id]) for one in documents]
+    for document in documents:
+        entries.append(ReadingNow(document.name, f"/documents/{document.id}", document, progress[document.id]))
+    return entries
 
 
-def _batch_now(session: Session, details: BatchDetails) -> ReadingNow:
+def _batch_entry(session: Session, details: BatchDetails) -> ReadingNow:
     batch = details.batch
     pictured: Sequence[Document] = ()
-    # Finding a document takes long in a large batch.
     if details.progress.files <= _FILES_PICTURED_MAX:
         pictured = session.library.documents(DocumentSelector(batch_ids=(batch.id,), is_readable=True), most=1)
     name = batch.name or batch.title

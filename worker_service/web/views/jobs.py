@@ -24,7 +24,7 @@ from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control
 from worker_service.services.failure_sentences import explain_failure, may_read_again
 from worker_service.services.job_control import LIVE
-from worker_service.services.job_details import JobDetails, get_job_details, read_log
+from worker_service.services.job_details import JobDetails, read_log
 from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.services.session import Session
 from worker_service.web.access import Power, Visitor, visitor_of
@@ -38,10 +38,11 @@ from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, Jo
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect, redirect_after
-from worker_service.web.views.forms import parse_number, same_page
+from worker_service.web.views.forms import FilterLink, parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
 
 _LOG_LINES_MAX = 400
+# States of a job, as `state_of` returns them.
 _URGENT_FIRST = ("failed", "running", "pending", "backoff", "waiting", "stopped")
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
 _CONSEQUENCES = {
@@ -57,6 +58,7 @@ class JobRow(Struct, frozen=True):
     state: str
     about: str
     at: str
+    """Time of its last change of status."""
 
 
 class JobGroup(Struct, frozen=True):
@@ -90,14 +92,14 @@ class Filters(Struct, frozen=True):
         pairs: list[tuple[str, str]] = []
         for name, value in form.multi_items():
             if name in JobFilters.__struct_fields__ and value:
-                pairs += [(name, one) for one in (value.split(",") if name == "id" else [value])]
+                pairs += [(name, part) for part in (value.split(",") if name == "id" else [value])]
         return cls(pairs)
 
     def get(self, name: str) -> str:
-        return next((value for known, value in self.pairs if known == name), "")
+        return next((value for filter_name, value in self.pairs if filter_name == name), "")
 
     def values(self, name: str) -> list[str]:
-        joined = ",".join(value for known, value in self.pairs if known == name)
+        joined = ",".join(value for filter_name, value in self.pairs if filter_name == name)
         return [value.strip() for value in joined.split(",") if value.strip()]
 
     def __bool__(self) -> bool:
@@ -108,18 +110,20 @@ class Filters(Struct, frozen=True):
         return any(name != "status" for name, _ in self.pairs)
 
     def in_scope(self, scope: str | None) -> Filters:
-        """Return the filters of a change: "all" ignores the ticks, "ticked" all but them."""
+        """Return the filters of a change: "all" ignores ticked jobs, "ticked" ignores all other filters."""
         if scope == "all":
-            kept = Filters([(name, word) for name, word in self.pairs if name != "id"])
+            without_ids = Filters([(name, value) for name, value in self.pairs if name != "id"])
             # Without filters, name all statuses: a change refuses an empty selector.
-            return kept or Filters([("status", ",".join(Status))])
-        ticked = Filters([(name, word) for name, word in self.pairs if name == "id"])
+            return without_ids or Filters([("status", ",".join(Status))])
+        ticked = Filters([(name, value) for name, value in self.pairs if name == "id"])
         return ticked if ticked or scope == "ticked" else self
 
     def shell_arguments(self) -> list[str]:
-        ids = [word for name, word in self.pairs if name == "id"]
-        flags = [(f"--{name.replace('_', '-')}", word) for name, word in self.pairs if name != "id"]
-        return [*(part for flag in flags for part in flag), *ids]
+        flags: list[str] = []
+        for name, value in self.pairs:
+            if name != "id":
+                flags += [f"--{name.replace('_', '-')}", value]
+        return [*flags, *self.values("id")]
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,23 +147,25 @@ def jobs_page(request: Request, session: Session) -> Response:
         newest=same_page(request, before=None) if query.before else "",
         older=same_page(request, before=listing.next) if listing.next else "",
         is_partial=listing.is_partial,
-        matching=len(listing.items) if is_complete else _count(filters, counts),
+        matching=len(listing.items) if is_complete else _count_matching(filters, counts),
         command=command("ls", *filters.shell_arguments()),
         names={column: session.job_queries.names(column, "") for column in ("job_type", "owner")} if sees_all else {},
     )
 
 
 def _groups(session: Session, jobs: Sequence[Job]) -> Sequence[JobGroup]:
+    """Group the jobs by document, in the order of their newest jobs."""
     ids = tuple({job.document_id for job in jobs if job.document_id})
-    found = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else ()
-    by_id = {document.id: document for document in found}
-    by_source = _documents_of_sources(session, [job for job in jobs if job.source_key and not job.document_id])
+    documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else ()
+    document_by_id = {document.id: document for document in documents}
+    document_by_source = _documents_of_sources(session, [job for job in jobs if job.source_key and not job.document_id])
     groups: dict[tuple[str, int], tuple[list[JobRow], Document | None]] = {}
     for job in jobs:
-        document = by_id.get(job.document_id or 0) or by_source.get((job.owner, job.platform, job.source_key or ""))
+        source = job.owner, job.platform, job.source_key or ""
+        document = document_by_id.get(job.document_id or 0) or document_by_source.get(source)
         key = ("job", job.id) if document is None else ("document", document.id)
         rows, _ = groups.setdefault(key, ([], document))
-        rows.append(_job_row_of(job))
+        rows.append(_job_row(job))
     return [JobGroup(rows, document) for rows, document in groups.values()]
 
 
@@ -172,29 +178,26 @@ def _documents_of_sources(session: Session, fetches: Sequence[Job]) -> Mapping[t
         platforms=tuple({job.platform for job in fetches}),
         source_keys=tuple({job.source_key or "" for job in fetches}),
     )
-    found = session.library.documents(selector, most=len(fetches))
-    return {(one.owner, one.platform, one.source_key): one for one in found}
+    documents = session.library.documents(selector, most=len(fetches))
+    return {(document.owner, document.platform, document.source_key): document for document in documents}
 
 
-def _job_row_of(job: Job) -> JobRow:
+def _job_row(job: Job) -> JobRow:
     about = " · ".join(filter(None, [job.job_type, job.owner, job.account or ""]))
     return JobRow(job, state_of(job), about, job.completed_at or job.started_at or job.created_at)
 
 
-def _tabs(
-    request: Request, filters: Filters, counts: Mapping[Status, int]
-) -> Sequence[tuple[str, str, int | None, bool]]:
-    """Return (label, address, count, whether it is chosen) for each tab."""
+def _tabs(request: Request, filters: Filters, counts: Mapping[Status, int]) -> Sequence[FilterLink]:
     chosen = filters.values("status")
     all_count = sum(counts.values()) if counts else None
-    tabs = [("All", same_page(request, status=None, before=None), all_count, not chosen)]
+    tabs = [FilterLink("All", same_page(request, status=None, before=None), not chosen, all_count)]
     for status in Status:
-        address = same_page(request, status=status, before=None)
-        tabs.append((status.capitalize(), address, counts.get(status), chosen == [status]))
+        path = same_page(request, status=status, before=None)
+        tabs.append(FilterLink(status.capitalize(), path, chosen == [status], counts.get(status)))
     return tabs
 
 
-def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
+def _count_matching(filters: Filters, counts: Mapping[Status, int]) -> int | None:
     """Return None if counting would need another query."""
     if not counts:
         return None
@@ -221,7 +224,7 @@ def preview_change(request: Request, session: Session) -> Response:
         "change.html",
         title=f"{VERBS[verb]} {number}",
         plan=plan,
-        sample=[_job_row_of(job) for job in plan.sample],
+        sample=[_job_row(job) for job in plan.sample],
         fields=[*filters.pairs, *([("priority", priority)] if priority else [])],
         consequences=_CONSEQUENCES[verb],
         label=VERBS[verb],
@@ -241,14 +244,14 @@ def _selector(session: Session, visitor: Visitor, filters: Filters) -> Selector:
     return resource.selector_for_change(session, visitor, read_known(filters.pairs, JobFilters))
 
 
-def _verb(word: str | None) -> str:
-    if word not in VERBS:
-        raise BadInput(f"jobs have no action {word!r}", f"choose {', '.join(VERBS)}")
-    return word
+def _verb(text: str | None) -> str:
+    if text not in VERBS:
+        raise BadInput(f"jobs have no action {text!r}", f"choose {', '.join(VERBS)}")
+    return text
 
 
-def _priority(verb: str, word: str | None) -> int | None:
-    return parse_number(word or "", "priority") if verb == "priority" else None
+def _priority(verb: str, text: str | None) -> int | None:
+    return parse_number(text or "", "priority") if verb == "priority" else None
 
 
 # ── Enqueue ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,8 +313,8 @@ class HistoryEntry(Struct, frozen=True):
 
 def job_page(request: Request, session: Session) -> Response:
     visitor = visitor_of(request)
-    job = visible_job(session, visitor, request.path_params["job_id"])
-    details = get_job_details(session, job.id)
+    details = resource.visible_job_details(session, visitor, request.path_params["job_id"])
+    job = details.job
     return render(
         request,
         "job.html",
@@ -370,7 +373,7 @@ def _history(details: JobDetails) -> Sequence[HistoryEntry]:
     was_cancelled_later = (
         bool(attempts) and job.status is Status.CANCELLED and (job.completed_at or "") > (attempts[-1].ended_at or "")
     )
-    # In other cases the entry of the last attempt tells of the job's end, too.
+    # Otherwise the job ended with its last attempt, which has an entry.
     if job.completed_at is not None and (not attempts or was_cancelled_later):
         entries.append(HistoryEntry(job.completed_at, str(job.status).capitalize(), str(job.status)))
     if job.status is Status.PENDING and job.run_at is not None:

@@ -42,6 +42,7 @@ class TextBlock(Struct, frozen=True):
 
 
 def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]) -> list[Mark]:
+    """Return one mark for each character."""
     marks = [Mark()] * len(text)
     for begin, end in doubtful:
         marks[begin:end] = [Mark(0, True)] * len(marks[begin:end])
@@ -66,7 +67,7 @@ def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlo
 
 
 def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]) -> list[list[SheetCell]]:
-    """Each row is a line of the text, whose tabs separate the cells."""
+    """Return the cells with their matches. Each row is a line of the text, whose tabs separate the cells."""
     cells: list[list[SheetCell]] = []
     lines, begin = text.splitlines(keepends=True), 0
     for row, line in zip_longest(rows, lines[: len(rows)], fillvalue=""):
@@ -77,7 +78,7 @@ def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]
             if mark.match and column < len(row):
                 matches[column].append(mark.match)
         begin += len(line)
-        cells.append([SheetCell(value, found) for value, found in zip(row, matches, strict=True)])
+        cells.append([SheetCell(value, cell_matches) for value, cell_matches in zip(row, matches, strict=True)])
     return cells
 
 

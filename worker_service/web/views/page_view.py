@@ -20,6 +20,7 @@ DOUBTFUL = 70
 """Per cent below which a word is doubtful, and a page was hard to read."""
 
 _BOXES_MAX = 8000
+"""Boxes drawn on a page: a browser is slow with more."""
 _PATIENCE_SECONDS = 3.0
 """The text is shown without positions if the renderer takes longer."""
 
@@ -60,10 +61,10 @@ def page_view(
     session: Session, document_id: int, number: int, renderer: PageRenderer, *, query: str = ""
 ) -> PageView | None:
     """Return None if the page has no readable text."""
-    near = session.library.page_texts(
+    nearby_pages = session.library.page_texts(
         document_id, max(1, number - _PAGES_AROUND), number + _PAGES_AROUND, with_layout=True
     )
-    for page, structured in zip(near, structure_of(iter(near)), strict=True):
+    for page, structured in zip(nearby_pages, structure_of(iter(nearby_pages)), strict=True):
         if page.number == number:
             hits = _find_hits(session, document_id, number, query) if query else []
             return _page_view(session, document_id, page, structured, hits, renderer)
@@ -137,12 +138,12 @@ def _match_of(place: TextRange, hits: Sequence[TextRange]) -> int:
 
 def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRange]]:
     """Yield each word (x0, y0, x1, y1, confidence, …, text) with its range; text and words have one order."""
-    reached = 0
+    end_of_previous = 0
     for word in words:
-        begin = text.find(word[-1], reached)
+        begin = text.find(word[-1], end_of_previous)
         if begin >= 0:
-            reached = begin + len(word[-1])
-            yield word, (begin, reached)
+            end_of_previous = begin + len(word[-1])
+            yield word, (begin, end_of_previous)
 
 
 def _locate_in_areas(
@@ -152,6 +153,7 @@ def _locate_in_areas(
 
     Only within an area do the orders of words and text agree.
     """
+    # In each area, the end of the last word that was found.
     reached = [begin for _, _, _, _, begin, _ in areas]
     for word in words:
         left, top, right, bottom, word_text = word
@@ -178,12 +180,12 @@ def _hit_boxes(
     layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return None before the page is rendered: until then only paragraphs have boxes, not words."""
+    """Return the boxes of the words that match. None: the page is not rendered yet, and only then have words boxes."""
     try:
         image = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
     except NoPageImage:
         return None
-    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in image.words]
+    words = [(word.x0, word.y0, word.x1, word.y1, word.text) for word in image.words]
     areas = [
         *(block[:6] for block in layout["blocks"]),
         *([*table["box"], table["begin"], table["end"]] for table in layout.get("tables", ())),
@@ -197,8 +199,8 @@ def _note(page: PageResult, layout: Any) -> str:
     notes = ["A part of this page is damaged or could not be read."] if page.method == "partial" else []
     if unread := layout.get("unread"):
         script = unread["script"].replace("_", " ")
-        read = f"{unread['install']}, then read" if unread["install"] else "Read"
-        notes.append(f"It seems to be in {script} letters. {read} it again in {unread['language']}.")
+        advice = f"{unread['install']}, then read" if unread["install"] else "Read"
+        notes.append(f"It seems to be in {script} letters. {advice} it again in {unread['language']}.")
     elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
         notes.append("Recognised with little confidence: compare the text with the image.")
     return " ".join(notes)

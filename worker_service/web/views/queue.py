@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import NamedTuple
 
 from markupsafe import Markup
 from msgspec import Struct
@@ -39,10 +40,13 @@ _RUNNING_MAX = 200
 _READING_MAX = 20
 _WAITING_MAX = 10
 _STEPS_MAX = 40
+"""Jobs that are shown of a document."""
 _COUNTED_MAX = 1001
 """One more than the largest number that is shown exactly."""
 _RATES_MAX = 4
-SPANS = ((24, "24 hours"), (24 * 7, "7 days"))
+SPANS = {24: "24 hours", 24 * 7: "7 days"}
+"""Hours over which rates are computed."""
+_DEFAULT_SPAN = 24
 
 _STEP_TITLES = {
     "download": "Fetch the file", "ingest": "Count pages", "ocr_pages": "Read pages", "extract_rows": "Read rows",
@@ -58,7 +62,7 @@ _WAITS = {"waiting": "Waiting for other steps", "backoff": "Trying again later",
 
 
 class QueueQuery(Struct, frozen=True):
-    hours: int = SPANS[0][0]
+    hours: int = _DEFAULT_SPAN
 
 
 class Step(Struct, frozen=True):
@@ -87,12 +91,12 @@ class RateTile(Struct, frozen=True):
     number: str
     unit: str
     details: str
-    line: Markup
+    curve: Markup
 
 
 def queue(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), QueueQuery)
-    hours = query.hours if query.hours in dict(SPANS) else SPANS[0][0]
+    hours = query.hours if query.hours in SPANS else _DEFAULT_SPAN
     sees_all = visitor.owner is None
     overview = Overview(session) if sees_all else None
     reading = _rows_being_read(session, visitor)
@@ -106,9 +110,9 @@ def queue(request: Request, session: Session) -> Response:
         title="Queue",
         headline=_headline(being_read_total, waiting_total),
         reading=reading,
-        waiting=[_waiting_row(session, visitor, one) for one in _documents(session, waiting_ids)],
+        waiting=[_waiting_row(session, visitor, document) for document in _documents(session, waiting_ids)],
         waiting_total=waiting_total,
-        other=_other_work(session, visitor),
+        other=[*_other_work(session, visitor)],
         pauses=pauses,
         own_pause=_pause_of(visitor, pauses),
         source_pauses=session.overview.source_rests() if sees_all else (),
@@ -116,10 +120,10 @@ def queue(request: Request, session: Session) -> Response:
         worker=None if overview is None else _only_worker(overview),
         # A visitor limited to an owner may not see workers, so no missing worker is reported.
         has_worker=overview is None or bool(overview.live_workers),
-        tiles=[_tile(one) for one in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
+        tiles=[_tile(rate) for rate in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
         spans=SPANS,
         hours=hours,
-        hours_word=dict(SPANS)[hours],
+        default_span=_DEFAULT_SPAN,
     )
 
 
@@ -140,8 +144,8 @@ def _headline(reading: int, waiting: int) -> str:
 
 def _pause_of(visitor: Visitor, pauses: Sequence[Pause]) -> Pause | None:
     """Return the pause of all of the visitor's jobs: of the owner, or else of everything."""
-    by_scope = {one.scope: one for one in pauses if one.scope != "owner" or one.name == visitor.owner}
-    return by_scope.get("owner") or by_scope.get("all")
+    pause_by_scope = {pause.scope: pause for pause in pauses if pause.scope != "owner" or pause.name == visitor.owner}
+    return pause_by_scope.get("owner") or pause_by_scope.get("all")
 
 
 def _only_worker(overview: Overview) -> CheckedWorker | None:
@@ -153,7 +157,7 @@ def _only_worker(overview: Overview) -> CheckedWorker | None:
 
 
 def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
-    """Put documents with running jobs first, then others being read, then jobs without a document."""
+    """Return documents with running jobs first, then other documents being read, then jobs that read none."""
     running = session.job_queries.list(visitor.limit_selector(Selector(statuses=(Status.RUNNING,))), most=_RUNNING_MAX)
     oldest_first = sorted(running, key=lambda job: job.started_at or "")
     running_ids = [job.document_id for job in oldest_first if job.document_id and _reads_document(job)]
@@ -168,16 +172,17 @@ def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
 
 
 def _reads_document(job: Job) -> bool:
-    # Only jobs that read a document know a generation of it.
+    # Other jobs of a document, such as its actions, have no generation.
     return bool(job.document_id and job.generation)
 
 
 def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
+    """Return the documents in the order of the ids, without those that were removed."""
     if not ids:
         return []
-    found = session.library.documents(DocumentSelector(ids=tuple(ids)), most=len(ids))
-    by_id = {document.id: document for document in found}
-    return [by_id[document_id] for document_id in ids if document_id in by_id]
+    documents = session.library.documents(DocumentSelector(ids=tuple(ids)), most=len(ids))
+    document_by_id = {document.id: document for document in documents}
+    return [document_by_id[document_id] for document_id in ids if document_id in document_by_id]
 
 
 def _document_row(session: Session, visitor: Visitor, document: Document, progress: ReadingProgress | None) -> QueueRow:
@@ -234,12 +239,12 @@ def _job_row(session: Session, visitor: Visitor, job: Job) -> QueueRow:
 
 
 def _owner_and_batch(session: Session, visitor: Visitor, owner: str, batch_id: int | None) -> str:
-    batch = ""
+    batch_name = ""
     if batch_id is not None:
         with suppress(BatchNotFound):
-            found = visible_batch(session, visitor, batch_id)
-            batch = found.name or found.title
-    return " · ".join(filter(None, [owner, batch]))
+            batch = visible_batch(session, visitor, batch_id)
+            batch_name = batch.name or batch.title
+    return " · ".join(filter(None, [owner, batch_name]))
 
 
 def _step(job: Job) -> Step:
@@ -271,18 +276,18 @@ def _pages_in_payload(payload: str | None) -> str:
     return pages.replace("-", "–") if isinstance(pages, str) else ""
 
 
-def _other_work(session: Session, visitor: Visitor) -> Sequence[tuple[str, str, str]]:
-    """Return (job type, its work in words, number) of ready jobs that read no document."""
-    ready = session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX)
-    others = {job_type: number for job_type, number in ready.items() if number and job_type not in _READING_TYPES}
-    return [
-        (
-            job_type,
-            _WORK_TITLES.get(job_type, job_type),
-            f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}",
-        )
-        for job_type, number in others.items()
-    ]
+class OtherWork(NamedTuple):
+    job_type: str
+    title: str
+    number: str
+
+
+def _other_work(session: Session, visitor: Visitor) -> Iterator[OtherWork]:
+    """Yield the ready jobs that read no document, by type."""
+    for job_type, number in session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX).items():
+        if number and job_type not in _READING_TYPES:
+            count = f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}"
+            yield OtherWork(job_type, _WORK_TITLES.get(job_type, job_type), count)
 
 
 # ── Rates ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -306,6 +311,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _draw_line(values: Sequence[int]) -> Markup:
+    """Draw a curve of 100 by 24 units, with room for half the width of the line above and below."""
     highest, step = max([*values, 1]), 100 / max(1, len(values) - 1)
     points = " ".join(f"{number * step:.1f},{23 - 21 * value / highest:.1f}" for number, value in enumerate(values))
     return Markup(

@@ -21,6 +21,7 @@ from worker_service.web.resources.schedules import add_schedule, change_schedule
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
 
+# Choices of the form; "" stands for a cron expression.
 _EVERY = (
     ("5m", "every 5 minutes"), ("15m", "every 15 minutes"), ("1h", "every hour"), ("6h", "every 6 hours"),
     ("1d", "every day at midnight"), ("", "at other times…"),
@@ -29,7 +30,7 @@ _EMPTY_FORM = {
     "name": "", "owner": "", "kind": "crawl", "folder": "", "job_type": "", "payload": "", "every": "15m", "cron": "",
     "zone": "",
 }  # fmt: skip
-_CHANGES: Mapping[str, Callable[..., object]] = {
+_STATE_CHANGES: Mapping[str, Callable[..., object]] = {
     "pause": schedules.pause_schedule, "resume": schedules.resume_schedule, "remove": schedules.remove_schedule,
 }  # fmt: skip
 
@@ -55,9 +56,9 @@ def run_schedule_now(request: Request, session: Session) -> Response:
 
 def change_state(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    change = _CHANGES.get(form.get("verb", ""))
+    change = _STATE_CHANGES.get(form.get("verb", ""))
     if change is None:
-        raise BadInput(f"schedules have no action {form.get('verb')!r}", f"choose {', '.join(_CHANGES)}")
+        raise BadInput(f"schedules have no action {form.get('verb')!r}", f"choose {', '.join(_STATE_CHANGES)}")
     change(session, form.get("name", ""), owner=visitor.owner)
     action = next(iter(session.history.actions(most=1)), None)
     return redirect("/schedules", done=action.id if action else None)
@@ -71,7 +72,7 @@ def schedule_form(request: Request, session: Session) -> Response:
     visitor.require(Power.OPERATE)
     # The query only names an existing schedule: a link from another site must not fill in the form.
     name = request.query_params.get("name")
-    form = _EMPTY_FORM if name is None else _filled_form(_changeable(session, visitor, name))
+    form = _EMPTY_FORM if name is None else _filled_form(_changeable_schedule(session, visitor, name))
     return _form_page(request, session, form, is_new=name is None)
 
 
@@ -88,16 +89,18 @@ def save_schedule(request: Request, session: Session) -> Response:
 
 
 def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new: bool) -> ScheduleState:
-    old: Mapping[str, Any] = {} if is_new else _changeable(session, visitor, form["name"]).definition or {}
-    definition = {name: value for name, value in old.items() if name not in ("crawl", "job", "batch", "zone")}
+    previous: Mapping[str, Any] = {}
+    if not is_new:
+        previous = _changeable_schedule(session, visitor, form["name"]).definition or {}
+    definition = {name: value for name, value in previous.items() if name not in ("crawl", "job", "batch", "zone")}
     definition["cron"] = cron_every(form["every"]) if form["every"] else form["cron"]
     if form["zone"]:
         definition["zone"] = form["zone"]
     if form["kind"] == "crawl":
-        crawl = old.get("crawl")
+        crawl = previous.get("crawl")
         definition["crawl"] = {**crawl, "folder": form["folder"]} if isinstance(crawl, Mapping) else form["folder"]
     else:
-        job = {**old.get("job", {}), "type": form["job_type"]}
+        job = {**previous.get("job", {}), "type": form["job_type"]}
         job.pop("payload", None)
         if form["payload"]:
             job["payload"] = read_json(form["payload"])
@@ -107,9 +110,9 @@ def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new
     return change_schedule(session, visitor, form["name"], definition)
 
 
-def _changeable(session: Session, visitor: Visitor, name: str) -> ScheduleState:
-    """Schedules of the settings file have no definition in the database, and cannot be changed."""
-    schedule = next((one for one in list_schedules(session, visitor) if one.name == name), None)
+def _changeable_schedule(session: Session, visitor: Visitor, name: str) -> ScheduleState:
+    """Return the schedule. Raise `Refused` for one of the settings file, which has no definition in the database."""
+    schedule = next((schedule for schedule in list_schedules(session, visitor) if schedule.name == name), None)
     if schedule is None or schedule.definition is None:
         raise Refused(f"there is no schedule {name!r} that can be changed here")
     return schedule
@@ -119,7 +122,7 @@ def _filled_form(schedule: ScheduleState) -> Mapping[str, str]:
     definition = schedule.definition or {}
     crawl, job = definition.get("crawl"), definition.get("job") or {}
     folder = crawl.get("folder", "") if isinstance(crawl, Mapping) else crawl or ""
-    every = next((every for every, _ in _EVERY if every and cron_every(every) == schedule.cron), "")
+    every = next((length for length, _ in _EVERY if length and cron_every(length) == schedule.cron), "")
     payload = schedules.definition_as_json(job["payload"]) if "payload" in job else ""
     return {
         "name": schedule.name, "owner": schedule.owner, "kind": "crawl" if crawl else "job", "folder": folder,

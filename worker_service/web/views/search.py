@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
-from msgspec import Struct
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,34 +22,33 @@ from worker_service.web.access import visitor_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import SearchQuery, search
 from worker_service.web.views import page, render
-from worker_service.web.views.documents import PERIODS, FilterChip, owners_of
-from worker_service.web.views.forms import same_page
+from worker_service.web.views.documents import PERIODS, owners_of
+from worker_service.web.views.forms import FilterChip, filter_chip, same_page
 from worker_service.web.views.template_filters import command
 
 _MARKS = ("\x02", "\x03")
+"""Around matches in snippets: characters that no text of a page has."""
 _NUMBERS_SHOWN = 12
+"""Numbers of further pages with matches, per document."""
 
 
 class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
     q: str = ""
 
 
-class SearchLink(Struct, frozen=True):
-    query: str
-
-    def page(self, document: FoundDocument, number: int) -> str:
-        return f"/documents/{document.document_id}?{urlencode({'page': number, 'q': self.query})}"
-
-
 def search_page(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), SearchPageQuery)
-    found, problem = SearchResult(), ""
+
+    def page_path(document: FoundDocument, number: int) -> str:
+        return f"/documents/{document.document_id}?{urlencode({'page': number, 'q': query.q})}"
+
+    result, problem = SearchResult(), ""
     if query.q.strip():
         try:
-            found = search(session, visitor, query, marks=_MARKS)
+            result = search(session, visitor, query, marks=_MARKS)
         except BadInput as error:
             problem = str(error)
-    ids = [one.document_id for one in found.items]
+    ids = [document.document_id for document in result.items]
     documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else []
     previous_skip = max(query.skip - query.limit, 0)
     return render(
@@ -58,16 +56,16 @@ def search_page(request: Request, session: Session) -> Response:
         "search.html",
         title=f"{query.q} – search" if query.q else "Search",
         query=query,
-        found=found,
+        result=result,
         documents={document.id: document for document in documents},
         problem=problem,
         filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
-        next_page=same_page(request, skip=found.next) if found.next else "",
+        next_page=same_page(request, skip=result.next) if result.next else "",
         previous_page=same_page(request, skip=previous_skip or None) if query.skip else "",
         only_all=same_page(request, all="yes", skip=None),
-        suggested=same_page(request, q=found.suggestion, skip=None),
+        suggested=same_page(request, q=result.suggestion, skip=None),
         tag_page=lambda tag: same_page(request, tag=tag, skip=None),
-        link=SearchLink(query.q),
+        page_path=page_path,
         marked=marked,
         numbers_shown=_NUMBERS_SHOWN,
         width=WIDTHS[0],
@@ -76,41 +74,39 @@ def search_page(request: Request, session: Session) -> Response:
 
 
 def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[FilterChip]:
-    # Parameter, label, value now, and the choices with their labels.
-    filters: Sequence[tuple[str, str, object, Mapping[str, str]]] = (
-        ("owner", "Owner", query.owner, {owner: owner for owner in owners}),
-        ("tag", "Tag", ", ".join(query.tag), {tag: tag for tag in tags}),
-        ("batch", "Batch", query.batch, {}),
-        ("kind", "Kind", query.kind, {one.value: one.value for one in FileKind}),
-        ("since", "Added", query.since, PERIODS),
-        ("until", "Added before", query.until, {}),
-        ("all", "All words", "yes" if query.all else None, {}),
-        ("sure", "Only well recognised pages", "yes" if query.sure else None, {}),
+    """Return the filters that are set, and those with a choice."""
+    # Label, parameter, chosen values, and the values to offer with their labels.
+    filters: Sequence[tuple[str, str, Sequence[object], Mapping[str, str]]] = (
+        ("Owner", "owner", [query.owner], {owner: owner for owner in owners}),
+        ("Tag", "tag", query.tag, {tag: tag for tag in tags}),
+        ("Batch", "batch", [query.batch], {}),
+        ("Kind", "kind", [query.kind], {kind.value: kind.value for kind in FileKind}),
+        ("Added", "since", [query.since], PERIODS),
+        ("Added before", "until", [query.until], {}),
+        ("All words", "all", ["yes"] if query.all else [], {}),
+        ("Only well recognised pages", "sure", ["yes"] if query.sure else [], {}),
     )
-    return [
-        FilterChip(
-            label,
-            choices.get(str(value), str(value)) if value else "",
-            same_page(request, **{name: None, "skip": None}),
-            [(text, None, same_page(request, **{name: choice, "skip": None})) for choice, text in choices.items()],
-        )
-        for name, label, value, choices in filters
-        if value or len(choices) > 1
-    ]
+    chips = []
+    for label, parameter, values, labels in filters:
+        chosen = [str(value) for value in values if value]
+        if chosen or len(labels) > 1:
+            chips.append(filter_chip(request, label, parameter, chosen, labels))
+    return chips
 
 
 def marked(snippet: str) -> Markup:
+    """Return the snippet as HTML, with its matches in <mark>."""
     begin, end = _MARKS
-    # The snippet may start with a match; then the first part is empty.
-    first, *rest = " ".join(snippet.splitlines()).split(begin)
-    parts = [escape(harmless(first))]
-    for part in rest:
-        match, _, plain = part.partition(end)
-        parts += [Markup("<mark>"), escape(harmless(match)), Markup("</mark>"), escape(harmless(plain))]
-    return Markup("").join(parts)
+    before_first_match, *pieces = " ".join(snippet.splitlines()).split(begin)
+    html = escape(harmless(before_first_match))
+    for piece in pieces:
+        match, _, text_after = piece.partition(end)
+        html += Markup("<mark>{}</mark>{}").format(harmless(match), harmless(text_after))
+    return html
 
 
 def _command(query: SearchPageQuery) -> str:
+    """Return the `pagemill search` with the same query and filters."""
     values = asdict(query)
     words: list[object] = []
     for name in ("owner", "batch", "kind", "since", "until"):

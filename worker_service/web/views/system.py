@@ -47,9 +47,9 @@ def system(request: Request, session: Session) -> Response:
 
 
 def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
-    alive = [one for one in overview.workers if one.is_alive]
-    slots = sum(one.cpu_slots + one.io_slots + one.node_slots for one in alive)
-    busy = sum(one.running for one in alive)
+    alive = [worker for worker in overview.workers if worker.is_alive]
+    slots = sum(worker.cpu_slots + worker.io_slots + worker.node_slots for worker in alive)
+    busy = sum(worker.running for worker in alive)
     by_status, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
     facts = [
         SystemFact("Workers", str(len(alive)), f"{busy} of {counted(slots, 'slot')} busy") if alive
@@ -71,11 +71,11 @@ def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
 
 
 def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
-    times = [one.at for one in hours]
-    pages, jobs, failed = ([getattr(one, name) for one in hours] for name in ("pages", "jobs", "failed"))
-    waited = [one.waited_seconds_each or 0 for one in hours]
-    newest = next((one.waited_seconds_each for one in reversed(hours) if one.waited_seconds_each is not None), None)
-    average = "–" if newest is None else f"{length(max(1, newest))} on average"
+    times = [hour.at for hour in hours]
+    pages, jobs, failed = ([getattr(hour, name) for hour in hours] for name in ("pages", "jobs", "failed"))
+    waited = [hour.waited_seconds_each or 0 for hour in hours]
+    averages = [hour.waited_seconds_each for hour in hours if hour.waited_seconds_each is not None]
+    average = f"{length(max(1, averages[-1]))} on average" if averages else "–"
 
     def label(title: str, values: Sequence[int]) -> str:
         return f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
@@ -89,7 +89,7 @@ def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
         Chart("Waiting time", average,
               charts.draw_bars(waited, f"Waiting time: at most {length(max(waited))}.", format_value=length),
               ("Hour", "Average", "Longest"),
-              [(one.at, _length(one.waited_seconds_each), _length(one.longest_wait_seconds)) for one in hours]),
+              [(hour.at, _length(hour.waited_seconds_each), _length(hour.longest_wait_seconds)) for hour in hours]),
         Chart("Failures", f"{sum(failed):,} in 24 hours",
               charts.draw_bars(failed, label("Failures", failed), is_bad=True),
               ("Hour", "Failed"), list(zip(times, failed, strict=True))),

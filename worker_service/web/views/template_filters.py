@@ -41,7 +41,7 @@ def register_filters(environment: Environment) -> None:
         pretty=pretty,
         capitalised=capitalised,
         thousands=lambda number: f"{number:,}",
-        about=about,
+        short_number=short_number,
         progress=progress_in_words,
     )
 
@@ -79,7 +79,7 @@ def length(seconds: float | timedelta) -> str:
     return length_of(seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds))
 
 
-def about(number: int) -> str:
+def short_number(number: int) -> str:
     """Return a number such as 1.2M, where the exact one is shown elsewhere."""
     if number >= 1_000_000:
         return f"{number / 1_000_000:.3g}M"

