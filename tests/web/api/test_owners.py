@@ -26,82 +26,81 @@ from worker_service.settings.config import Settings
 from worker_service.settings.loading import load_settings
 
 MARK = "zebrafish"
+BOB = f"bob-{MARK}"
 SCHEDULE = f"""
 [[schedule]]
 name = "{MARK}-nightly"
 cron = "30 2 * * *"
-owner = "bob-{MARK}"
+owner = "{BOB}"
 job = {{ type = "report" }}
 """
 FILE = json.loads(manual.OPENAPI.read_text("utf-8"))
-EACH = [(method.upper(), path) for path, methods in FILE["paths"].items() for method in methods]
+ENDPOINTS = [(method.upper(), path) for path, methods in FILE["paths"].items() for method in methods]
 
-OF_ALL = {"/api/status", "/api/stats", "/api/workers", "/metrics"}
+FOR_ALL_OWNERS = {"/api/status", "/api/stats", "/api/workers", "/metrics"}
 
 
 @dataclass
-class House:
+class TwoOwners:
+    """A server with data of alice and bob. All data of bob contains `MARK`."""
+
     session: Session
     address: str
-    alice: str
-    everybody: str
-    numbers: dict[str, list[int]]
-    """Ids for paths, by the first word of the path."""
+    alice_token: str
+    admin_token: str
+    bobs_ids: dict[str, list[int]]
+    """Ids by the first segment of a path."""
 
-    def ask(self, token: str, method: str, path: str, **words: Any) -> httpx.Response:
+    def request(self, token: str, method: str, path: str, **options: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
         if path == "/api/events":
-            # So that there is something to wait for.
+            # The stream has no end: read until this job appears.
             job = self.session.store.intake.enqueue(NewJob("action", owner="alice", name="last-of-all"))
             self.session.store.job_control.cancel(Selector(ids=(job.job_id,)), actor="alice")
-            with httpx.stream(method, f"{self.address}{path}", headers=headers, timeout=20, **words) as stream:
-                heard = ""
+            with httpx.stream(method, f"{self.address}{path}", headers=headers, timeout=20, **options) as stream:
+                received = ""
                 for text in stream.iter_text():
-                    heard += text
-                    if "last-of-all" in heard or stream.status_code != 200:
+                    received += text
+                    if "last-of-all" in received or stream.status_code != 200:
                         break
-                return httpx.Response(stream.status_code, text=heard)
-        return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=20, **words)
+                return httpx.Response(stream.status_code, text=received)
+        return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=20, **options)
+
+    def as_alice(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self.request(self.alice_token, method, path, **options)
+
+    def as_admin(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self.request(self.admin_token, method, path, **options)
 
     def data_of_bob(self) -> str:
-        selector = Selector(owners=(BOB,))
         store = self.session.store
-        jobs = store.job_queries.list(selector, most=1000)
-        return json.dumps(
-            [
-                [as_object(job) for job in jobs],
-                [as_object(one) for one in store.library.documents(_documents(), most=1000)],
-                [as_object(one) for one in store.batches.list(owners=(BOB,), most=1000)],
-                [as_object(one) for one in store.job_queries.pauses()],
-                [as_object(one) for one in store.history.actions(most=1000) if one.actor != "alice"],
-            ]
-        )
-
-
-BOB = f"bob-{MARK}"
-
-
-def _documents() -> DocumentSelector:
-    return DocumentSelector(owners=(BOB,))
+        rows = [
+            *store.job_queries.list(Selector(owners=(BOB,)), most=1000),
+            *store.library.documents(DocumentSelector(owners=(BOB,)), most=1000),
+            *store.batches.list(owners=(BOB,), most=1000),
+            *store.job_queries.pauses(),
+            *(action for action in store.history.actions(most=1000) if action.actor != "alice"),
+        ]
+        return json.dumps([as_object(row) for row in rows])
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    place: Path = tmp_path_factory.mktemp("house")
-    (place / "pagemill.toml").write_text(SCHEDULE)
-    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_CONFIG": str(place / "pagemill.toml")}
-    settings: Settings = load_settings({"database": str(place / "pagemill.db")}, environ=environ)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOwners]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    (folder / "pagemill.toml").write_text(SCHEDULE)
+    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_CONFIG": str(folder / "pagemill.toml")}
+    settings: Settings = load_settings({"database": str(folder / "pagemill.db")}, environ=environ)
     database_maintenance.initialise(settings)
     session = open_session(settings, actor=f"{MARK}-actor")
-    numbers = _fill_house(session)
+    bobs_ids = _add_data(session)
     alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").text
-    everybody = tokens.create_token(session, "root", [Power.ADMIN]).text
+    admin = tokens.create_token(session, "root", [Power.ADMIN]).text
     with served(settings) as address:
-        yield House(session, address, alice, everybody, numbers)
+        yield TwoOwners(session, address, alice, admin, bobs_ids)
     session.close()
 
 
-def _fill_house(session: Session) -> dict[str, list[int]]:
+def _add_data(session: Session) -> dict[str, list[int]]:
     store = session.store
     work_as(store)
     shelf = Shelf(store, session.settings.workspace)
@@ -126,22 +125,22 @@ def _fill_house(session: Session) -> dict[str, list[int]]:
     store.intake.enqueue(NewJob("action", owner="alice", after=[pending]))
     job_control.apply_plan(session, job_control.make_plan(session, "priority", Selector(ids=(pending,)), priority=2))
     store.job_control.pause("owner", BOB, reason=f"{MARK} is away")
-    [file] = [one.id for one in store.library.job_files(ingest) if one.role == "text"]
+    [file] = [file.id for file in store.library.job_files(ingest) if file.role == "text"]
     assert hers.batch.id != added.batch.id
     return {
         "jobs": [pending, failed, ingest, added.jobs[0].job_id or 0],
         "batches": [added.batch.id],
         "documents": [document],
-        "actions": [one.id for one in store.history.actions()],
+        "actions": [action.id for action in store.history.actions()],
         "number": [1, file],
     }
 
 
-def _paths(house: House, path: str) -> list[str]:
-    ids = house.numbers.get(path.split("/")[2] if path.startswith("/api/") else "", [0])
-    made = [path.replace("{id}", str(one)) for one in ids]
-    made = [one.replace("{number}", str(number)) for one in made for number in house.numbers["number"]]
-    return sorted({one.replace("{form}", "txt").replace("{name}", f"{MARK}-nightly") for one in made})
+def _paths(server: TwoOwners, path: str) -> list[str]:
+    ids = server.bobs_ids.get(path.split("/")[2] if path.startswith("/api/") else "", [0])
+    path = path.replace("{form}", "txt").replace("{name}", f"{MARK}-nightly")
+    numbers = server.bobs_ids["number"]
+    return sorted({path.replace("{id}", str(row_id)).replace("{number}", str(n)) for row_id in ids for n in numbers})
 
 
 QUERIES: dict[str, list[dict[str, Any]]] = {
@@ -163,7 +162,13 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "/api/failures/reasons": [{}],
     "DELETE /api/pauses": [{"scope": "owner", "name": BOB}],
 }
-MANY = [{"owner": BOB}, {"id": "ALL"}, {"id": "document:DOCUMENT"}, {"id": "batch:BATCH"}, {"type": f"{MARK}_type"}]
+SELECTORS = [
+    {"owner": BOB},
+    {"id": "ALL"},
+    {"id": "document:DOCUMENT"},
+    {"id": "batch:BATCH"},
+    {"type": f"{MARK}_type"},
+]
 ACTION = {"tag": f"{MARK}-tag", "job_type": f"{MARK}_tell"}
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/api/tags": [{"id": "DOCUMENTS", "add": ["x"]}, {"id": "DOCUMENTS", "remove": [f"{MARK}-tag"]}],
@@ -183,104 +188,111 @@ BODIES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def _filled(house: House, words: dict[str, Any]) -> dict[str, Any]:
-    stand = {"ALL": house.numbers["jobs"], "ONE": house.numbers["jobs"][:1], "BATCH": house.numbers["batches"][0]}
-    stand |= {"DOCUMENT": house.numbers["documents"][0], "DOCUMENTS": house.numbers["documents"]}
-    stand |= {f"batch:{'BATCH'}": f"batch:{stand['BATCH']}", "document:DOCUMENT": f"document:{stand['DOCUMENT']}"}
-    return {name: stand.get(value, value) if isinstance(value, str) else value for name, value in words.items()}
+def _filled(server: TwoOwners, parameters: dict[str, Any]) -> dict[str, Any]:
+    jobs, documents, [batch] = (server.bobs_ids[kind] for kind in ("jobs", "documents", "batches"))
+    value_by_placeholder: dict[object, object] = {
+        "ALL": jobs, "ONE": jobs[:1], "BATCH": batch, "batch:BATCH": f"batch:{batch}",
+        "DOCUMENTS": documents, "DOCUMENT": documents[0], "document:DOCUMENT": f"document:{documents[0]}",
+    }  # fmt: skip
+    return {
+        name: value_by_placeholder.get(value, value) if isinstance(value, str) else value
+        for name, value in parameters.items()
+    }
 
 
-def _questions(house: House, method: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _requests(server: TwoOwners, method: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     is_many = method == "POST" and path.startswith("/api/jobs/") and "{" not in path
     queries: list[dict[str, Any]] = [{}]
     if is_many:
-        queries = MANY
+        queries = SELECTORS
     elif method in ("GET", "DELETE"):
         queries = QUERIES.get(path) or QUERIES.get(f"{method} {path}", [{}])
     bodies: list[dict[str, Any] | None] = [None]
     if method in ("POST", "PUT"):
         bodies = [*BODIES.get(path, [])] or [{"priority": 1} if path.endswith("priority") else None]
-    for one in _paths(house, path):
+    for filled_path in _paths(server, path):
         for query in queries:
             for body in bodies:
-                words: dict[str, Any] = {
-                    "params": {**_filled(house, query), **({"expect": 4} if is_many and "delete" in path else {})}
+                options: dict[str, Any] = {
+                    "params": {**_filled(server, query), **({"expect": 4} if is_many and "delete" in path else {})}
                 }
                 if path == "/api/uploads":
-                    words |= {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"owner": BOB}}
+                    options |= {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"owner": BOB}}
                 elif body is not None:
-                    words["json"] = _filled(house, body)
-                yield one, words
+                    options["json"] = _filled(server, body)
+                yield filled_path, options
 
 
-@pytest.mark.parametrize(("method", "path"), EACH, ids=[f"{method} {path}" for method, path in EACH])
-def test_a_token_of_one_owner_neither_sees_nor_changes_anothers_data(house: House, method: str, path: str) -> None:
-    before = house.data_of_bob()
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=[f"{method} {path}" for method, path in ENDPOINTS])
+def test_a_token_of_one_owner_neither_sees_nor_changes_anothers_data(server: TwoOwners, method: str, path: str) -> None:
+    before = server.data_of_bob()
 
-    for at, words in _questions(house, method, path):
-        answer = house.ask(house.alice, method, at, **words)
+    for filled_path, options in _requests(server, method, path):
+        answer = server.as_alice(method, filled_path, **options)
 
-        said = f"{method} {at} {words}: {answer.status_code} {answer.text}"
-        assert answer.status_code < 500, said
-        # A refusal may say again what was asked.
-        asked = json.dumps([at, words], default=str)
-        assert MARK not in answer.text or (answer.status_code >= 400 and MARK in asked), said
-        assert MARK not in str(answer.headers), said
-        if path in OF_ALL:
-            assert answer.status_code == 403, said
+        context = f"{method} {filled_path} {options}: {answer.status_code} {answer.text}"
+        assert answer.status_code < 500, context
+        # A refusal may repeat the request.
+        asked = json.dumps([filled_path, options], default=str)
+        assert MARK not in answer.text or (answer.status_code >= 400 and MARK in asked), context
+        assert MARK not in str(answer.headers), context
+        if path in FOR_ALL_OWNERS:
+            assert answer.status_code == 403, context
         elif "{" in path and "{name}" not in path and not path.startswith("/api/exports/"):
-            assert answer.status_code in (404, 409), said
-    assert house.data_of_bob() == before
+            assert answer.status_code in (404, 409), context
+    assert server.data_of_bob() == before
 
 
 @pytest.mark.parametrize(
-    "path", [path for method, path in EACH if method == "GET" and path not in ("/api/status", "/metrics")]
+    "path", [path for method, path in ENDPOINTS if method == "GET" and path not in ("/api/status", "/metrics")]
 )
-def test_a_token_for_all_owners_sees_what_the_other_does_not(house: House, path: str) -> None:
+def test_a_token_for_all_owners_sees_what_the_other_does_not(server: TwoOwners, path: str) -> None:
     """Show that the test above could fail."""
     if path in ("/api/workers", "/api/rates", "/api/jobs/{id}/log"):
-        pytest.skip("nothing of an owner stands there here")
+        pytest.skip("this answer has no data of an owner in this test")
 
     answers = [
-        house.ask(house.everybody, "GET", at, **{**words, "params": _of_mark(words["params"])})
-        for at, words in _questions(house, "GET", path)
+        server.request(
+            server.admin_token, "GET", filled_path, **{**options, "params": _searching_mark(options["params"])}
+        )
+        for filled_path, options in _requests(server, "GET", path)
     ]
 
     if path.endswith("/image"):
-        # What is to be drawn is no PDF: but it was there, and somebody has tried.
+        # The file is no PDF, so rendering it fails; another owner would get 404.
         assert {answer.json()["code"] for answer in answers} == {"not_drawn"}
     else:
         assert any(MARK in answer.text for answer in answers), [answer.text for answer in answers]
 
 
-def _of_mark(params: dict[str, Any]) -> dict[str, Any]:
+def _searching_mark(params: dict[str, Any]) -> dict[str, Any]:
     return {name: MARK if name in ("q", "term") else value for name, value in params.items()}
 
 
-def test_a_token_of_one_owner_creates_for_that_owner(house: House) -> None:
-    made = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a"}).json()
-    job = house.ask(house.alice, "GET", f"/api/jobs/{made['id']}").json()
-    sent = house.ask(house.alice, "POST", "/api/uploads", files={"file": ("a.pdf", b"%PDF")}).json()["items"][0]
-    batch = house.ask(house.alice, "POST", "/api/batches", json={"jobs": [{"job_type": "a"}]}).json()["batch"]
+def test_a_token_of_one_owner_creates_for_that_owner(server: TwoOwners) -> None:
+    made = server.as_alice("POST", "/api/jobs", json={"job_type": "a"}).json()
+    job = server.as_alice("GET", f"/api/jobs/{made['id']}").json()
+    sent = server.as_alice("POST", "/api/uploads", files={"file": ("a.pdf", b"%PDF")}).json()["items"][0]
+    batch = server.as_alice("POST", "/api/batches", json={"jobs": [{"job_type": "a"}]}).json()["batch"]
 
     assert job["owner"] == "alice"
-    assert house.ask(house.alice, "GET", f"/api/jobs/{sent['id']}").json()["owner"] == "alice"
+    assert server.as_alice("GET", f"/api/jobs/{sent['id']}").json()["owner"] == "alice"
     assert batch["owner"] == "alice"
 
 
 @pytest.mark.parametrize(
-    "place", ["/srv/bob/a.pdf", " /srv/bob", "file:///srv/bob/a.pdf", "FILE:/srv", "~bob/a", "../bob"]
+    "path_text", ["/srv/bob/a.pdf", " /srv/bob", "file:///srv/bob/a.pdf", "FILE:/srv", "~bob/a", "../bob"]
 )
-def test_a_token_of_one_owner_cannot_name_files_of_the_server(house: House, place: str) -> None:
-    then = f"download={json.dumps({'source': place})}"
+def test_a_token_of_one_owner_cannot_name_files_of_the_server(server: TwoOwners, path_text: str) -> None:
+    then = f"download={json.dumps({'source': path_text})}"
     drive = {"folder": "https://drive.google.com/drive/folders/1a2b3c4d5e6f7g8h9i"}
-    document = house.session.store.library.documents(DocumentSelector(owners=("alice",)), most=1)[0].id
+    document = server.session.store.library.documents(DocumentSelector(owners=("alice",)), most=1)[0].id
     watch = {"cron": "@daily", "crawl": {**drive, "on-failure": then}}
-    wishes: list[tuple[str, dict[str, Any]]] = [
-        ("/api/jobs", {"json": {"job_type": "download", "payload": {"read": [{"source": place}]}}}),
-        ("/api/jobs", {"json": {"job_type": "a", "on_failure": [{"job_type": "a", "payload": {"source": place}}]}}),
-        ("/api/batches", {"json": {"sources": [place]}}),
-        ("/api/batches", {"json": {"jobs": [{"job_type": "a", "payload": {"source": place}}]}}),
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/api/jobs", {"json": {"job_type": "download", "payload": {"read": [{"source": path_text}]}}}),
+        ("/api/jobs", {"json": {"job_type": "a", "on_failure": [{"job_type": "a", "payload": {"source": path_text}}]}}),
+        ("/api/batches", {"json": {"sources": [path_text]}}),
+        ("/api/batches", {"json": {"jobs": [{"job_type": "a", "payload": {"source": path_text}}]}}),
         ("/api/batches", {"json": {"sources": [{**drive, "then": [then]}]}}),
         ("/api/uploads", {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"then": then}}),
         ("/api/schedules", {"json": {"name": "w", "definition": watch}}),
@@ -288,75 +300,91 @@ def test_a_token_of_one_owner_cannot_name_files_of_the_server(house: House, plac
         (f"/documents/{document}/reindex", {"data": {"then": then}}),
     ]
 
-    for path, words in wishes:
-        answer = house.ask(house.alice, "POST", path, **words)
+    for path, options in requests:
+        answer = server.as_alice("POST", path, **options)
         assert (answer.status_code, "cannot read files on the server" in answer.text) == (403, True), (
             path,
             answer.text,
         )
-    assert house.ask(house.everybody, "POST", *wishes[0][:1], **wishes[0][1]).status_code == 201
+    assert server.as_admin("POST", *requests[0][:1], **requests[0][1]).status_code == 201
 
 
-def test_a_relative_folder_is_refused(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_refused(server: TwoOwners, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bob").mkdir()
     monkeypatch.chdir(tmp_path)
-    wishes: list[tuple[str, dict[str, Any]]] = [
+    requests: list[tuple[str, dict[str, Any]]] = [
         ("/api/batches", {"sources": [{"folder": "bob"}]}),
         ("/api/schedules", {"name": "r1", "definition": {"cron": "@daily", "crawl": "bob"}}),
         ("/api/schedules", {"name": "r2", "definition": {"cron": "@daily", "batch": [{"folder": "bob"}]}}),
     ]
 
-    for path, body in wishes:
-        assert house.ask(house.alice, "POST", path, json=body).status_code == 400, body
+    for path, body in requests:
+        assert server.as_alice("POST", path, json=body).status_code == 400, body
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9200/", "https://10.0.0.1/hook", "ann@evil.org", "apprise:ops"])
-def test_only_allowed_addresses_can_be_notified(house: House, address: str) -> None:
-    wishes: list[tuple[str, dict[str, Any]]] = [
+def test_only_allowed_addresses_can_be_notified(server: TwoOwners, address: str) -> None:
+    requests: list[tuple[str, dict[str, Any]]] = [
         ("/api/batches", {"json": {"jobs": [{"job_type": "a"}], "notify": address}}),
         ("/api/uploads", {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"notify": address}}),
     ]
 
-    for token in (house.alice, house.everybody):
-        for path, words in wishes:
-            answer = house.ask(token, "POST", path, **words)
+    for token in (server.alice_token, server.admin_token):
+        for path, options in requests:
+            answer = server.request(token, "POST", path, **options)
             assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed"), (path, answer.text)
 
 
-def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(house: House) -> None:
-    answer = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a", "unique_key": f"{MARK}-key"})
+def test_a_unique_key_of_another_owner_is_refused_without_details_of_the_job(server: TwoOwners) -> None:
+    answer = server.request(
+        server.alice_token, "POST", "/api/jobs", json={"job_type": "a", "unique_key": f"{MARK}-key"}
+    )
     definition = {"cron": "@daily", "job": {"type": "a", "unique": f"{MARK}-key"}}
-    house.ask(house.alice, "POST", "/api/schedules", json={"name": "same", "definition": definition}).raise_for_status()
-    begun = house.ask(house.alice, "POST", "/api/schedules/same/run")
-    [same] = [one for one in house.ask(house.alice, "GET", "/api/schedules").json()["items"] if one["name"] == "same"]
-    house.ask(house.alice, "DELETE", "/api/schedules/same").raise_for_status()
+    server.request(
+        server.alice_token, "POST", "/api/schedules", json={"name": "same", "definition": definition}
+    ).raise_for_status()
+    started = server.as_alice("POST", "/api/schedules/same/run")
+    listed = server.as_alice("GET", "/api/schedules").json()["items"]
+    [same] = [schedule for schedule in listed if schedule["name"] == "same"]
+    server.as_alice("DELETE", "/api/schedules/same").raise_for_status()
 
-    assert (answer.status_code, str(house.numbers["jobs"][0]) in answer.text) == (409, False)
-    assert (begun.status_code, "job_id" in begun.text, same["job"], same["job_id"]) == (409, False, None, None)
+    assert (answer.status_code, str(server.bobs_ids["jobs"][0]) in answer.text) == (409, False)
+    assert (started.status_code, "job_id" in started.text, same["job"], same["job_id"]) == (409, False, None, None)
 
 
-def test_a_token_that_only_reads_changes_nothing(house: House) -> None:
-    reader = tokens.create_token(house.session, "reader", [Power.READ]).text
+def test_a_job_of_another_owner_that_a_job_waits_for_is_not_listed(server: TwoOwners) -> None:
+    bobs_job = server.bobs_ids["jobs"][0]
+    job_id = server.session.store.intake.enqueue(NewJob("action", owner="alice", after=[bobs_job])).job_id
 
-    for method, path in EACH:
+    answer = server.as_alice("GET", f"/api/jobs/{job_id}").json()
+    page = server.as_alice("GET", f"/jobs/{job_id}").text
+
+    assert answer["waits_for"] == []
+    assert f'href="/jobs/{bobs_job}"' not in page
+
+
+def test_a_token_that_only_reads_changes_nothing(server: TwoOwners) -> None:
+    reader = tokens.create_token(server.session, "reader", [Power.READ]).text
+
+    for method, path in ENDPOINTS:
         if method != "GET":
-            for at in _paths(house, path):
-                assert house.ask(reader, method, at).status_code == 403, (method, at)
+            for filled_path in _paths(server, path):
+                assert server.request(reader, method, filled_path).status_code == 403, (method, filled_path)
 
 
-def test_every_endpoint_needs_a_token(house: House) -> None:
-    for method, path in EACH:
-        for at in _paths(house, path):
-            answer = httpx.request(method, f"{house.address}{at}")
-            assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised"), (method, at)
+def test_every_endpoint_needs_a_token(server: TwoOwners) -> None:
+    for method, path in ENDPOINTS:
+        for filled_path in _paths(server, path):
+            answer = httpx.request(method, f"{server.address}{filled_path}")
+            assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised"), (method, filled_path)
 
 
-def test_undoing_another_users_action_needs_admin(house: House) -> None:
-    operator = tokens.create_token(house.session, "operator", [Power.OPERATE]).text
-    job_id = house.session.store.intake.enqueue(NewJob("action")).job_id
-    house.ask(house.everybody, "POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
-    action = house.session.store.history.actions(most=1)[0].id
+def test_undoing_another_users_action_needs_admin(server: TwoOwners) -> None:
+    operator = tokens.create_token(server.session, "operator", [Power.OPERATE]).text
+    job_id = server.session.store.intake.enqueue(NewJob("action")).job_id
+    server.as_admin("POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
+    action = server.session.store.history.actions(most=1)[0].id
 
-    assert house.ask(operator, "POST", f"/api/actions/{action}/undo").status_code == 403
-    assert house.session.store.job_queries.get(job_id).status is Status.CANCELLED
-    assert house.ask(house.everybody, "POST", f"/api/actions/{action}/undo").status_code == 200
+    assert server.request(operator, "POST", f"/api/actions/{action}/undo").status_code == 403
+    assert server.session.store.job_queries.get(job_id).status is Status.CANCELLED
+    assert server.as_admin("POST", f"/api/actions/{action}/undo").status_code == 200

@@ -43,7 +43,7 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("there is no chromium here: ./run setup installs it, as root")
     expect.set_options(timeout=1000 * _SECONDS)
     with sync_playwright() as playwright:
-        # Who runs as root has no sandbox of its own to run it in; a card that is imitated draws slower than none.
+        # Chromium as root needs --no-sandbox; emulating a graphics card is slower than using none.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
@@ -56,29 +56,29 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     database_maintenance.initialise(settings)
     session = open_session(settings, actor="test")
     with _daemon(settings, place / "daemon.log"), served(settings) as address:
-        _bring_in_a_batch(settings, place / "alps")
+        _add_documents(settings, place / "alps")
         yield Site(address, settings, session)
     session.close()
 
 
-def _bring_in_a_batch(settings: Settings, folder: Path) -> None:
+def _add_documents(settings: Settings, folder: Path) -> None:
     """Document 1 is a report, so that every page has something to show."""
     folder.mkdir()
     digital(folder / "icecaps.pdf", ["An icecap melts."])
     (folder / "icecaps.csv").write_text("year,icecaps\n2025,12\n")
     for name in ("icecaps.pdf", "icecaps.csv"):
-        words = ["add", str(folder / name), "--wait", "--timeout", f"{_SECONDS}s"]
-        done = CliRunner(env={"WORKER_DATABASE": str(settings.database)}).invoke(pagemill, words)
+        arguments = ["add", str(folder / name), "--wait", "--timeout", f"{_SECONDS}s"]
+        done = CliRunner(env={"WORKER_DATABASE": str(settings.database)}).invoke(pagemill, arguments)
         assert done.exit_code == 0, done.output
 
 
 @contextmanager
 def _daemon(settings: Settings, log: Path) -> Iterator[None]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
-    environment = {**kept, "WORKER_DATABASE": str(settings.database), "WORKER_LOG_FORMAT": "json"}
-    with log.open("wb") as told:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
+    environment = {**inherited, "WORKER_DATABASE": str(settings.database), "WORKER_LOG_FORMAT": "json"}
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker_service"], env=environment, stdout=told, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "worker_service"], env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         try:
             yield
@@ -88,7 +88,7 @@ def _daemon(settings: Settings, log: Path) -> Iterator[None]:
 
 
 class Window:
-    """A signed-in page, and what went wrong in it. Opening one for each test would cost more than most tests do."""
+    """A signed-in page and its errors. It is shared, because opening one takes longer than most tests."""
 
     def __init__(self, chromium: Browser, site: Site, *, script: bool) -> None:
         self._has_script = script
@@ -98,11 +98,11 @@ class Window:
         context.set_default_timeout(1000 * _SECONDS)
         self._session = site.session
         self.page = context.new_page()
-        self.page.on("console", self._hear)
+        self.page.on("console", self._note_console_error)
         self.page.on("pageerror", lambda error: self._faults.append(str(error)))
-        self.page.on("request", lambda asked: self._see(asked.url, site.address))
+        self.page.on("request", lambda request: self._note_request(request.url, site.address))
 
-    def look(self, path: str, *, width: int, scheme: Scheme, refused: bool) -> Page:
+    def visit(self, path: str, *, width: int, scheme: Scheme, refused: bool) -> Page:
         self._is_refused = refused
         if not self.page.context.cookies():
             self._sign_in()
@@ -116,7 +116,7 @@ class Window:
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url("**/")
 
-    def leave(self) -> list[str]:
+    def reset(self) -> list[str]:
         self.page.unroute_all()
         if self._has_script:
             self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
@@ -125,11 +125,11 @@ class Window:
         faults, self._faults = self._faults, []
         return faults
 
-    def _hear(self, said: ConsoleMessage) -> None:
-        if said.type == "error" and not self._is_refused:
-            self._faults.append(said.text)
+    def _note_console_error(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not self._is_refused:
+            self._faults.append(message.text)
 
-    def _see(self, url: str, address: str) -> None:
+    def _note_request(self, url: str, address: str) -> None:
         if _is_elsewhere(url, address):
             self._faults.append(url)
 
@@ -139,23 +139,23 @@ def windows(chromium: Browser, site: Site) -> Callable[[bool], Window]:
     return cache(lambda script: Window(chromium, site, script=script))
 
 
-Look = Callable[..., Page]
+Visit = Callable[..., Page]
 
 
 @pytest.fixture
-def look(windows: Callable[[bool], Window]) -> Iterator[Look]:
-    looked_at: list[Window] = []
+def visit(windows: Callable[[bool], Window]) -> Iterator[Visit]:
+    windows_used: list[Window] = []
 
-    def opened(
+    def open_page(
         path: str, *, width: int = 1280, scheme: Scheme = "light", script: bool = True, refused: bool = False
     ) -> Page:
         window = windows(script)
-        assert window not in looked_at, "a test looks at one page"
-        looked_at.append(window)
-        return window.look(path, width=width, scheme=scheme, refused=refused)
+        assert window not in windows_used, "a test opens one page"
+        windows_used.append(window)
+        return window.visit(path, width=width, scheme=scheme, refused=refused)
 
-    yield opened
-    assert [fault for window in looked_at for fault in window.leave()] == []
+    yield open_page
+    assert [fault for window in windows_used for fault in window.reset()] == []
 
 
 def _is_elsewhere(url: str, address: str) -> bool:

@@ -13,21 +13,21 @@ from PIL import Image
 from playwright.sync_api import FilePayload, Page, Route, expect
 
 from tests.job_handlers.reading.documents import digital, picture, scan
-from tests.web.browser.conftest import Look, Scheme, Site
+from tests.web.browser.conftest import Scheme, Site, Visit
 from worker_service.services.enqueue import enqueue
 
-PLACES = (
+PATHS = (
     "/", "/documents", "/documents?view=table&kind=pdf", "/documents/change?id=1&verb=tag",
     "/documents/change?id=1&verb=remove", "/tags", "/search?q=icecap", "/documents/1?q=icecap",
     "/documents/1/remove", "/documents/1/reindex", "/documents/1/password", "/documents/1?tab=tables",
     "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/queue", "/failures", "/workers",
     "/schedules", "/schedules/new", "/keywords", "/activity", "/system", "/session/me",
 )  # fmt: skip
-_NO_WORD_OF_IT = "scrape_account"
+_UNKNOWN_TYPE = "scrape_account"
 
 
-def report(place: Path, name: str, *texts: str) -> Path:
-    return digital(place / name, texts)
+def report(folder: Path, name: str, *texts: str) -> Path:
+    return digital(folder / name, texts)
 
 
 def search_from_home(page: Page, words: str) -> None:
@@ -36,7 +36,7 @@ def search_from_home(page: Page, words: str) -> None:
     page.get_by_role("button", name="Search").click()
 
 
-def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
+def pixels_of_first_hit(page: Page) -> list[tuple[int, int, int]]:
     hit = page.locator("#sheet rect.hit").first
     expect(hit).to_be_visible()
     page.locator("#sheet image").evaluate("(image) => image.decode()")
@@ -50,7 +50,7 @@ def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
 
 
 def assert_marked_and_legible(page: Page) -> None:
-    pixels = seen_at_the_hit(page)
+    pixels = pixels_of_first_hit(page)
     yellow = sum(red > 180 and green > 140 and blue < 140 for red, green, blue in pixels)
     ink = sum(red + green + blue < 300 for red, green, blue in pixels)
     assert yellow > 0.4 * len(pixels)
@@ -60,8 +60,8 @@ def assert_marked_and_legible(page: Page) -> None:
 # ── Upload, watch, search, read ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_report_is_uploaded_watched_searched_and_viewed(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/upload")
+def test_a_report_is_uploaded_watched_searched_and_viewed(visit: Visit, site: Site, tmp_path: Path) -> None:
+    page = visit("/upload")
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "glaciers.pdf", "first page", "a glacier melts"))
     page.get_by_role("button", name="Upload").click()
@@ -76,13 +76,13 @@ def test_a_report_is_uploaded_watched_searched_and_viewed(look: Look, site: Site
     assert_marked_and_legible(page)
 
 
-def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/upload", script=False)
+def test_without_scripts_a_report_is_uploaded_searched_and_tagged(visit: Visit, site: Site, tmp_path: Path) -> None:
+    page = visit("/upload", script=False)
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "moraines.pdf", "the moraine stands"))
     page.get_by_label("Tags").fill("alps")
     page.get_by_role("button", name="Upload").click()
-    # The page asks again by itself.
+    # The page reloads by itself.
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
     search_from_home(page, "moraine")
@@ -98,8 +98,8 @@ def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> 
     expect(page.locator(".doc .tag")).to_have_text(["alps", "ice", "snow"])
 
 
-def test_a_scan_is_recognised_and_doubtful_words_are_marked(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/upload")
+def test_a_scan_is_recognised_and_doubtful_words_are_marked(visit: Visit, site: Site, tmp_path: Path) -> None:
+    page = visit("/upload")
     scan(tmp_path / "scan.pdf", [picture("The crevasse is deep and wide", dpi=150)], dpi=150)
 
     page.get_by_label("Files:").set_input_files(tmp_path / "scan.pdf")
@@ -113,9 +113,9 @@ def test_a_scan_is_recognised_and_doubtful_words_are_marked(look: Look, site: Si
     expect(page.get_by_text(re.compile(r"recognised, with \d+ % confidence"))).to_be_visible()
 
 
-def test_keys_turn_pages_go_from_match_to_match_and_change_the_view(look: Look, site: Site, tmp_path: Path) -> None:
+def test_keys_turn_pages_go_from_match_to_match_and_change_the_view(visit: Visit, site: Site, tmp_path: Path) -> None:
     report(tmp_path, "keys.pdf", "an icefall here and an icefall there", "nothing", "the last icefall")
-    page = look("/upload")
+    page = visit("/upload")
     page.get_by_label("Files:").set_input_files(tmp_path / "keys.pdf")
     page.get_by_role("button", name="Upload").click()
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
@@ -123,20 +123,20 @@ def test_keys_turn_pages_go_from_match_to_match_and_change_the_view(look: Look, 
     page.keyboard.press("/")
     page.get_by_role("searchbox", name="Find in this document").fill("icefall")
     page.keyboard.press("Enter")
-    place, number = page.locator(".tools [role=status]"), page.get_by_label("Page", exact=True)
+    position, number = page.locator(".tools [role=status]"), page.get_by_label("Page", exact=True)
 
     page.locator("h1").click()
-    expect(place).to_have_text("1 of 3")
+    expect(position).to_have_text("1 of 3")
     page.keyboard.press("n")
-    expect(place).to_have_text("2 of 3")
+    expect(position).to_have_text("2 of 3")
     page.keyboard.press("n")
     expect(number).to_have_value("3")
-    expect(place).to_have_text("3 of 3")
+    expect(position).to_have_text("3 of 3")
     expect(page.locator("mark.here")).to_have_text("icefall")
     page.keyboard.press("ArrowLeft")
     expect(number).to_have_value("2")
     page.keyboard.press("p")
-    expect(place).to_have_text("2 of 3")
+    expect(position).to_have_text("2 of 3")
     page.keyboard.press("+")
     expect(page.locator("#sheet")).to_have_class("sheet z150")
     page.keyboard.press("r")
@@ -145,8 +145,8 @@ def test_keys_turn_pages_go_from_match_to_match_and_change_the_view(look: Look, 
     expect(page.get_by_role("dialog").get_by_text("Previous and next match")).to_be_visible()
 
 
-def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/documents")
+def test_files_dropped_anywhere_on_a_page_are_uploaded(visit: Visit, site: Site, tmp_path: Path) -> None:
+    page = visit("/documents")
     data = page.evaluate_handle(
         """() => { const data = new DataTransfer();
                    data.items.add(new File(["year,fjord\\n2025,12"], "fjords.csv", {type: "text/csv"}));
@@ -160,8 +160,8 @@ def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, 
     expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
 
 
-def test_a_refused_upload_says_why_on_the_page_it_was_sent_from(look: Look, site: Site) -> None:
-    page = look("/upload", refused=True)
+def test_a_refused_upload_says_why_on_the_page_it_was_sent_from(visit: Visit, site: Site) -> None:
+    page = visit("/upload", refused=True)
 
     empty: FilePayload = {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""}
     page.get_by_label("Files:").set_input_files(empty)
@@ -170,8 +170,8 @@ def test_a_refused_upload_says_why_on_the_page_it_was_sent_from(look: Look, site
     expect(page.locator(".sending [role=status]")).to_contain_text("empty.pdf")
 
 
-def test_ticked_documents_are_counted_and_downloaded_together(look: Look, site: Site) -> None:
-    page = look("/documents?view=table&sort=name")
+def test_ticked_documents_are_counted_and_downloaded_together(visit: Visit, site: Site) -> None:
+    page = visit("/documents?view=table&sort=name")
     boxes = page.locator(".pick input[name=id]")
 
     boxes.first.click()
@@ -192,10 +192,10 @@ def test_ticked_documents_are_counted_and_downloaded_together(look: Look, site: 
 # ── Cancel, retry, undo ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site) -> None:
-    words = {"job_type": _NO_WORD_OF_IT, "name": "Of tomorrow"}
+def test_cancelling_a_job_is_undone(visit: Visit, site: Site) -> None:
+    words = {"job_type": _UNKNOWN_TYPE, "name": "Of tomorrow"}
     waiting = enqueue(site.session, words, lambda most: b"{}", is_checked=False).job_id
-    page = look(f"/jobs/{waiting}")
+    page = visit(f"/jobs/{waiting}")
 
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".state.cancelled").first).to_be_visible()
@@ -205,15 +205,15 @@ def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site) -> None:
     assert site.session.job_queries.get(waiting).status.value == "pending"
 
 
-def test_a_range_of_jobs_is_ticked_and_counted(look: Look, site: Site) -> None:
+def test_a_range_of_jobs_is_ticked_and_counted(visit: Visit, site: Site) -> None:
     for _ in range(5):
-        enqueue(site.session, {"job_type": _NO_WORD_OF_IT, "owner": "eve"}, lambda _: b"", is_checked=False)
-    page, listed = look("/jobs"), "**/jobs?owner=eve"
+        enqueue(site.session, {"job_type": _UNKNOWN_TYPE, "owner": "eve"}, lambda _: b"", is_checked=False)
+    page, listed = visit("/jobs"), "**/jobs?owner=eve"
     boxes = page.locator(".pick input[name=id]")
-    # What the page asks for by itself, before the first tick, and what is answered after it.
+    # The refresh that the page requests by itself: its answer is held back until a box is ticked.
     held: list[Route] = []
     page.route(listed, lambda route: route.continue_() if route.request.is_navigation_request() else held.append(route))
-    with page.expect_request(lambda asked: asked.url.endswith("=eve") and not asked.is_navigation_request()):
+    with page.expect_request(lambda request: request.url.endswith("=eve") and not request.is_navigation_request()):
         page.goto(f"{page.url}?owner=eve")
 
     boxes.nth(1).click()
@@ -230,8 +230,8 @@ def test_a_range_of_jobs_is_ticked_and_counted(look: Look, site: Site) -> None:
     assert [box.is_checked() for box in boxes.all()] == [False, True, False, False, False]
 
 
-def test_a_damaged_file_is_replaced_by_a_good_copy(look: Look, site: Site, tmp_path: Path) -> None:
-    page = look("/upload", script=False)
+def test_a_damaged_file_is_replaced_by_a_good_copy(visit: Visit, site: Site, tmp_path: Path) -> None:
+    page = visit("/upload", script=False)
     no_pdf: FilePayload = {"name": "no.pdf", "mimeType": "application/pdf", "buffer": b"<html>a web page</html>"}
     page.get_by_label("Files:").set_input_files(no_pdf)
     page.get_by_role("button", name="Upload").click()
@@ -247,35 +247,35 @@ def test_a_damaged_file_is_replaced_by_a_good_copy(look: Look, site: Site, tmp_p
     expect(page.get_by_text("Nothing needs attention")).to_be_visible()
 
 
-# ── For everybody ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── All pages ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _SIZES: Sequence[tuple[int, Scheme]] = [(1280, "light"), (360, "dark")]
 
 
-def test_every_page_is_accessible_and_fits_the_screen(look: Look, site: Site) -> None:
-    page = look(PLACES[0])
+def test_every_page_is_accessible_and_fits_the_screen(visit: Visit, site: Site) -> None:
+    page = visit(PATHS[0])
 
     faults = []
-    # The pages have one stylesheet, so that each of them is looked at once, in turn wide and light, narrow and dark.
-    for place, (width, scheme) in zip(PLACES, cycle(_SIZES), strict=False):
+    # The pages share one stylesheet, so each is checked once: in turn wide and light, narrow and dark.
+    for path, (width, scheme) in zip(PATHS, cycle(_SIZES), strict=False):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        page.goto(place, wait_until="domcontentloaded")
+        page.goto(path, wait_until="domcontentloaded")
         page.evaluate(AXE_SCRIPT)
         found = AxeResults(page.evaluate("axe.run({resultTypes: ['violations'], preload: false})"))
         if found.violations_count:
-            faults.append(f"{place}, {width} {scheme}: {found.generate_report()}")
+            faults.append(f"{path}, {width} {scheme}: {found.generate_report()}")
         page.set_viewport_size({"width": 360, "height": 900})
         if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
-            faults.append(f"{place}: wider than 360 pixels")
+            faults.append(f"{path}: wider than 360 pixels")
 
     assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_have_different_backgrounds(look: Look, site: Site, scheme: Scheme) -> None:
-    page = look("/documents", scheme=scheme)
+def test_light_and_dark_have_different_backgrounds(visit: Visit, site: Site, scheme: Scheme) -> None:
+    page = visit("/documents", scheme=scheme)
 
     with Image.open(io.BytesIO(page.screenshot(clip={"x": 0, "y": 300, "width": 4, "height": 4}))) as shown:
         lightness = shown.convert("L").getpixel((1, 1))

@@ -1,6 +1,6 @@
-"""One owner's browser sees nothing of another's, and moves nothing of it: asked of every page and every form.
+"""A visitor of one owner neither sees nor changes the data of another owner, on any page or by any form.
 
-The same house as for the endpoints: all that is bob's has a word in it that stands nowhere else.
+The server is that of the API tests: all data of bob contains `MARK`, which occurs nowhere else.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from tests.web.api.test_owners import BOB, MARK, House
-from tests.web.api.test_owners import house as house
+from tests.web.api.test_owners import BOB, MARK, TwoOwners
+from tests.web.api.test_owners import server as server
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.web import app
 
-# Those of programs are asked for elsewhere; these are anybody's.
-_OTHERS = ("/api/", "/session", "/healthz", "/readyz", "/metrics")
+# Paths that other tests cover, or that need no sign-in.
+_OTHER_PREFIXES = ("/api/", "/session", "/healthz", "/readyz", "/metrics")
 PAGES = sorted(
     {
         (method, route.path)
         for route in app.routes()
-        if isinstance(route, Route) and not route.path.startswith(_OTHERS)
+        if isinstance(route, Route) and not route.path.startswith(_OTHER_PREFIXES)
         for method in route.methods or ()
         if method != "HEAD"
     }
 )
 VERBS = ("cancel", "retry", "delete", "priority", "stop", "resume", "rm")
-_PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-def filled_paths(house: House, path: str) -> Iterator[str]:
-    numbers = {f"{kind[:-1]}_id": ids for kind, ids in house.numbers.items()}
-    numbers |= {"batch_id": house.numbers["batches"], "number": [1], "table": [1], "file_id": house.numbers["number"]}
-    known: dict[str, list[Any]] = {**numbers, "verb": [*VERBS]}
-    names = [found[1] for found in _PLACE.finditer(path)]
-    for values in itertools.product(*(known[name] for name in names)):
+def filled_paths(server: TwoOwners, path: str) -> Iterator[str]:
+    ids = server.bobs_ids
+    values_by_name: dict[str, list[Any]] = {
+        "job_id": ids["jobs"], "document_id": ids["documents"], "batch_id": ids["batches"], "action_id": ids["actions"],
+        "file_id": ids["number"], "number": [1], "table": [1], "verb": [*VERBS],
+    }  # fmt: skip
+    names = _PARAMETER.findall(path)
+    for values in itertools.product(*(values_by_name[name] for name in names)):
         chosen = {name: str(value) for name, value in zip(names, values, strict=True)}
-        yield _PLACE.sub("{\\1}", path).format(**chosen)
+        yield _PARAMETER.sub("{\\1}", path).format(**chosen)
 
 
-def parameters_for(house: House, method: str, path: str) -> list[dict[str, Any]]:
-    jobs, batches = house.numbers["jobs"], house.numbers["batches"]
+def parameters_for(server: TwoOwners, method: str, path: str) -> list[dict[str, Any]]:
+    jobs, batches = server.bobs_ids["jobs"], server.bobs_ids["batches"]
     more: dict[str, Any] = {"priority": "1", "reason": "x", "scope": "owner", "name": BOB, "yes": "1", "expect": "9"}
     if "_id" in path:
         return [{}, more | {"verb": "cancel"}]
     chosen: list[dict[str, Any]] = [
-        {}, {"owner": BOB}, {"id": jobs}, {"batch": batches}, {"document": house.numbers["documents"]},
+        {}, {"owner": BOB}, {"id": jobs}, {"batch": batches}, {"document": server.bobs_ids["documents"]},
         {"q": "word", "terms": "word", "term": "word", "before": 10**6},
     ]  # fmt: skip
     if method == "GET" and path != "/jobs/change":
@@ -66,32 +68,32 @@ def parameters_for(house: House, method: str, path: str) -> list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(("method", "path"), PAGES, ids=[" ".join(page) for page in PAGES])
-def test_pages_of_one_owner_neither_show_nor_change_anothers_data(house: House, method: str, path: str) -> None:
-    before = house.data_of_bob()
+def test_pages_of_one_owner_neither_show_nor_change_anothers_data(server: TwoOwners, method: str, path: str) -> None:
+    before = server.data_of_bob()
 
-    for at in filled_paths(house, path):
-        for words in parameters_for(house, method, path):
-            sent = {"params": words} if method == "GET" else {"data": words}
-            answer = house.ask(house.alice, method, at, **sent)
+    for filled_path in filled_paths(server, path):
+        for parameters in parameters_for(server, method, path):
+            sent = {"params": parameters} if method == "GET" else {"data": parameters}
+            answer = server.as_alice(method, filled_path, **sent)
 
-            said = f"{method} {at} {words}: {answer.status_code} {answer.text}"
-            assert answer.status_code < 500, said
-            # What was asked for may be said again: in the fields of a filter, in its command, in a refusal.
-            assert MARK not in answer.text.replace(BOB, ""), said
-            assert BOB not in answer.text or BOB in str(words), said
+            context = f"{method} {filled_path} {parameters}: {answer.status_code} {answer.text}"
+            assert answer.status_code < 500, context
+            # A page may repeat the parameters: in the fields of a filter, in its command, in a refusal.
+            assert MARK not in answer.text.replace(BOB, ""), context
+            assert BOB not in answer.text or BOB in str(parameters), context
             if "_id" in path:
-                assert answer.status_code in (400, 403, 404, 409), said
-    assert house.data_of_bob() == before
+                assert answer.status_code in (400, 403, 404, 409), context
+    assert server.data_of_bob() == before
 
 
-def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(house: House) -> None:
+def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(server: TwoOwners) -> None:
     """Show that the test above could fail."""
     shown = {
         path
         for method, path in PAGES
         if method == "GET"
-        for at in filled_paths(house, path)
-        if MARK in house.ask(house.everybody, method, at, params={"q": "word", "terms": "word"}).text
+        for filled_path in filled_paths(server, path)
+        if MARK in server.as_admin(method, filled_path, params={"q": "word", "terms": "word"}).text
     }
 
     assert {"/", "/jobs", "/jobs/{job_id:id}", "/batches", "/batches/{batch_id:id}", "/search",
@@ -99,18 +101,21 @@ def test_pages_for_all_owners_show_what_those_of_one_owner_do_not(house: House) 
             "/failures", "/queue", "/activity"} <= shown  # fmt: skip
 
 
-def test_a_token_that_only_reads_sends_no_form(house: House) -> None:
-    reader = tokens.create_token(house.session, "page reader", [Power.READ]).text
+def test_a_token_that_only_reads_sends_no_form(server: TwoOwners) -> None:
+    reader = tokens.create_token(server.session, "page reader", [Power.READ]).text
 
     for method, path in PAGES:
         if method != "GET":
-            for at in filled_paths(house, path):
-                assert house.ask(reader, method, at, data={}).status_code == 403, (method, at)
+            for filled_path in filled_paths(server, path):
+                assert server.request(reader, method, filled_path, data={}).status_code == 403, (method, filled_path)
 
 
-def test_without_a_token_every_page_leads_to_the_way_in(house: House) -> None:
+def test_without_a_token_every_page_redirects_to_sign_in(server: TwoOwners) -> None:
     for method, path in PAGES:
-        for at in filled_paths(house, path):
-            answer = httpx.request(method, f"{house.address}{at}", headers={"Accept": "text/html"})
+        for filled_path in filled_paths(server, path):
+            answer = httpx.request(method, f"{server.address}{filled_path}", headers={"Accept": "text/html"})
             wanted = (303, "/session") if method == "GET" else (401, "")
-            assert (answer.status_code, answer.headers.get("location", "").partition("?")[0]) == wanted, (method, at)
+            assert (answer.status_code, answer.headers.get("location", "").partition("?")[0]) == wanted, (
+                method,
+                filled_path,
+            )
