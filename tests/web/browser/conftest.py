@@ -24,7 +24,9 @@ from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings
 from worker_service.settings.loading import load_settings
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# The headless shell needs half of the processor time.
+_BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, _BROWSERS)), None)
 _SECONDS = 20
 
 Scheme = Literal["light", "dark"]
