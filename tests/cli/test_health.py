@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.cli.conftest import Daemon, Process, Run, items
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import ask_for, claim, new_worker
+from tests.store.kit import claim, new_worker, request_document
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
 
@@ -119,9 +119,9 @@ def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
 ) -> None:
     no_secret = Failure("SECRET_ABSENT", "there is no credential password-a", remedy="give it")
     for key in ("a.pdf", "b.pdf"):
-        ask_for(shelf.store, key)
+        request_document(shelf.store, key)
         shelf.store.leases.fail(claim(shelf.store).lease, no_secret, retry_at=None)
-    ask_for(shelf.store, "a.pdf", is_forced=True)
+    request_document(shelf.store, "a.pdf", is_forced=True)
 
     found = findings()["1 job ingest"]
     assert found["fix"] == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt, context_in
-from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ask_for, ids, save, start_reading, work_as
+from tests.store.kit import (
+    START,
+    ByHand,
+    MovableClock,
+    RefusedByHand,
+    ids,
+    request_document,
+    save,
+    start_reading,
+    work_as,
+)
 from worker_service.daemon.chores import KEEP_AGE, remove_gone_files, sweep_kept, sweep_objects
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import NewFile, RepublishedFile
@@ -51,7 +61,7 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     store: Store, log: Any, tmp_path: Path
 ) -> None:
     work_as(store)
-    ask_for(store, "a.pdf"), ask_for(store, "b.pdf")
+    request_document(store, "a.pdf"), request_document(store, "b.pdf")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     folder = tmp_path / "objects" / f"{first.id}-{first.fence}"
     folder.mkdir(parents=True)
@@ -115,7 +125,7 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
         with pytest.raises(RefusedByHand, match="path leads below the workspace"):
             by_hand(f"INSERT INTO file_gone (path) VALUES ({path})")
 
-    ask_for(store, "a.pdf")
+    request_document(store, "a.pdf")
     by_hand("INSERT INTO document_gone (document_id) VALUES (1), (77)")
 
     remove_gone_files(context_in(tmp_path, store, log, workspace=tmp_path))

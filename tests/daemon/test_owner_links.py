@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import Watch, context_in
-from tests.store.kit import ByHand, wish, work_as
+from tests.store.kit import ByHand, reading_job, work_as
 from worker_service.daemon.chores import SCAN_SECONDS, NameDocuments, link_last_documents
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
@@ -25,7 +25,7 @@ def chore(store: Store, tmp_path: Path, log: Any, watch: Watch) -> NameDocuments
 
 def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
     """Its text is published, and with it what a crawl has seen."""
-    store.intake.enqueue(wish(key, owner="alice"))
+    store.intake.enqueue(reading_job(key, owner="alice"))
     [job] = store.leases.claim("w1", 1)
     if crawled is not None:
         store.attempts.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage("c", [crawled])))

@@ -1,6 +1,7 @@
-"""Shared by the tests of the store: a clock to move, new databases, workers, jobs and documents, a user's `sqlite3`.
+"""Clock, databases, workers, jobs, documents and the `sqlite3` program, for all tests that use a store.
 
-A second SQLite library is never loaded into this process: SQL by hand is run by the distribution's own program.
+SQL by hand is run by the distribution's `sqlite3` program, because two SQLite libraries in one process would drop each
+other's locks.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class RefusedByHand(Exception):
 
 
 class ByHand:
-    """A person at a shell: the real `sqlite3` program on the database file."""
+    """Runs the real `sqlite3` program on the database file, as a user does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +95,7 @@ class ByHand:
         return rows
 
     def _read(self, sql: str) -> list[dict[str, object]]:
-        """Read a table without the program: five times as fast, and no promise is about it."""
+        """Read a table without the program, which takes a fifth of the time."""
         connection = connect_to_read(self.path)
         try:
             cursor = connection.execute(sql)
@@ -223,7 +224,7 @@ def settle(store: Store) -> None:
 
 
 def end(store: Store, lease: Lease, how: Status) -> None:
-    """Bring a running job to one of the three ends, each by its own way."""
+    """End a running job with this status."""
     if how is Status.COMPLETED:
         store.leases.complete(lease)
     elif how is Status.FAILED:
@@ -272,7 +273,7 @@ def work_as(store: Store, worker_id: str = "w1", types: Sequence[str] = TYPES) -
     store.workers.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
 
 
-def wish(
+def reading_job(
     key: str = "report.pdf",
     *,
     owner: str = "",
@@ -289,12 +290,12 @@ def wish(
     return NewJob("ingest", platform="gdrive", owner=owner, document=request)
 
 
-def ask_for(store: Store, key: str = "report.pdf", **fields: Any) -> Enqueued:
-    return store.intake.enqueue(wish(key, **fields))
+def request_document(store: Store, key: str = "report.pdf", **fields: Any) -> Enqueued:
+    return store.intake.enqueue(reading_job(key, **fields))
 
 
 def claim(store: Store, job_type: str | None = None) -> Job:
-    """The one job that can run now."""
+    """Claim the only job that can run now."""
     jobs = store.leases.claim("w1", 1) or store.leases.claim("w1", 1, "io")
     [job] = jobs
     assert job_type in (None, job.job_type)
@@ -303,7 +304,7 @@ def claim(store: Store, job_type: str | None = None) -> Job:
 
 def start_reading(store: Store, key: str = "report.pdf", **fields: Any) -> Job:
     """Request a document and claim its job."""
-    ask_for(store, key, **fields)
+    request_document(store, key, **fields)
     return claim(store, "ingest")
 
 
@@ -323,12 +324,12 @@ def ranges(*parts: tuple[int, int]) -> list[NewJob]:
 
 def publish(store: Store, key: str = "report.pdf", *texts: str, **fields: Any) -> int:
     """Read a document in one go, by its ingest alone; return its id."""
-    asked = ask_for(store, key, **fields)
+    requested = request_document(store, key, **fields)
     job = claim(store, "ingest")
     assert save(store, job.lease, *texts) == []
     assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == []
-    assert asked.document_id is not None
-    return asked.document_id
+    assert requested.document_id is not None
+    return requested.document_id
 
 
 def document_row(by_hand: ByHand, document_id: int = 1) -> dict[str, object]:

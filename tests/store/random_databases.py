@@ -1,4 +1,4 @@
-"""Databases in random states, reached by verbs and by hand edits. What is true of them all is for the tests to say."""
+"""Databases in random states, reached by verbs of the store and by SQL by hand."""
 
 from __future__ import annotations
 
@@ -74,15 +74,13 @@ _moves = st.lists(
     min_size=4,
     max_size=25,
 )  # fmt: skip
-# A world begins with jobs in it: what holds them, and whom they hold, is then what varies.
+# Each database begins with a few jobs, so that the random steps have something to change.
 steps: st.SearchStrategy[list[Step]] = st.builds(
     lambda first, then: [*first, *then], st.lists(_enqueue, min_size=2, max_size=7), _moves
 )
 
 
 class RandomStore:
-    """A database in some state, reached by verbs and by hands."""
-
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock = folder, MovableClock()
         self.path = folder / "pagemill.db"
@@ -97,7 +95,7 @@ class RandomStore:
             try:
                 getattr(self, f"_{verb}")(*values)
             except PagemillError:
-                continue  # refused: the state is one that the store allows, and that is all that matters here
+                continue  # a refused step leaves a valid state, too
 
     def _job(self, pick: int, *statuses: Status) -> Job:
         jobs = [job for _, job in sorted(everything(self.store).items()) if not statuses or job.status in statuses]
@@ -113,7 +111,7 @@ class RandomStore:
                 kind,
                 priority=priority,
                 owner=owner,
-                # Half of them, so that a stop leaves something to be claimed.
+                # Some jobs have no batch, so that a stopped batch leaves something to claim.
                 batch_id={"ann": 1, "bob": 2}.get(owner) if priority > 1 else None,
                 source=source,
                 concurrency_key=key,
@@ -186,7 +184,7 @@ class RandomStore:
         self.by_hand.try_each([statement.format(id=pick + 1)])
 
     def settle(self) -> None:
-        """Let a claim that takes nothing free what is due and settle what waits."""
+        """Free jobs that are due and settle ended ones, by claims of a worker without handlers."""
         self.store.workers.register(new_worker("nobody", types=[]))
         for _ in range(3):
             assert self.store.leases.claim("nobody", 1) == []

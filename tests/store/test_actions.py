@@ -1,4 +1,4 @@
-"""Deferred actions: added and never replaced, and run once for each generation."""
+"""Actions that follow documents, tags, jobs and batches: added, never replaced, and run once for each end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import BROKEN, ByHand, ask_for, claim, ids, publish, settle, wish
+from tests.store.kit import BROKEN, ByHand, claim, ids, publish, reading_job, request_document, settle
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
@@ -23,26 +23,26 @@ CALL = DeferredAction("action", '{"call":"ann"}', OnEnd.FAILURE)
 pytestmark = pytest.mark.usefixtures("document_worker")
 
 
-def fired(store: Store) -> list[Any]:
-    """The payloads of what has followed, in its order."""
+def action_payloads(store: Store) -> list[Any]:
+    """Return the payloads of the inserted action jobs, oldest first."""
     jobs = store.job_queries.list(Selector(job_types=("action",)))
     return [json.loads(job.payload or "null") for job in sorted(jobs, key=lambda job: job.id)]
 
 
-def publish_it(store: Store) -> Job:
+def publish_reading(store: Store) -> Job:
     job = claim(store, "ingest")
     assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == []
     return job
 
 
-def run_what_follows(store: Store) -> None:
+def run_action_jobs(store: Store) -> None:
     settle(store)
     while jobs := store.leases.claim("w1", 9, only=["action"]):
         for job in jobs:
             store.leases.complete(job.lease)
 
 
-def fail_it(store: Store) -> Job:
+def fail_reading(store: Store) -> Job:
     job = claim(store, "ingest")
     store.leases.fail(job.lease, BROKEN, retry_at=None)
     return job
@@ -52,23 +52,23 @@ def fail_it(store: Store) -> Job:
 
 
 def test_actions_of_a_second_request_are_added_and_equal_ones_run_once(store: Store) -> None:
-    ask_for(store, actions=[HOOK])
-    again = ask_for(store, actions=[OTHER, HOOK])
+    request_document(store, actions=[HOOK])
+    again = request_document(store, actions=[OTHER, HOOK])
 
-    publish_it(store)
+    publish_reading(store)
 
     assert again.decision is Decision.UNDER_WAY
-    assert fired(store) == [{"url": "a"}, {"url": "b"}]
+    assert action_payloads(store) == [{"url": "a"}, {"url": "b"}]
 
 
 def test_an_action_for_a_document_already_read_runs_at_once(store: Store) -> None:
     document_id = publish(store)
 
-    asked = ask_for(store, actions=[HOOK])
-    same = ask_for(store, actions=[HOOK])
+    requested = request_document(store, actions=[HOOK])
+    same = request_document(store, actions=[HOOK])
 
-    assert (asked.decision, same.decision) == (Decision.UNCHANGED, Decision.UNCHANGED)
-    assert fired(store) == [{"url": "a"}]
+    assert (requested.decision, same.decision) == (Decision.UNCHANGED, Decision.UNCHANGED)
+    assert action_payloads(store) == [{"url": "a"}]
     assert store.library.document(document_id).index_generation == 1
 
 
@@ -76,81 +76,81 @@ def test_only_standing_actions_run_for_each_generation(store: Store) -> None:
     standing = DeferredAction("action", '{"url":"always"}', is_standing=True)
     publish(store, actions=[HOOK, standing])
     for _ in range(2):
-        run_what_follows(store)
-        ask_for(store, is_forced=True)
-        publish_it(store)
+        run_action_jobs(store)
+        request_document(store, is_forced=True)
+        publish_reading(store)
 
-    assert fired(store) == [{"url": "a"}, {"url": "always"}, {"url": "always"}, {"url": "always"}]
+    assert action_payloads(store) == [{"url": "a"}, {"url": "always"}, {"url": "always"}, {"url": "always"}]
 
 
 def test_an_action_of_a_stale_generation_does_not_run_for_a_newer_one(store: Store) -> None:
-    ask_for(store, actions=[HOOK])
-    ask_for(store, content="c2")
+    request_document(store, actions=[HOOK])
+    request_document(store, content="c2")
 
-    publish_it(store)
+    publish_reading(store)
 
-    assert fired(store) == []
+    assert action_payloads(store) == []
 
 
 @pytest.mark.parametrize("taken_by", ["the other batch", "a newer batch"])
 def test_actions_run_even_if_another_batch_takes_the_document_over(store: Store, taken_by: str) -> None:
     if taken_by == "the other batch":
-        first = store.batches.add(NewBatch("ann"), [wish("a")]).batch
-        store.batches.add(NewBatch("ann"), [wish("a", actions=(HOOK,))], policy=OwnerPolicy.OFF)
+        first = store.batches.add(NewBatch("ann"), [reading_job("a")]).batch
+        store.batches.add(NewBatch("ann"), [reading_job("a", actions=(HOOK,))], policy=OwnerPolicy.OFF)
         store.batches.stop(first.id, actor="ann")
     else:
-        store.batches.add(NewBatch("ann"), [wish("a", actions=(HOOK,))])
-        store.batches.add(NewBatch("ann"), [wish("a")])
+        store.batches.add(NewBatch("ann"), [reading_job("a", actions=(HOOK,))])
+        store.batches.add(NewBatch("ann"), [reading_job("a")])
 
-    publish_it(store)
+    publish_reading(store)
     settle(store)
 
-    assert fired(store) == [{"url": "a"}]
+    assert action_payloads(store) == [{"url": "a"}]
 
 
 def test_a_failure_action_of_a_document_runs_once(store: Store) -> None:
-    ask_for(store, actions=[HOOK, CALL])
+    request_document(store, actions=[HOOK, CALL])
     assert [(action.on_end, action.fired_at) for action in store.library.actions_of(1)] == [
         (OnEnd.SUCCESS, None),
         (OnEnd.FAILURE, None),
     ]
-    failed = fail_it(store)
+    failed = fail_reading(store)
     settle(store)
-    assert fired(store) == [{"call": "ann"}]
-    run_what_follows(store)
+    assert action_payloads(store) == [{"call": "ann"}]
+    run_action_jobs(store)
 
     store.job_control.retry(ids(failed.id), actor="ann")
-    fail_it(store)
+    fail_reading(store)
     settle(store)
 
-    assert fired(store) == [{"call": "ann"}]
+    assert action_payloads(store) == [{"call": "ann"}]
 
 
 def test_both_actions_run_for_a_document_that_fails_and_is_then_read(store: Store) -> None:
-    ask_for(store, actions=[HOOK, CALL])
-    failed = fail_it(store)
-    run_what_follows(store)
+    request_document(store, actions=[HOOK, CALL])
+    failed = fail_reading(store)
+    run_action_jobs(store)
     store.job_control.retry(ids(failed.id), actor="ann")
 
-    publish_it(store)
+    publish_reading(store)
 
-    assert fired(store) == [{"call": "ann"}, {"url": "a"}]
+    assert action_payloads(store) == [{"call": "ann"}, {"url": "a"}]
 
 
 def test_a_completion_that_is_refused_is_followed_by_nothing(store: Store) -> None:
-    ask_for(store, actions=[HOOK])
+    request_document(store, actions=[HOOK])
     job = claim(store, "ingest")
     store.job_control.cancel(ids(job.id), actor="ann")
 
     assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
 
-    assert fired(store) == []
+    assert action_payloads(store) == []
 
 
 def test_an_action_job_inherits_owner_document_batch_and_priority(store: Store) -> None:
-    added = store.batches.add(NewBatch(owner="ann"), [wish(owner="ann", actions=[HOOK])])
+    added = store.batches.add(NewBatch(owner="ann"), [reading_job(owner="ann", actions=[HOOK])])
     store.job_control.priority(Selector(batch_ids=(added.batch.id,)), 2, actor="ann")
-    publish_it(store)
+    publish_reading(store)
 
     [job] = store.job_queries.list(Selector(job_types=("action",)))
 
@@ -172,11 +172,11 @@ def test_placeholders_in_a_payload_are_replaced_by_facts_about_the_document(stor
         '{"document":"{document_id}","text":"{document_id} is {state}","list":["{error_code}"],"other":"{else}",'
         '"of":"{owner}: {name}","batch":"{batch_id}","generation":"{generation}"}'
     )
-    request = wish("{owner}.pdf", owner="ann", actions=[DeferredAction("action", payload)])
+    request = reading_job("{owner}.pdf", owner="ann", actions=[DeferredAction("action", payload)])
     store.batches.add(NewBatch(owner="ann"), [request])
-    publish_it(store)
+    publish_reading(store)
 
-    assert fired(store) == [
+    assert action_payloads(store) == [
         {
             "document": 1,
             "text": "1 is success",
@@ -192,13 +192,13 @@ def test_placeholders_in_a_payload_are_replaced_by_facts_about_the_document(stor
 def test_each_fired_action_writes_a_notice(store: Store, by_hand: ByHand) -> None:
     publish(store, actions=[HOOK])
 
-    [told] = by_hand("SELECT document_id, job_id, code FROM notice WHERE kind = 'action.fired'")
-    assert told == {"document_id": 1, "job_id": 2, "code": "action"}
+    [notice] = by_hand("SELECT document_id, job_id, code FROM notice WHERE kind = 'action.fired'")
+    assert notice == {"document_id": 1, "job_id": 2, "code": "action"}
 
 
 def test_the_actions_and_tags_of_a_removed_document_are_removed(store: Store, by_hand: ByHand) -> None:
     document_id = publish(store, actions=[HOOK], tags=["invoice"])
-    run_what_follows(store)
+    run_action_jobs(store)
 
     store.removal.remove_documents([document_id], actor="ann")
 
@@ -216,24 +216,24 @@ def test_the_action_of_a_tag_follows_each_document_with_it(store: Store) -> None
     publish(store, "b.pdf", tags=["paid"])
     publish(store, "a.pdf", tags=["invoice", "paid"])
     settle(store)
-    assert fired(store) == [{"url": "a"}]
-    run_what_follows(store)
+    assert action_payloads(store) == [{"url": "a"}]
+    run_action_jobs(store)
 
-    ask_for(store, "c.pdf", tags=["invoice"])
-    fail_it(store)
+    request_document(store, "c.pdf", tags=["invoice"])
+    fail_reading(store)
     settle(store)
-    assert fired(store) == [{"url": "a"}, {"call": "ann"}]
+    assert action_payloads(store) == [{"url": "a"}, {"call": "ann"}]
 
 
 def test_the_action_of_an_owner_s_tag_leaves_other_owners_alone(store: Store) -> None:
     store.tags.add_action("invoice", HOOK, owner="ann")
 
     publish(store, "a.pdf", owner="bob", tags=["invoice"])
-    assert fired(store) == []
+    assert action_payloads(store) == []
     publish(store, "a.pdf", owner="ann", tags=["invoice"])
 
-    assert fired(store) == [{"url": "a"}]
-    assert [one.tag for one in store.tags.actions("ann")] == ["invoice"]
+    assert action_payloads(store) == [{"url": "a"}]
+    assert [tag_action.tag for tag_action in store.tags.actions("ann")] == ["invoice"]
     assert store.tags.actions("bob") == []
 
 
@@ -245,21 +245,21 @@ def test_tagging_a_document_that_is_read_starts_the_action_once_per_generation(s
     assert store.tags.add([document_id], ["invoice"]) == []
     assert store.tags.remove([document_id], ["invoice"]) == [document_id]
     store.tags.add([document_id], ["invoice"])
-    assert fired(store) == [{"url": "a"}]
-    run_what_follows(store)
+    assert action_payloads(store) == [{"url": "a"}]
+    run_action_jobs(store)
 
-    ask_for(store, "a.pdf", is_forced=True)
-    publish_it(store)
-    assert fired(store) == [{"url": "a"}, {"url": "a"}], "a new generation starts it again"
+    request_document(store, "a.pdf", is_forced=True)
+    publish_reading(store)
+    assert action_payloads(store) == [{"url": "a"}, {"url": "a"}], "a new generation starts it again"
 
 
 def test_a_tag_given_with_a_request_for_a_known_document_starts_its_action(store: Store) -> None:
     store.tags.add_action("invoice", HOOK, owner="")
     publish(store, "a.pdf", tags=["old"])
 
-    assert ask_for(store, "a.pdf", tags=["invoice"]).decision is Decision.UNCHANGED
+    assert request_document(store, "a.pdf", tags=["invoice"]).decision is Decision.UNCHANGED
 
-    assert fired(store) == [{"url": "a"}]
+    assert action_payloads(store) == [{"url": "a"}]
 
 
 def test_a_new_tag_action_applies_only_to_documents_read_or_tagged_later(store: Store) -> None:
@@ -267,12 +267,12 @@ def test_a_new_tag_action_applies_only_to_documents_read_or_tagged_later(store: 
     store.tags.add_action("invoice", HOOK, owner="")
 
     store.tags.add([document_id], ["invoice", "paid"])
-    assert fired(store) == [], "it had the tag before"
+    assert action_payloads(store) == [], "it had the tag before"
     assert store.tags.remove_action("invoice", HOOK, owner="")
     assert not store.tags.remove_action("invoice", HOOK, owner="")
     publish(store, "b.pdf", tags=["invoice"])
 
-    assert fired(store) == []
+    assert action_payloads(store) == []
     assert store.tags.actions(None) == []
 
 
@@ -285,11 +285,11 @@ def test_the_failure_actions_of_a_job_run_after_its_last_retry(store: Store) -> 
     )
     job = claim(store, "download")
     store.leases.fail(job.lease, BROKEN, retry_at=store.database.clock())
-    assert fired(store) == [], "it is tried again"
+    assert action_payloads(store) == [], "it is tried again"
 
     store.leases.fail(claim(store, "download").lease, BROKEN, retry_at=None)
 
-    assert sorted(map(str, fired(store))) == sorted(map(str, [{"call": "ann"}, {"job": job.id}]))
+    assert sorted(map(str, action_payloads(store))) == sorted(map(str, [{"call": "ann"}, {"job": job.id}]))
     for follows in store.job_queries.list(Selector(job_types=("action",))):
         assert (follows.parent_id, follows.owner) == (job.id, "ann")
 
@@ -299,13 +299,13 @@ def test_the_failure_action_runs_again_when_a_retried_job_fails_again(store: Sto
     for _ in range(2):
         job = claim(store, "download")
         store.leases.fail(job.lease, BROKEN, retry_at=None)
-        run_what_follows(store)
+        run_action_jobs(store)
         store.job_control.retry(ids(job.id), actor="ann")
 
-    assert fired(store) == [{"call": "ann"}, {"call": "ann"}]
+    assert action_payloads(store) == [{"call": "ann"}, {"call": "ann"}]
     store.leases.complete(claim(store, "download").lease)
     settle(store)
-    assert len(fired(store)) == 2
+    assert len(action_payloads(store)) == 2
 
 
 def test_deleting_a_job_deletes_its_failure_actions(store: Store, by_hand: ByHand) -> None:
@@ -324,16 +324,16 @@ def test_a_batch_action_runs_once_each_time_the_batch_ends(store: Store) -> None
     batch = store.batches.add(NewBatch(owner="ann", actions=actions), [NewJob("download"), NewJob("download")]).batch
     first, second = store.leases.claim("w1", 2, "io")
     store.leases.complete(first.lease)
-    assert fired(store) == []
+    assert action_payloads(store) == []
 
     store.leases.fail(second.lease, BROKEN, retry_at=None)
     settle(store)
-    assert fired(store) == [{"batch": batch.id, "state": "failed"}]
-    run_what_follows(store)
+    assert action_payloads(store) == [{"batch": batch.id, "state": "failed"}]
+    run_action_jobs(store)
     settle(store)
-    assert len(fired(store)) == 1, "what follows is not of the batch"
+    assert len(action_payloads(store)) == 1, "what follows is not of the batch"
 
     store.batches.retry(batch.id, actor="ann")
     store.leases.complete(claim(store, "download").lease)
     settle(store)
-    assert fired(store)[1:] == [{"batch": batch.id, "state": "done"}]
+    assert action_payloads(store)[1:] == [{"batch": batch.id, "state": "done"}]

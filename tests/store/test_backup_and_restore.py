@@ -1,4 +1,4 @@
-"""A backup in the place of a database: checked first, fences raised, and nobody writes into what it replaced."""
+"""Backups, and restores: the backup is checked, fences are raised, and the replaced file is locked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def test_a_restore_requeues_running_jobs_and_refuses_their_late_results(
 
     store = open_at(path, clock)
     assert (done.requeued, store.job_queries.get(job).status) == (1, Status.PENDING)
-    # Even were it the same worker again.
     store.workers.register(new_worker("w1"))
     [again] = store.leases.claim("w1", 1)
     assert (again.lease.job_id, again.lease.fence) == (job, late.lease.fence + RAISED_BY + 1)
@@ -100,7 +99,7 @@ def test_fences_of_attempts_after_the_backup_are_never_used_again(path: Path, co
 
 def test_no_number_is_given_twice(path: Path, copy: Path, clock: MovableClock) -> None:
     before = open_at(path, clock)
-    known = before.intake.enqueue(NewJob("a")).job_id
+    first_id = before.intake.enqueue(NewJob("a")).job_id
     back_up(path, copy)
     lost = [before.intake.enqueue(NewJob("a")).job_id for _ in range(3)]
     before.close()
@@ -108,7 +107,7 @@ def test_no_number_is_given_twice(path: Path, copy: Path, clock: MovableClock) -
     restore(copy, path, clock)
 
     store = open_at(path, clock)
-    assert store.intake.enqueue(NewJob("a")).job_id > max(known, *lost)
+    assert store.intake.enqueue(NewJob("a")).job_id > max(first_id, *lost)
     store.close()
 
 
@@ -142,7 +141,7 @@ def test_a_backup_becomes_the_database_where_there_was_none(
 
     assert done.replaced is None
     assert ByHand(elsewhere).one("PRAGMA integrity_check") == "ok"
-    assert sorted(one.name for one in elsewhere.parent.iterdir()) == ["pagemill.db"]
+    assert sorted(file.name for file in elsewhere.parent.iterdir()) == ["pagemill.db"]
 
 
 def test_a_backup_of_the_plain_table_is_brought_to_todays_tables(path: Path, copy: Path, clock: MovableClock) -> None:
@@ -161,43 +160,43 @@ def test_a_restore_is_refused_while_another_program_has_the_database_open(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
     back_up(path, copy)
-    person = subprocess.Popen(["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert person.stdin is not None
-    assert person.stdout is not None
-    person.stdin.write("SELECT count(*) FROM worker_job_queue;\n")
-    person.stdin.flush()
-    assert person.stdout.readline() == "0\n"
+    sqlite3 = subprocess.Popen(["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert sqlite3.stdin is not None
+    assert sqlite3.stdout is not None
+    sqlite3.stdin.write("SELECT count(*) FROM worker_job_queue;\n")
+    sqlite3.stdin.flush()
+    assert sqlite3.stdout.readline() == "0\n"
 
     with pytest.raises(StoreBusy, match="pagemill serve"):
         restore(copy, path, clock)
 
-    person.communicate(timeout=10)
+    sqlite3.communicate(timeout=10)
     assert ByHand(path).one("PRAGMA journal_mode") == "wal"
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_program_that_opened_the_replaced_file_cannot_write_into_it(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
     back_up(path, copy)
-    person = subprocess.Popen(
+    sqlite3 = subprocess.Popen(
         ["sqlite3", "-cmd", ".timeout 5000", str(path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert person.stdin is not None
-    assert person.stdout is not None
-    # Opened, and nothing read yet: what SQLite does not count as somebody who has it open.
-    person.stdin.write(".print here\n")
-    person.stdin.flush()
-    assert person.stdout.readline() == "here\n"
+    assert sqlite3.stdin is not None
+    assert sqlite3.stdout is not None
+    # The program has opened the file but read nothing yet, so it holds no lock.
+    sqlite3.stdin.write(".print here\n")
+    sqlite3.stdin.flush()
+    assert sqlite3.stdout.readline() == "here\n"
 
     aside = restore(copy, path, clock).replaced
-    _, refused = person.communicate(
+    _, refused = sqlite3.communicate(
         "INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'b');\n", timeout=20
     )
 
     assert aside is not None
-    rows = [ByHand(one).one("SELECT count(*) FROM worker_job_queue") for one in (aside, path)]
+    rows = [ByHand(database).one("SELECT count(*) FROM worker_job_queue") for database in (aside, path)]
     assert rows == [0, 1] or (rows == [0, 0] and refused)
 
 
@@ -220,7 +219,7 @@ def test_a_file_that_is_no_sound_backup_is_refused_and_the_database_stays(
     path: Path, copy: Path, clock: MovableClock, tmp_path: Path
 ) -> None:
     back_up(path, copy)
-    there = path.read_bytes()
+    content_before = path.read_bytes()
     junk, cut, empty, other = (tmp_path / name for name in ("junk", "cut", "empty", "other"))
     junk.write_bytes(b"junk" * 1000)
     cut.write_bytes(copy.read_bytes()[:50_000])
@@ -238,8 +237,8 @@ def test_a_file_that_is_no_sound_backup_is_refused_and_the_database_stays(
         with pytest.raises(error, match=words):
             restore(file, path, clock)
 
-    assert path.read_bytes() == there
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == content_before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_fence_cannot_be_raised_by_hand_through_the_table_of_restores(path: Path) -> None:
@@ -267,7 +266,7 @@ def test_the_next_backup_removes_the_file_of_a_killed_one(path: Path, tmp_path: 
 
     back_up(path, folder / "other.db")
 
-    assert [each.name for each in folder.iterdir()] == ["other.db"]
+    assert [file.name for file in folder.iterdir()] == ["other.db"]
     assert check_backup(folder / "other.db").version == 1
     assert [check.name for check in store.integrity.check() if not check.is_good] == []
     store.close()

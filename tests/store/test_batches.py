@@ -48,7 +48,7 @@ def notice_kinds(by_hand: ByHand, of: str = "") -> list[object]:
     return [row["kind"] for row in by_hand(f"SELECT kind FROM notice WHERE kind GLOB '{of}*' ORDER BY id")]
 
 
-def wish(source_key: str, *, owner: str = "ann", batch_id: int | None = None) -> NewJob:
+def reading_job(source_key: str, *, owner: str = "ann", batch_id: int | None = None) -> NewJob:
     return NewJob("ingest", owner=owner, batch_id=batch_id, document=DocumentRequest(source_key, f"{source_key}.pdf"))
 
 
@@ -64,7 +64,7 @@ def test_a_batch_stopped_by_hand_holds_its_jobs_until_it_is_active_again(
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
     late = enqueue(batch_id=7)
 
-    assert [codes(store, each) for each in (first, second, late)] == [["BATCH_STOPPED"]] * 3
+    assert [codes(store, job_id) for job_id in (first, second, late)] == [["BATCH_STOPPED"]] * 3
     assert claimed_ids(store) == [other]
     assert {row["state"] for row in by_hand("SELECT state FROM v_jobs WHERE id <> 3")} == {"stopped"}
     by_hand("UPDATE batch SET state = 'active' WHERE id = 7")
@@ -161,13 +161,13 @@ def test_follow_up_jobs_belong_to_the_batch_even_if_another_batch_has_their_uniq
 ) -> None:
     for batch_id in (7, 8):
         enqueue(batch_id=batch_id)
-        # Twice in one batch it is the same.
+        # In one batch, the same unique_key twice makes one job.
         store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="u")] * 2)
         by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}")
 
-    asked = store.job_queries.list(Selector(job_types=("assemble",)))
+    follow_ups = store.job_queries.list(Selector(job_types=("assemble",)))
 
-    assert [job.batch_id for job in asked] == [8, 7]
+    assert [job.batch_id for job in follow_ups] == [8, 7]
 
 
 def test_the_priority_of_a_batch_applies_to_running_jobs_and_their_follow_ups(
@@ -187,9 +187,9 @@ def test_the_priority_of_a_batch_applies_to_running_jobs_and_their_follow_ups(
 
 
 def test_a_selector_unites_named_items_and_intersects_other_conditions(store: Store, enqueue: Enqueue) -> None:
-    one = enqueue(batch_id=7)
-    two = enqueue("assemble", batch_id=7)
-    document = store.intake.enqueue(wish("a"))
+    first = enqueue(batch_id=7)
+    second = enqueue("assemble", batch_id=7)
+    document = store.intake.enqueue(reading_job("a"))
     alone = enqueue()
     enqueue()
     assert document.document_id is not None
@@ -197,8 +197,8 @@ def test_a_selector_unites_named_items_and_intersects_other_conditions(store: St
     named = Selector(ids=(alone,), batch_ids=(7,), document_ids=(document.document_id,))
     narrowed = Selector(batch_ids=(7,), document_ids=(document.document_id,), job_types=("assemble",))
 
-    assert list(store.job_queries.ids(named)) == [one, two, document.job_id, alone]
-    assert list(store.job_queries.ids(narrowed)) == [two]
+    assert list(store.job_queries.ids(named)) == [first, second, document.job_id, alone]
+    assert list(store.job_queries.ids(narrowed)) == [second]
 
 
 # ── Its end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -266,8 +266,8 @@ def test_a_batch_waits_for_its_documents_even_if_another_job_reads_them(
     store: Store, by_hand: ByHand, worker: AddWorker
 ) -> None:
     worker(types=["ingest", "download"])
-    reading = store.intake.enqueue(wish("a"))
-    also = store.intake.enqueue(wish("a", batch_id=7))
+    reading = store.intake.enqueue(reading_job("a"))
+    also = store.intake.enqueue(reading_job("a", batch_id=7))
     store.intake.enqueue(NewJob("download", batch_id=7, owner="ann"))
     assert (also.decision, also.existing) == (Decision.UNDER_WAY, True)
     store.leases.complete(claim_one(store, job_class="io").lease)
@@ -285,7 +285,7 @@ def test_a_failed_document_fails_its_batch_and_both_write_notices(
     store: Store, by_hand: ByHand, worker: AddWorker
 ) -> None:
     worker(types=["ingest"])
-    store.intake.enqueue(wish("a", batch_id=7))
+    store.intake.enqueue(reading_job("a", batch_id=7))
 
     end(store, claim_one(store).lease, FAILED)
 
@@ -299,7 +299,7 @@ def test_a_failed_document_fails_its_batch_and_both_write_notices(
 
 def test_stale_jobs_fail_no_batch(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest"])
-    store.intake.enqueue(wish("a", batch_id=7))
+    store.intake.enqueue(reading_job("a", batch_id=7))
 
     store.intake.enqueue(NewJob("ingest", owner="ann", document=DocumentRequest("a", "a", settings='{"dpi":300}')))
     store.leases.complete_many([Completion(claim_one(store).lease, publishes=True)])
@@ -343,11 +343,11 @@ HALTS: dict[str, Callable[[Store, ByHand, int], object]] = {
 
 def test_a_document_of_a_stopped_batch_is_taken_over_at_once(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest"])
-    store.intake.enqueue(wish("a", batch_id=7))
-    assert store.intake.enqueue(wish("a")).decision is Decision.UNDER_WAY
+    store.intake.enqueue(reading_job("a", batch_id=7))
+    assert store.intake.enqueue(reading_job("a")).decision is Decision.UNDER_WAY
 
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
-    taken = store.intake.enqueue(wish("a"))
+    taken = store.intake.enqueue(reading_job("a"))
 
     assert taken.decision is Decision.TAKEN_OVER
     assert claimed_ids(store) == [taken.job_id]
@@ -360,10 +360,12 @@ def test_an_active_batch_takes_over_documents_of_a_stopped_one(
 ) -> None:
     worker(types=["ingest"])
     first, second = (
-        store.batches.add(NewBatch("ann", priority=priority), [wish("a"), wish("b")], policy=OwnerPolicy.OFF)
+        store.batches.add(
+            NewBatch("ann", priority=priority), [reading_job("a"), reading_job("b")], policy=OwnerPolicy.OFF
+        )
         for priority in (3, 2)
     )
-    assert [each.decision for each in second.jobs] == [Decision.UNDER_WAY] * 2
+    assert [job.decision for job in second.jobs] == [Decision.UNDER_WAY] * 2
     running = claim_one(store).lease
 
     HALTS[how](store, by_hand, first.batch.id)
@@ -390,8 +392,8 @@ def end_all(store: Store) -> None:
 
 def test_a_resumed_batch_takes_back_the_documents_of_its_replacement(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest"])
-    first = store.batches.add(NewBatch("ann"), [wish("a")]).batch
-    second = store.batches.add(NewBatch("ann"), [wish("a")]).batch
+    first = store.batches.add(NewBatch("ann"), [reading_job("a")]).batch
+    second = store.batches.add(NewBatch("ann"), [reading_job("a")]).batch
 
     moved = store.batches.resume(first.id, actor="ann")
     end_all(store)
@@ -402,13 +404,15 @@ def test_a_resumed_batch_takes_back_the_documents_of_its_replacement(store: Stor
 
 def test_a_queued_batch_takes_over_documents_of_the_stopped_batch_before_it(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest"])
-    first, second = (store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.QUEUE).batch for _ in range(2))
+    first, second = (
+        store.batches.add(NewBatch("ann"), [reading_job("a")], policy=OwnerPolicy.QUEUE).batch for _ in range(2)
+    )
 
     store.batches.stop(first.id, actor="ann")
     store.batches.resume(first.id, actor="ann", policy=OwnerPolicy.QUEUE)
     end_all(store)
 
-    assert [store.batches.get(each.id).state for each in (first, second)] == [BatchState.DONE] * 2
+    assert [store.batches.get(batch.id).state for batch in (first, second)] == [BatchState.DONE] * 2
 
 
 def test_a_resumed_batch_takes_over_documents_of_a_waiting_batch(store: Store, worker: AddWorker) -> None:
@@ -416,13 +420,13 @@ def test_a_resumed_batch_takes_over_documents_of_a_waiting_batch(store: Store, w
     first = store.batches.add(NewBatch("ann"), [NewJob("ingest")], policy=OwnerPolicy.QUEUE).batch
     store.batches.add(NewBatch("ann"), [NewJob("ingest")], policy=OwnerPolicy.QUEUE)
     store.batches.stop(first.id, actor="ann")
-    third = store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.QUEUE).batch
-    assert [each.decision for each in store.batches.extend(first.id, [wish("a")]).jobs] == [Decision.UNDER_WAY]
+    third = store.batches.add(NewBatch("ann"), [reading_job("a")], policy=OwnerPolicy.QUEUE).batch
+    assert [job.decision for job in store.batches.extend(first.id, [reading_job("a")]).jobs] == [Decision.UNDER_WAY]
 
     store.batches.resume(first.id, actor="ann", policy=OwnerPolicy.OFF)
     end_all(store)
 
-    assert [store.batches.get(each.id).state for each in (first, third)] == [BatchState.DONE] * 2
+    assert [store.batches.get(batch.id).state for batch in (first, third)] == [BatchState.DONE] * 2
 
 
 def test_a_failed_download_fails_no_batch_if_a_newer_one_completed(store: Store, enqueue: Enqueue) -> None:
@@ -437,10 +441,10 @@ def test_a_failed_download_fails_no_batch_if_a_newer_one_completed(store: Store,
 
 
 def test_a_stopped_batch_does_not_take_over_its_own_document(store: Store, by_hand: ByHand) -> None:
-    store.intake.enqueue(wish("a", batch_id=7))
+    store.intake.enqueue(reading_job("a", batch_id=7))
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
 
-    assert store.intake.enqueue(wish("a", batch_id=7)).decision is Decision.UNDER_WAY
+    assert store.intake.enqueue(reading_job("a", batch_id=7)).decision is Decision.UNDER_WAY
 
 
 # ── Begun ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -459,7 +463,7 @@ def test_a_batch_begins_with_all_its_jobs_which_are_its_owners_and_as_urgent(sto
     new = NewBatch("ann", "reports", priority=3, asked='{"sources":["/srv"]}')
     added = store.batches.add(new, [NewJob("ocr_pages", unique_key="u"), NewJob("assemble", priority=1)])
 
-    jobs = [store.job_queries.get(each.job_id or 0) for each in added.jobs]
+    jobs = [store.job_queries.get(job.job_id or 0) for job in added.jobs]
 
     assert [(job.owner, job.batch_id, job.priority) for job in jobs] == [("ann", 1, 3), ("ann", 1, 1)]
     assert store.batches.get(1) == added.batch
@@ -509,7 +513,7 @@ def test_a_new_batch_replaces_only_the_active_batch_of_its_owner(store: Store, b
     )
 
 
-def work_off(store: Store, batch: Batch) -> None:
+def complete_jobs_of(store: Store, batch: Batch) -> None:
     """Complete the jobs of this batch; no other batch may run."""
     for job_id in jobs_of(store, batch):
         lease = claim_one(store).lease
@@ -523,7 +527,7 @@ def test_a_replaced_batch_resumes_in_the_transaction_that_ends_the_newer_one(sto
     second = add(store)
     store.leases.release(done.lease)
 
-    work_off(store, second)
+    complete_jobs_of(store, second)
 
     resumed = store.batches.get(first.id)
     assert (resumed.state, resumed.replaced_by, resumed.note) == (
@@ -532,7 +536,7 @@ def test_a_replaced_batch_resumes_in_the_transaction_that_ends_the_newer_one(sto
         f"resumed after batch {second.id}",
     )
     assert store.job_queries.get(done.id).retry_count == 0
-    work_off(store, first)
+    complete_jobs_of(store, first)
     assert set(states(by_hand).values()) == {"done"}
     kinds = by_hand(f"SELECT kind FROM notice WHERE batch_id = {first.id} ORDER BY id")
     assert [row["kind"] for row in kinds] == ["batch.started", "batch.waiting", "batch.resumed", "batch.done"]
@@ -540,12 +544,12 @@ def test_a_replaced_batch_resumes_in_the_transaction_that_ends_the_newer_one(sto
 
 def test_a_chain_of_replaced_batches_resumes_the_newest_first(store: Store) -> None:
     chain = [add(store) for _ in range(4)]
-    assert [store.batches.get(one.id).replaced_by for one in chain] == [2, 3, 4, None]
+    assert [store.batches.get(batch.id).replaced_by for batch in chain] == [2, 3, 4, None]
 
-    for one in reversed(chain):
-        work_off(store, one)
+    for batch in reversed(chain):
+        complete_jobs_of(store, batch)
 
-    assert {store.batches.get(one.id).state for one in chain} == {BatchState.DONE}
+    assert {store.batches.get(batch.id).state for batch in chain} == {BatchState.DONE}
 
 
 def test_a_replaced_batch_that_a_user_resumes_replaces_the_newer_one(store: Store) -> None:
@@ -554,8 +558,8 @@ def test_a_replaced_batch_that_a_user_resumes_replaces_the_newer_one(store: Stor
     moved = store.batches.resume(first.id, actor="ann")
 
     assert (list(moved.replaced), moved.batch.state, moved.batch.replaced_by) == ([third.id], BatchState.ACTIVE, None)
-    for one in (first, third, second):
-        work_off(store, one)
+    for batch in (first, third, second):
+        complete_jobs_of(store, batch)
 
 
 @pytest.mark.parametrize("how", HALTS)
@@ -575,7 +579,7 @@ def test_a_replaced_batch_that_a_user_stopped_stays_stopped(store: Store, by_han
     first, second = add(store), add(store)
 
     HALTS[how](store, by_hand, first.id)
-    work_off(store, second)
+    complete_jobs_of(store, second)
 
     stopped = store.batches.get(first.id)
     assert (stopped.state, stopped.replaced_by) == (BatchState.STOPPED, None)
@@ -609,9 +613,9 @@ def test_a_retried_job_that_starts_an_ended_batch_again_follows_the_owner_policy
 
     waiting = store.batches.apply_policy(retried, policy, actor="ann")
 
-    found = [store.batches.get(one.id) for one in (ended, other)]
-    assert [one.state for one in found] == [first, second]
-    assert list(waiting) == [one.id for one in found if one.state is BatchState.WAITING]
+    found = [store.batches.get(batch.id) for batch in (ended, other)]
+    assert [batch.state for batch in found] == [first, second]
+    assert list(waiting) == [batch.id for batch in found if batch.state is BatchState.WAITING]
 
 
 def test_batches_that_name_each_other_as_replacement_by_hand_still_resume(store: Store, by_hand: ByHand) -> None:
@@ -623,7 +627,7 @@ def test_batches_that_name_each_other_as_replacement_by_hand_still_resume(store:
         [job_id] = claimed_ids(store)
         store.leases.complete(store.job_queries.get(job_id).lease)
 
-    assert {store.batches.get(one.id).state for one in (first, second, third)} == {BatchState.DONE}
+    assert {store.batches.get(batch.id).state for batch in (first, second, third)} == {BatchState.DONE}
 
 
 def test_a_replaced_batch_without_live_jobs_ends_at_once(store: Store) -> None:
@@ -633,25 +637,29 @@ def test_a_replaced_batch_without_live_jobs_ends_at_once(store: Store) -> None:
 
     store.leases.complete(last.lease)
 
-    assert [store.batches.get(one.id).state for one in (first, second)] == [BatchState.DONE, BatchState.ACTIVE]
+    assert [store.batches.get(batch.id).state for batch in (first, second)] == [BatchState.DONE, BatchState.ACTIVE]
 
 
 def test_a_replaced_batch_resumes_before_one_that_waits_for_its_first_turn(store: Store) -> None:
     first, queued = add(store), add(store, policy=OwnerPolicy.QUEUE)
     newest = add(store)
 
-    for one in (newest, first, queued):
-        work_off(store, one)
+    for batch in (newest, first, queued):
+        complete_jobs_of(store, batch)
 
 
 def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_stopped(store: Store) -> None:
     first, second, third = (add(store, policy=OwnerPolicy.QUEUE) for _ in range(3))
-    assert [one.state for one in (first, second, third)] == [BatchState.ACTIVE, BatchState.WAITING, BatchState.WAITING]
+    assert [batch.state for batch in (first, second, third)] == [
+        BatchState.ACTIVE,
+        BatchState.WAITING,
+        BatchState.WAITING,
+    ]
     assert codes(store, jobs_of(store, second)[0]) == ["BATCH_WAITING"]
 
     [job_id] = claimed_ids(store)
     store.leases.complete(store.job_queries.get(job_id).lease)
-    assert [store.batches.get(one.id).state for one in (second, third)] == [BatchState.ACTIVE, BatchState.WAITING]
+    assert [store.batches.get(batch.id).state for batch in (second, third)] == [BatchState.ACTIVE, BatchState.WAITING]
     store.batches.stop(second.id, actor="ann")
 
     assert store.batches.get(third.id).state is BatchState.ACTIVE
@@ -669,7 +677,7 @@ def test_all_jobs_or_none_are_added_to_a_batch_that_has_not_ended(store: Store) 
 
     of_batch = store.job_queries.list(Selector(batch_id=batch.id))
     assert [(job.owner, job.priority) for job in of_batch] == [("ann", 9), ("ann", 2), ("ann", 2)]
-    assert ([one.existing for one in added.jobs], added.batch.state) == ([False, False], BatchState.ACTIVE)
+    assert ([job.existing for job in added.jobs], added.batch.state) == ([False, False], BatchState.ACTIVE)
     with pytest.raises(RuleBroken):
         store.batches.extend(batch.id, [NewJob("ocr_pages"), NewJob("ocr_pages", priority=11)])
     store.batches.stop(batch.id, actor="ann")
@@ -750,7 +758,7 @@ def test_a_batch_whose_jobs_all_failed_stays_active_while_it_is_resumed(store: S
 def test_a_resumed_batch_skips_work_that_newer_jobs_have_done(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest", "download"])
     batch = store.batches.add(
-        NewBatch("ann"), [NewJob("download", source_key="a"), NewJob("download", source_key="b"), wish("c")]
+        NewBatch("ann"), [NewJob("download", source_key="a"), NewJob("download", source_key="b"), reading_job("c")]
     ).batch
     first, second, third = jobs_of(store, batch)
     for job_id in (first, second):
@@ -759,7 +767,7 @@ def test_a_resumed_batch_skips_work_that_newer_jobs_have_done(store: Store, by_h
     end(store, claim_one(store).lease, FAILED)
     store.intake.enqueue(NewJob("download", source_key="a", owner="ann"))
     store.leases.complete(claim_one(store, job_class="io").lease)
-    store.intake.enqueue(wish("c"))
+    store.intake.enqueue(reading_job("c"))
     store.leases.complete_many([Completion(claim_one(store).lease, publishes=True)])
 
     moved = store.batches.resume(batch.id, actor="ann")
@@ -854,7 +862,9 @@ def test_follow_up_jobs_do_not_create_a_removed_batch_again(store: Store, worker
 def test_the_facts_of_a_batch_show_its_progress(store: Store, worker: AddWorker, clock: MovableClock) -> None:
     worker(types=["ingest", "download", "crawl"])
     sources = [NewJob("download", source_key=name) for name in "de"]
-    batch = store.batches.add(NewBatch("ann"), [wish("a"), wish("b"), wish("c"), *sources, NewJob("crawl")]).batch
+    batch = store.batches.add(
+        NewBatch("ann"), [reading_job("a"), reading_job("b"), reading_job("c"), *sources, NewJob("crawl")]
+    ).batch
     read, reading = claim_one(store).lease, claim_one(store).lease
 
     def count_pages(lease: Lease, pages: int) -> Completion:
@@ -883,8 +893,8 @@ def test_cancelled_files_are_counted_apart_from_failed_ones_before_and_after_the
 ) -> None:
     worker(types=["ingest", "download"])
     sources = [NewJob("download", source_key=name) for name in "cde"]
-    batch = store.batches.add(NewBatch("ann"), [wish("a"), wish("b"), *sources])
-    cancelled_document, _, cancelled_file, failed_file, _ = (one.job_id or 0 for one in batch.jobs)
+    batch = store.batches.add(NewBatch("ann"), [reading_job("a"), reading_job("b"), *sources])
+    cancelled_document, _, cancelled_file, failed_file, _ = (job.job_id or 0 for job in batch.jobs)
     store.job_control.cancel(ids(cancelled_document, cancelled_file), actor="ann")
     end(store, claim_one(store).lease, FAILED)
     end(store, next(job.lease for job in store.leases.claim("w1", 2, "io") if job.id == failed_file), FAILED)
@@ -897,9 +907,9 @@ def test_cancelled_files_are_counted_apart_from_failed_ones_before_and_after_the
 
 def test_the_documents_of_a_batch_are_those_it_has_requested(store: Store, worker: AddWorker) -> None:
     worker(types=["download"])
-    store.intake.enqueue(wish("a"))
-    store.intake.enqueue(wish("b"))
-    batch = store.batches.add(NewBatch("ann"), [wish("a"), NewJob("download", source_key="c")]).batch
+    store.intake.enqueue(reading_job("a"))
+    store.intake.enqueue(reading_job("b"))
+    batch = store.batches.add(NewBatch("ann"), [reading_job("a"), NewJob("download", source_key="c")]).batch
     store.intake.enqueue(NewJob("download", source_key="d", owner="ann"))
     for _ in range(2):
         end(store, claim_one(store, job_class="io").lease, FAILED)
@@ -953,7 +963,7 @@ def test_changes_of_a_batch_are_recorded_with_their_actor(store: Store) -> None:
     store.batches.cancel(batch.id, actor="dan")
     store.batches.remove(batch.id, actor="eve")
 
-    assert [(one.verb, one.actor, one.batch_id) for one in reversed(store.history.actions())] == [
+    assert [(action.verb, action.actor, action.batch_id) for action in reversed(store.history.actions())] == [
         ("stop_batch", "ann", batch.id),
         ("resume_batch", "bob", batch.id),
         ("retry_batch", "cid", batch.id),

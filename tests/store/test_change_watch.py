@@ -1,4 +1,4 @@
-"""Others get in between two writes; what others commit is noticed; a file that was taken away is seen."""
+"""Pauses between writes; noticing commits of other programs, and deleted or replaced files."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ def test_after_a_hint_the_watch_reads_the_counter_at_growing_intervals(path: Pat
     with path.with_name(f"{path.name}-wal").open("ab") as file:
         file.write(b"x")
 
-    looks = []
+    read_times = []
     assert not watch.has_changed()
-    while (at := watch.look_at) is not None:
-        looks.append(at)
-        now[0] = at
+    while (read_at := watch.look_at) is not None:
+        read_times.append(read_at)
+        now[0] = read_at
         assert not watch.has_changed()
-    assert looks[0] < 0.001
-    assert looks[-1] > 0.5
-    assert len(looks) < 15
+    assert read_times[0] < 0.001
+    assert read_times[-1] > 0.5
+    assert len(read_times) < 15
     counter[0] = 2
     assert watch.has_changed()
     watch.close()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableClock) -> None:
     store.intake.enqueue(NewJob("ingest", document=DocumentRequest("report.pdf", "report")))
-    wish = NewJob(
+    new_job = NewJob(
         "ocr_pages",
         platform="gdrive",
         account="user123",
@@ -47,13 +47,13 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
         generation=1,
     )
 
-    job = store.job_queries.get(store.intake.enqueue(wish).job_id)
+    job = store.job_queries.get(store.intake.enqueue(new_job).job_id)
 
     names = (
         "job_type platform account payload priority owner source max_retries timeout_seconds unique_key "
         "concurrency_key batch_id document_id generation"
     ).split()
-    assert {name: getattr(job, name) for name in names} == {name: getattr(wish, name) for name in names}
+    assert {name: getattr(job, name) for name in names} == {name: getattr(new_job, name) for name in names}
     assert job.status is Status.PENDING
     assert job.created_at == "2026-11-18 10:00:00.000"
     assert job.run_at == "2026-11-18 10:01:00.000"
@@ -69,8 +69,10 @@ def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(enqueue: Enq
 def test_enqueue_many_returns_the_jobs_in_the_given_order(store: Store) -> None:
     added = store.intake.enqueue_many([NewJob("ocr_pages", account=str(number)) for number in range(50)])
 
-    assert [store.job_queries.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
-    assert not any(each.existing for each in added)
+    assert [store.job_queries.get(enqueued.job_id).account for enqueued in added] == [
+        str(number) for number in range(50)
+    ]
+    assert not any(enqueued.existing for enqueued in added)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +95,9 @@ def test_a_job_inserted_alone_or_with_others_has_the_same_row(store: Store, job:
     first = store.intake.enqueue(job)
     alone = store.job_queries.get(first.job_id)
 
-    among = [store.job_queries.get(each.job_id) for each in store.intake.enqueue_many([job] * 51)]
+    among = [store.job_queries.get(enqueued.job_id) for enqueued in store.intake.enqueue_many([job] * 51)]
 
-    assert {one._replace(id=alone.id) for one in among} == {alone}
+    assert {job._replace(id=alone.id) for job in among} == {alone}
 
 
 def test_follow_ups_have_their_parent_however_many_they_are(store: Store, enqueue: Enqueue) -> None:
@@ -162,7 +164,7 @@ def test_a_unique_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
         [NewJob("ocr_pages", unique_key="u"), NewJob("a"), NewJob("ocr_pages", unique_key="u")]
     )
 
-    assert [each.existing for each in added] == [False, False, True]
+    assert [enqueued.existing for enqueued in added] == [False, False, True]
     assert added[0].job_id == added[2].job_id
     assert len(everything(store)) == 2
 
@@ -275,7 +277,7 @@ def test_only_jobs_of_this_worker_that_wait_for_their_time_alone_come_due(
 
     enqueue("download", run_at=soon, priority=9)
 
-    assert [store.leases.comes_due(one, clock.after(60)) for one in ("w1", "without")] == [True, False]
+    assert [store.leases.comes_due(worker_id, clock.after(60)) for worker_id in ("w1", "without")] == [True, False]
 
 
 def test_next_deadline_is_the_first_time_at_which_something_is_freed(

@@ -12,19 +12,19 @@ from tests.full_length import short
 from tests.store.kit import (
     ByHand,
     MovableClock,
-    ask_for,
     claim,
     document_row,
     ids,
     pages_of,
     publish,
     ranges,
+    reading_job,
+    request_document,
     save,
     start_reading,
     state,
     status_of,
     undo,
-    wish,
 )
 from worker_service.base.errors import CancelRequested, LeaseLost, Refused, RuleBroken
 from worker_service.jobs.attempts import Checkpoint, Completion, Failure
@@ -72,7 +72,7 @@ def share_original(store: Store, texts: tuple[list[str], list[str]] = ([], []), 
     """Publish documents 1 of ann and 2 of bob with one original."""
     download(store)
     [original] = store.attempts.inputs(1)
-    ask_for(store, "b.pdf", owner="bob")
+    request_document(store, "b.pdf", owner="bob")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     save(store, first.lease, *texts[0])
     save(store, second.lease, *texts[1], first=2)
@@ -102,15 +102,15 @@ def share_original(store: Store, texts: tuple[list[str], list[str]] = ([], []), 
         ("failed", 0, True, False, Decision.ACCEPTED),
     ],
 )
-@pytest.mark.parametrize("what", ["content", "settings"])
+@pytest.mark.parametrize("difference", ["content", "settings"])
 def test_the_decision_about_a_request(
-    status: str, still: float, same: bool, forced: bool, decision: Decision, what: str
+    status: str, still: float, same: bool, forced: bool, decision: Decision, difference: str
 ) -> None:
     decided = decide(
         IndexStatus(status),
         seconds_without_progress=still,
-        same_content=same or what != "content",
-        same_settings=same or what != "settings",
+        same_content=same or difference != "content",
+        same_settings=same or difference != "settings",
         is_forced=forced,
         patience=TakeoverTimeouts(),
     )
@@ -119,11 +119,11 @@ def test_the_decision_about_a_request(
 
 
 def test_a_first_request_starts_generation_one_and_inserts_its_job(store: Store, by_hand: ByHand) -> None:
-    asked = ask_for(store, owner="ann")
+    requested = request_document(store, owner="ann")
 
-    job = store.job_queries.get(asked.job_id)
-    assert (asked.decision, asked.existing) == (Decision.ACCEPTED, False)
-    assert (job.document_id, job.generation, job.owner) == (asked.document_id, 1, "ann")
+    job = store.job_queries.get(requested.job_id)
+    assert (requested.decision, requested.existing) == (Decision.ACCEPTED, False)
+    assert (job.document_id, job.generation, job.owner) == (requested.document_id, 1, "ann")
     assert state(by_hand) == ("queued", 1, None, None)
 
 
@@ -134,14 +134,14 @@ def test_a_document_can_be_recorded_without_a_request_to_read_it(store: Store, b
 
     assert recorded == [1, 1]
     assert state(by_hand) == ("not_indexed", 0, None, None)
-    asked = store.intake.enqueue(NewJob("ingest", platform="local", owner="ann", document=request))
-    assert (asked.document_id, asked.decision) == (1, Decision.ACCEPTED)
+    requested = store.intake.enqueue(NewJob("ingest", platform="local", owner="ann", document=request))
+    assert (requested.document_id, requested.decision) == (1, Decision.ACCEPTED)
 
 
 def test_a_second_request_finds_the_first_under_way(store: Store, by_hand: ByHand) -> None:
-    first = ask_for(store)
+    first = request_document(store)
 
-    again, other = store.intake.enqueue_many([wish(), wish("other.pdf")])
+    again, other = store.intake.enqueue_many([reading_job(), reading_job("other.pdf")])
 
     assert (again.job_id, again.existing, again.decision) == (first.job_id, True, Decision.UNDER_WAY)
     assert other.decision is Decision.ACCEPTED
@@ -149,7 +149,7 @@ def test_a_second_request_finds_the_first_under_way(store: Store, by_hand: ByHan
 
 
 def test_the_same_source_of_another_owner_is_another_document(store: Store) -> None:
-    assert ask_for(store, owner="ann").document_id != ask_for(store, owner="bob").document_id
+    assert request_document(store, owner="ann").document_id != request_document(store, owner="bob").document_id
 
 
 @pytest.mark.parametrize("fields", [{"content": "c2"}, {"settings": '{"s":2}'}, {"is_forced": True}])
@@ -158,22 +158,22 @@ def test_a_success_is_read_again_only_if_something_changed_or_by_force(
 ) -> None:
     publish(store, "report.pdf", "text")
 
-    same = ask_for(store)
-    changed = ask_for(store, **fields)
+    same = request_document(store)
+    changed = request_document(store, **fields)
 
     assert (same.job_id, same.decision) == (0, Decision.UNCHANGED)
     assert changed.decision is Decision.ACCEPTED
     assert state(by_hand) == ("queued", 2, 1, None)
 
 
-def ways(**said: object) -> str:
-    return json.dumps(said)
+def as_json(**settings: object) -> str:
+    return json.dumps(settings)
 
 
 @pytest.mark.parametrize(
-    ("before", "said", "way"),
+    ("before", "settings", "expected"),
     [
-        # What was read with success, and what was asked for last and failed.
+        # `before`: settings of successful readings, and those of the last one, which failed.
         ((), {"lang": "deu"}, {"lang": "deu"}),
         (([{"lang": "deu"}], None), {}, {"lang": "deu"}),
         (([{"lang": "deu"}], None), {"hocr": True}, {"lang": "deu", "hocr": True}),
@@ -184,51 +184,51 @@ def ways(**said: object) -> str:
     ],
 )
 def test_a_request_changes_only_the_settings_it_names_and_settings_that_failed_are_dropped(
-    store: Store, by_hand: ByHand, before: Any, said: dict[str, object], way: dict[str, object]
+    store: Store, by_hand: ByHand, before: Any, settings: dict[str, object], expected: dict[str, object]
 ) -> None:
     worked, failed = before or ([], None)
-    for settings in worked:
-        publish(store, "report.pdf", "text", settings=ways(**settings))
+    for settings_before in worked:
+        publish(store, "report.pdf", "text", settings=as_json(**settings_before))
     if failed:
-        ask_for(store, settings=ways(**failed))
+        request_document(store, settings=as_json(**failed))
         store.leases.fail(claim(store).lease, Failure("LANGUAGE_MISSING", "no data"), retry_at=None)
 
-    ask_for(store, settings=ways(**said), is_forced=True)
+    request_document(store, settings=as_json(**settings), is_forced=True)
 
     assert claim(store).payload is None
-    assert json.loads(str(document_row(by_hand)["settings"])) == way
-    assert json.loads(store.attempts.known_document(1).settings) == way
+    assert json.loads(str(document_row(by_hand)["settings"])) == expected
+    assert json.loads(store.attempts.known_document(1).settings) == expected
 
 
 def test_a_request_without_settings_keeps_the_settings_of_the_document(store: Store) -> None:
-    ask_for(store, settings=ways(lang="deu"))
-    assert ask_for(store).decision is Decision.UNDER_WAY
-    publish_now = claim(store)
-    store.leases.complete_many([Completion(publish_now.lease, publishes=True)])
+    request_document(store, settings=as_json(lang="deu"))
+    assert request_document(store).decision is Decision.UNDER_WAY
+    job = claim(store)
+    store.leases.complete_many([Completion(job.lease, publishes=True)])
 
-    assert ask_for(store).decision is Decision.UNCHANGED
-    assert ask_for(store, settings=ways(lang="deu")).decision is Decision.UNCHANGED
-    assert ask_for(store, content="c2").decision is Decision.ACCEPTED
+    assert request_document(store).decision is Decision.UNCHANGED
+    assert request_document(store, settings=as_json(lang="deu")).decision is Decision.UNCHANGED
+    assert request_document(store, content="c2").decision is Decision.ACCEPTED
     assert json.loads(store.attempts.known_document(claim(store).document_id or 0).settings) == {"lang": "deu"}
 
 
 def test_settings_of_a_standing_request_do_not_override_those_of_a_user(store: Store) -> None:
-    standing: dict[str, Any] = {"settings": ways(lang="eng", hocr=True), "is_standing": True}
+    standing: dict[str, Any] = {"settings": as_json(lang="eng", hocr=True), "is_standing": True}
     publish(store, "report.pdf", "text", **standing)
-    publish(store, "report.pdf", "text", settings=ways(lang="deu"))
+    publish(store, "report.pdf", "text", settings=as_json(lang="deu"))
 
-    ask_for(store, content="c2", **standing)
+    request_document(store, content="c2", **standing)
 
     known = store.attempts.known_document(claim(store).document_id or 0)
     assert json.loads(known.settings) == {"lang": "deu", "hocr": True}
 
 
 def test_a_job_can_ask_for_the_facts_of_its_document(store: Store) -> None:
-    ask_for(store, settings=ways(lang="deu"))
+    request_document(store, settings=as_json(lang="deu"))
     job = claim(store)
-    told = ways(lang="deu").replace(" ", "")
+    settings = as_json(lang="deu").replace(" ", "")
     known = KnownDocument(
-        settings=told, status="indexing", source_key="report.pdf", name="report.pdf of nobody", generation=1
+        settings=settings, status="indexing", source_key="report.pdf", name="report.pdf of nobody", generation=1
     )
     assert store.attempts.known_document(1) == known
 
@@ -245,7 +245,7 @@ def test_p11_a_new_generation_cancels_pending_jobs_and_stops_running_ones(store:
     store.attempts.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
     save(store, ingest.lease, "old")
 
-    newer = ask_for(store, content="c2")
+    newer = request_document(store, content="c2")
 
     waiting = [job for job in store.job_queries.list(Selector()) if job.parent_id == ingest.id]
     assert {(job.status, job.error_code) for job in waiting} == {(CANCELLED, "STALE_GENERATION")}
@@ -264,7 +264,7 @@ def test_p11_a_new_generation_cancels_pending_jobs_and_stops_running_ones(store:
 
 def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None:
     ingest = start_reading(store)
-    ask_for(store, content="c2")
+    request_document(store, content="c2")
 
     store.leases.requeue("w1")
 
@@ -272,13 +272,13 @@ def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None
 
 
 def test_a_document_without_progress_is_taken_over(store: Store, clock: MovableClock, by_hand: ByHand) -> None:
-    first = ask_for(store)
+    first = request_document(store)
     clock.advance(599)
-    assert ask_for(store).decision is Decision.UNDER_WAY
+    assert request_document(store).decision is Decision.UNDER_WAY
 
     clock.advance(1)
 
-    assert ask_for(store).decision is Decision.TAKEN_OVER
+    assert request_document(store).decision is Decision.TAKEN_OVER
     assert status_of(store, first.job_id) is CANCELLED
     assert state(by_hand) == ("queued", 2, None, None)
 
@@ -289,15 +289,15 @@ def test_each_stored_page_counts_as_progress_of_the_document(store: Store, clock
     save(store, ingest.lease, "one")
 
     clock.advance(2699)
-    assert ask_for(store).decision is Decision.UNDER_WAY
+    assert request_document(store).decision is Decision.UNDER_WAY
 
     clock.advance(1)
-    assert ask_for(store).decision is Decision.TAKEN_OVER
+    assert request_document(store).decision is Decision.TAKEN_OVER
 
 
 def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
-    first = ask_for(store)
-    ask_for(store, content="c2")
+    first = request_document(store)
+    request_document(store, content="c2")
 
     changed = store.job_control.retry(ids(first.job_id), actor="ann")
 
@@ -309,7 +309,7 @@ def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
 
 
 def read_up_to(store: Store) -> tuple[Job, Job]:
-    """A document of two ranges, both running."""
+    """Return two running jobs that read page ranges of one document."""
     ingest = start_reading(store)
     facts = DocumentFacts(kind="pdf", pages=24)
     done = Completion(ingest.lease, follow_ups=ranges((1, 12), (13, 24)), document=facts)
@@ -382,35 +382,37 @@ def test_a_document_stays_failed_until_all_its_failed_ranges_are_retried(store: 
     assert store.integrity.audit() == []
 
 
-@pytest.mark.parametrize("way", ["pending", "running"])
-def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: Store, by_hand: ByHand, way: str) -> None:
-    asked = ask_for(store)
-    job = claim(store) if way == "running" else None
-    action = store.job_control.cancel(ids(asked.job_id), actor="ann").action_id
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_cancelled_job_fails_its_document_until_an_undo_or_a_retry(
+    store: Store, by_hand: ByHand, is_running: bool
+) -> None:
+    requested = request_document(store)
+    job = claim(store) if is_running else None
+    action = store.job_control.cancel(ids(requested.job_id), actor="ann").action_id
     if job is not None:
         store.leases.confirm_cancel(job.lease)
 
     assert state(by_hand) == ("failed", 1, None, "CANCELLED")
 
-    if way == "pending":
+    if is_running:
+        store.job_control.retry(ids(requested.job_id), actor="ann")
+        assert state(by_hand) == ("indexing", 1, None, None)
+    else:
         undo(store, action)
         assert state(by_hand) == ("queued", 1, None, None)
-    else:
-        store.job_control.retry(ids(asked.job_id), actor="ann")
-        assert state(by_hand) == ("indexing", 1, None, None)
     assert store.integrity.audit() == []
 
 
 def test_a_deleted_job_fails_its_document(store: Store, by_hand: ByHand) -> None:
-    asked = ask_for(store)
+    requested = request_document(store)
 
-    store.job_control.delete(ids(asked.job_id), actor="ann")
+    store.job_control.delete(ids(requested.job_id), actor="ann")
 
     assert state(by_hand) == ("failed", 1, None, "JOB_DELETED")
 
 
 def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHand) -> None:
-    ask_for(store)
+    request_document(store)
     store.leases.complete(claim(store).lease)
     assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
 
@@ -434,7 +436,7 @@ def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHan
 def test_a_job_that_leads_nowhere_leaves_its_document_failed(
     store: Store, by_hand: ByHand, result: str | None, code: str, sentence: str
 ) -> None:
-    ask_for(store)
+    request_document(store)
 
     store.leases.complete(claim(store).lease, result)
 
@@ -444,7 +446,7 @@ def test_a_job_that_leads_nowhere_leaves_its_document_failed(
 
 def test_documents_that_are_still_being_read_never_fail(store: Store, by_hand: ByHand) -> None:
     on_failure = DeferredAction("action", on_end=OnEnd.FAILURE)
-    store.intake.enqueue_many([wish(f"{number}.pdf", actions=[on_failure]) for number in range(DOCUMENTS)])
+    store.intake.enqueue_many([reading_job(f"{number}.pdf", actions=[on_failure]) for number in range(DOCUMENTS)])
 
     while jobs := store.leases.claim("w1", 64):
         ingests = [Completion(job.lease, follow_ups=ranges((1, 4))) for job in jobs if job.job_type == "ingest"]
@@ -462,11 +464,11 @@ def test_documents_that_are_still_being_read_never_fail(store: Store, by_hand: B
 def test_a_document_published_by_one_of_two_jobs_that_complete_together_has_no_failure_notice(
     store: Store, by_hand: ByHand
 ) -> None:
-    ask_for(store)
+    request_document(store)
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
-    one, other = store.leases.claim("w1", 2)
+    idle, other = store.leases.claim("w1", 2)
 
-    store.leases.complete_many([Completion(one.lease), Completion(other.lease, publishes=True)])
+    store.leases.complete_many([Completion(idle.lease), Completion(other.lease, publishes=True)])
 
     assert state(by_hand) == ("success", 1, 1, None)
     assert by_hand("SELECT * FROM notice WHERE kind = 'document.failed'") == []
@@ -505,60 +507,60 @@ def download(store: Store, *, content: str = "c1", name: str = "a.pdf", revision
         NewFile(name, f"objects/{job.id}-{job.fence}/a.pdf", "original", 10, content, "m1"),
         NewFile("log.txt", f"objects/{job.id}-{job.fence}/log.txt"),
     ]
-    follow_ups = [wish("a.pdf", owner="ann", content=content, revision=revision)]
+    follow_ups = [reading_job("a.pdf", owner="ann", content=content, revision=revision)]
     assert store.leases.complete_many([Completion(job.lease, files=files, follow_ups=follow_ups)]) == []
     return job
 
 
-def bring(store: Store, *, revision: str, **fields: Any) -> Enqueued:
-    """The wish for a file of which no more is known than its revision."""
-    request = wish("a.pdf", content="", revision=revision, **fields).document
+def request_download(store: Store, *, revision: str, **fields: Any) -> Enqueued:
+    """Enqueue the download of a file of which only the revision is known."""
+    request = reading_job("a.pdf", content="", revision=revision, **fields).document
     return store.intake.enqueue(NewJob("download", platform="gdrive", owner="ann", adds_document=request))
 
 
-def read_at(store: Store, revision: str, *, content: str = "c1") -> None:
+def read_revision(store: Store, revision: str, *, content: str = "c1") -> None:
     download(store, content=content, revision=revision)
     if jobs := store.leases.claim("w1", 1):
         assert store.leases.complete_many([Completion(jobs[0].lease, publishes=True)]) == []
 
 
 def test_a_revision_read_with_the_same_settings_is_not_downloaded_again(store: Store) -> None:
-    read_at(store, "r1")
+    read_revision(store, "r1")
 
-    known = bring(store, revision="r1")
-    others = [
-        bring(store, revision="r2"),
-        bring(store, revision=""),
-        bring(store, revision="r1", is_forced=True),
-        bring(store, revision="r1", settings=ways(lang="deu")),
+    unchanged = request_download(store, revision="r1")
+    changed = [
+        request_download(store, revision="r2"),
+        request_download(store, revision=""),
+        request_download(store, revision="r1", is_forced=True),
+        request_download(store, revision="r1", settings=as_json(lang="deu")),
     ]
 
-    assert (known.job_id, known.document_id, known.decision) == (0, 1, Decision.UNCHANGED)
-    assert [one.decision for one in others] == [None] * 4
+    assert (unchanged.job_id, unchanged.document_id, unchanged.decision) == (0, 1, Decision.UNCHANGED)
+    assert [request.decision for request in changed] == [None] * 4
 
 
 def test_equal_content_at_a_new_revision_is_known_by_that_revision(store: Store) -> None:
-    read_at(store, "r1")
-    read_at(store, "r2")
-    # Read again, at a moment when its revision was nothing to go by.
-    read_at(store, "")
+    read_revision(store, "r1")
+    read_revision(store, "r2")
+    # Read again without a known revision.
+    read_revision(store, "")
 
-    assert bring(store, revision="r1").decision is None
-    assert bring(store, revision="r2").decision is Decision.UNCHANGED
+    assert request_download(store, revision="r1").decision is None
+    assert request_download(store, revision="r2").decision is Decision.UNCHANGED
 
 
-@pytest.mark.parametrize("what", ["another content", "no file", "a failure"])
-def test_a_known_revision_is_downloaded_again_after(store: Store, by_hand: ByHand, what: str) -> None:
-    read_at(store, "r1")
-    if what == "another content":
-        read_at(store, "", content="c2")
-    elif what == "no file":
+@pytest.mark.parametrize("event", ["another content", "no file", "a failure"])
+def test_a_known_revision_is_downloaded_again_after(store: Store, by_hand: ByHand, event: str) -> None:
+    read_revision(store, "r1")
+    if event == "another content":
+        read_revision(store, "", content="c2")
+    elif event == "no file":
         by_hand("DELETE FROM file WHERE role = 'original'")
     else:
-        ask_for(store, "a.pdf", owner="ann", is_forced=True)
+        request_document(store, "a.pdf", owner="ann", is_forced=True)
         store.leases.fail(claim(store, "ingest").lease, Failure("BROKEN", "it is"), retry_at=None)
 
-    assert bring(store, revision="r1").decision is None
+    assert request_download(store, revision="r1").decision is None
 
 
 def test_p5_the_original_of_a_download_belongs_to_the_document_it_asks_for(store: Store, by_hand: ByHand) -> None:
@@ -576,7 +578,7 @@ def test_files_outlive_the_jobs_that_published_them(store: Store, clock: Movable
     while store.pruning.prune(Selector(statuses=(COMPLETED,))):
         pass
 
-    assert job.id not in [each.id for each in store.job_queries.list(Selector())]
+    assert job.id not in [left.id for left in store.job_queries.list(Selector())]
     assert [file.name for file in store.attempts.inputs(1)] == ["a.pdf"]
     assert store.removal.gone_files() == []
 
@@ -600,7 +602,9 @@ def test_files_of_the_own_document_come_first_among_equal_content(store: Store) 
     store.intake.enqueue(NewJob("download", platform="gdrive", owner="bob"))
     [other] = store.leases.claim("w1", 1, "io")
     theirs = NewFile("b.pdf", "objects/3-1/b.pdf", "original", 10, "c1", "m1")
-    store.leases.complete_many([Completion(other.lease, files=[theirs], follow_ups=[wish("b.pdf", owner="bob")])])
+    store.leases.complete_many(
+        [Completion(other.lease, files=[theirs], follow_ups=[reading_job("b.pdf", owner="bob")])]
+    )
 
     assert [file.job_id for file in store.attempts.answer(own.lease, SameContent(sha256="c1")).files] == [1, 3]
 
@@ -615,8 +619,8 @@ def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
 
 
 def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
-    ask_for(store, owner="ann")
-    follow_ups = [*ranges((1, 2)), NewJob("action", owner="bob"), wish("other.pdf", content="x")]
+    request_document(store, owner="ann")
+    follow_ups = [*ranges((1, 2)), NewJob("action", owner="bob"), reading_job("other.pdf", content="x")]
 
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=follow_ups)])
 
@@ -626,8 +630,8 @@ def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
 
 
 def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(store: Store) -> None:
-    asked = NewJob("download", name="a.pdf")
-    store.intake.enqueue(asked)
+    requested = NewJob("download", name="a.pdf")
+    store.intake.enqueue(requested)
     request = DocumentRequest("key", "b.pdf")
     store.leases.complete(claim(store).lease, follow_ups=[NewJob("ingest", document=request), NewJob("action")])
     follow_ups = [NewJob("ocr_pages"), NewJob("action", name="c.pdf")]
@@ -640,7 +644,7 @@ def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(st
 
 
 def test_a_follow_up_waits_for_all_that_stand_before_it(store: Store) -> None:
-    ask_for(store)
+    request_document(store)
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])
     [assembling] = store.job_queries.list(Selector(job_types=("assemble",)))
 
@@ -663,7 +667,7 @@ def test_a_completion_that_makes_another_of_the_same_transaction_stale_lands_alo
     old = start_reading(store)
     store.intake.enqueue(NewJob("action"))
     asking = claim(store)
-    newer = Completion(asking.lease, follow_ups=[wish(content="c2")])
+    newer = Completion(asking.lease, follow_ups=[reading_job(content="c2")])
 
     with pytest.raises(RuleBroken):
         store.leases.complete_many([newer, Completion(old.lease, publishes=True)])
@@ -717,7 +721,7 @@ def test_a_deleted_job_takes_its_checkpoint_along(store: Store, by_hand: ByHand)
 
 
 def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: ByHand) -> None:
-    ask_for(store), ask_for(store, "copy.pdf", owner="bob")
+    request_document(store), request_document(store, "copy.pdf", owner="bob")
     first, second = store.leases.claim("w1", 2)
     layout = json.dumps({"words": ["text"] * 50})
     page = PageResult(1, "d1", "text", "ocr", 88.5, layout)
@@ -735,12 +739,16 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
 def test_a_page_is_found_by_its_second_digest_until_it_is_deleted(
     store: Store, by_hand: ByHand, clock: MovableClock
 ) -> None:
-    ask_for(store), ask_for(store, "copy.pdf", owner="bob"), ask_for(store, "third.pdf", owner="cem")
+    (
+        request_document(store),
+        request_document(store, "copy.pdf", owner="bob"),
+        request_document(store, "third.pdf", owner="cem"),
+    )
     first, second, third = store.leases.claim("w1", 3)
     store.attempts.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", alias_digest="first file, page 1"))])
 
-    # Bob's file shows the same, and is known by its own digest from then on.
-    store.attempts.save_pages([(second.lease, PageResult(4, "shown", alias_digest="other file, page 4"))])
+    # Bob's page has the same image, so its own digest becomes an alias of the stored result.
+    store.attempts.save_pages([(second.lease, PageResult(4, "shown", also="other file, page 4"))])
     names = ["first file, page 1", "other file, page 4", "shown", "other"]
     assert set(store.attempts.answer(third.lease, KnownPages(names)).digests) == set(names[:3])
     store.attempts.save_pages([(third.lease, PageResult(7, "other file, page 4"))])
@@ -777,14 +785,14 @@ def test_a_layout_is_read_as_it_was_written(store: Store) -> None:
 
 
 def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store) -> None:
-    ask_for(store), ask_for(store, "copy.pdf", owner="bob")
-    one, two = store.leases.claim("w1", 2)
+    request_document(store), request_document(store, "copy.pdf", owner="bob")
+    first, second = store.leases.claim("w1", 2)
 
-    store.attempts.save_pages([(two.lease, PageResult(1, "d2", "two")), (one.lease, PageResult(1, "d1", "one")),
-                      (one.lease, PageResult(2, "d3", "more"))])  # fmt: skip
+    store.attempts.save_pages([(second.lease, PageResult(1, "d2", "two")), (first.lease, PageResult(1, "d1", "one")),
+                      (first.lease, PageResult(2, "d3", "more"))])  # fmt: skip
 
-    assert [page.text for page in store.attempts.answer(one.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
-    assert [page.text for page in store.attempts.answer(two.lease, DocumentPages(1, 9)).pages] == ["two"]
+    assert [page.text for page in store.attempts.answer(first.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
+    assert [page.text for page in store.attempts.answer(second.lease, DocumentPages(1, 9)).pages] == ["two"]
 
 
 def test_a_page_that_sqlite_cannot_store_is_corrected_and_the_others_are_stored(store: Store) -> None:
@@ -798,7 +806,7 @@ def test_a_page_that_sqlite_cannot_store_is_corrected_and_the_others_are_stored(
 
 
 def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: Store, by_hand: ByHand) -> None:
-    ask_for(store), ask_for(store, "other.pdf")
+    request_document(store), request_document(store, "other.pdf")
     lost, held = (job.lease for job in store.leases.claim("w1", 2))
     store.leases.release(lost)
 
@@ -832,7 +840,7 @@ def test_p11_a_page_of_an_older_generation_is_found_by_digest_but_not_added_to_t
 
     assert store.attempts.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
     assert by_hand("SELECT number FROM page") == []
-    # What somebody was told of is there for as long as they run.
+    # A result that was reported as known stays while the asking attempt runs.
     store.removal.forget_pages(100)
     store.attempts.save_pages([(new.lease, PageResult(1, "1:late"))])
     assert [page.text for page in store.attempts.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
@@ -842,9 +850,9 @@ def test_a_crawl_stores_the_items_it_has_seen(store: Store, by_hand: ByHand) -> 
     publish(store, "f1", "text", owner="ann")
     store.intake.enqueue(NewJob("action", platform="gdrive", owner="ann"))
     job = claim(store)
-    seen = [CrawlItem("d", kind="folder", name="Reports"), CrawlItem("f1", "d", "a.pdf", "file", "r1", 10)]
+    items = [CrawlItem("d", kind="folder", name="Reports"), CrawlItem("f1", "d", "a.pdf", "file", "r1", 10)]
     store.attempts.checkpoint(
-        job.lease, Checkpoint("1", crawl=CrawlPage("drive:ann", seen, walk=1, state='{"token": "t1"}'))
+        job.lease, Checkpoint("1", crawl=CrawlPage("drive:ann", items, walk=1, state='{"token": "t1"}'))
     )
     more = [
         CrawlItem("d", kind="folder", name="Reports"),
@@ -866,7 +874,7 @@ def test_a_crawl_stores_the_items_it_has_seen(store: Store, by_hand: ByHand) -> 
     [gone] = store.attempts.answer(job.lease, CrawlItems("drive:ann", ["f1"])).items
     assert (gone.is_gone, gone.name) == (True, "a.pdf")
     assert document_row(by_hand)["gone_at"]
-    store.attempts.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [seen[1]])))
+    store.attempts.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [items[1]])))
     assert document_row(by_hand)["gone_at"] is None
 
 
@@ -874,7 +882,7 @@ def test_a_crawl_stores_the_items_it_has_seen(store: Store, by_hand: ByHand) -> 
 
 
 def remove(store: Store, *document_ids: int) -> Removed:
-    """As a person does: also what a chore would do about the pages."""
+    """Remove documents and their pages, as a user and then the chore do."""
     removed = store.removal.remove_documents(document_ids, actor="ann")
     while store.removal.forget_gone():
         pass
@@ -897,7 +905,7 @@ def test_a_document_is_removed_with_its_pages_and_files_unless_a_job_works_for_i
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
     assert store.removal.gone_files() == ["objects/1-1/a.pdf"]
     assert "reindex" in store.job_control.retry(ids(job.id), actor="ann").refused[job.id]
-    assert ask_for(store, "a.pdf", owner="ann").document_id == 2
+    assert request_document(store, "a.pdf", owner="ann").document_id == 2
 
 
 def test_a_removed_document_is_invisible_while_its_pages_are_deleted_in_steps(store: Store, by_hand: ByHand) -> None:
@@ -930,7 +938,7 @@ def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by
     assert remove(store, 1).freed == Weight(documents=1, shared_files=1)
 
     assert [page.text for page in store.library.page_texts(2)] == ["both"]
-    assert [one.document_id for one in store.search.find(SearchRequest("both")).items] == [2]
+    assert [document.document_id for document in store.search.find(SearchRequest("both")).items] == [2]
     assert store.search.find(SearchRequest("own")).items == []
     assert by_hand("SELECT text FROM page_result") == [{"text": "both"}]
     assert store.removal.gone_files() == []
@@ -967,7 +975,7 @@ def test_a_removal_is_recorded_as_an_action_and_cannot_be_undone(
 def test_sizes_are_summed_by_owner_and_shared_files_count_once_in_total(store: Store) -> None:
     share_original(store, files=[NewFile("b.txt", "objects/3-1/b.txt", "text", 5)], document=DocumentFacts(pages=7))
 
-    # Beside the original, a download of ann's has published a log that is empty.
+    # Ann's download has also published an empty log.
     assert store.removal.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
     assert store.removal.size_of_all() == (3, 15)
     assert [document.size for document in store.library.documents(DocumentSelector())] == [10, 10]
@@ -1001,7 +1009,7 @@ def test_pages_of_a_failed_generation_are_kept_for_the_next_one(store: Store, cl
     first = start_reading(store)
     save(store, first.lease, "first")
     store.leases.fail(first.lease, Failure("X", "x"), retry_at=None)
-    ask_for(store)
+    request_document(store)
     clock.advance(1)
     while store.removal.forget_pages():
         pass

@@ -52,7 +52,7 @@ def test_cancel_ends_pending_jobs_and_asks_running_ones(store: Store, enqueue: E
 
     assert sorted(changed.job_ids) == [pending, held] or sorted(changed.job_ids) == [running, pending, held]
     assert list(changed.asked) == [running]
-    assert [status_of(store, each) for each in (pending, held, running)] == [CANCELLED, CANCELLED, RUNNING]
+    assert [status_of(store, job_id) for job_id in (pending, held, running)] == [CANCELLED, CANCELLED, RUNNING]
     assert store.job_queries.get(running).cancel_requested_at == clock.text
     assert store.job_queries.get(pending).completed_at == clock.text
     assert claimed_ids(store) == []
@@ -162,7 +162,7 @@ def test_a_bulk_retry_runs_one_of_two_jobs_with_the_same_unique_key(store: Store
 
     assert len(changed.job_ids) == 1
     assert sorted([*changed.job_ids, *changed.refused]) == both
-    assert sorted(status_of(store, each) for each in both) == [FAILED, PENDING]
+    assert sorted(status_of(store, job_id) for job_id in both) == [FAILED, PENDING]
 
 
 # ── delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,14 +218,16 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
 
 
 def test_each_bulk_change_is_one_action_with_its_actor(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
-    one, two = enqueue(), enqueue()
+    first, second = enqueue(), enqueue()
 
-    store.job_control.priority(ids(one, two), 3, actor="ann")
-    store.job_control.cancel(ids(one), actor="bob")
-    store.job_control.retry(ids(one), actor="cid")
-    store.job_control.delete(ids(two), actor="dan")
+    store.job_control.priority(ids(first, second), 3, actor="ann")
+    store.job_control.cancel(ids(first), actor="bob")
+    store.job_control.retry(ids(first), actor="cid")
+    store.job_control.delete(ids(second), actor="dan")
 
-    assert [(each.verb, each.actor, each.jobs, each.at, each.undone_at) for each in store.history.actions()] == [
+    assert [
+        (action.verb, action.actor, action.jobs, action.at, action.undone_at) for action in store.history.actions()
+    ] == [
         ("delete", "dan", 1, clock.text, None),
         ("retry", "cid", 1, clock.text, None),
         ("cancel", "bob", 1, clock.text, None),
@@ -368,14 +370,14 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(store: Store, enqueue:
     first = enqueue(concurrency_key="k")
     claim_one(store)
     held = [enqueue(run_at=clock.after(60)), enqueue(after=(first,)), enqueue(concurrency_key="k")]
-    gates = [codes(store, each) for each in held]
-    before = [store.job_queries.get(each) for each in held]
+    gates = [codes(store, job_id) for job_id in held]
+    before = [store.job_queries.get(job_id) for job_id in held]
     changed = store.job_control.cancel(ids(*held), actor="ann")
 
     undo(store, changed.action_id)
 
-    assert [store.job_queries.get(each) for each in held] == before
-    assert [codes(store, each) for each in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
+    assert [store.job_queries.get(job_id) for job_id in held] == before
+    assert [codes(store, job_id) for job_id in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
 
 
 # ── pause ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -393,7 +395,7 @@ def test_a_pause_holds_the_jobs_of_its_scope_until_it_is_lifted(
     assert gate.code == "PAUSED"
     assert "the scanner is dirty" in gate.detail
     assert claimed_ids(store) == ([] if scope == "all" else [other])
-    assert [(each.scope, each.name, each.until, each.reason) for each in store.job_queries.pauses()] == [
+    assert [(pause.scope, pause.name, pause.until, pause.reason) for pause in store.job_queries.pauses()] == [
         (scope, name, None, "the scanner is dirty")
     ]
     assert store.job_control.unpause(scope, name)

@@ -78,7 +78,7 @@ def test_p1_each_end_closes_the_attempt(store: Store, enqueue: Enqueue) -> None:
 
 
 def _now(store: Store, job_id: int) -> datetime:
-    """A time that has come: when the job was inserted."""
+    """Return a time in the past: when the job was inserted."""
     return from_text(store.job_queries.get(job_id).created_at)
 
 
@@ -142,10 +142,10 @@ LOSSES: dict[str, Loss] = {
     "requeue, and claimed by another": _and_claimed_again(requeue, "other"),
     "requeue, and claimed again by the same": _and_claimed_again(requeue),
     "release, and claimed again": _and_claimed_again(ENDINGS["release"]),
-    "deleted": _ended_and(lambda store, which: store.job_control.delete(which, actor="ann")),
-    "pruned": _ended_and(lambda store, which: store.pruning.prune(which)),
+    "deleted": _ended_and(lambda store, selector: store.job_control.delete(selector, actor="ann")),
+    "pruned": _ended_and(lambda store, selector: store.pruning.prune(selector)),
     "retried and claimed again": _and_claimed_again(
-        _ended_and(lambda store, which: store.job_control.retry(which, actor="ann"))
+        _ended_and(lambda store, selector: store.job_control.retry(selector, actor="ann"))
     ),
 }
 
@@ -234,9 +234,9 @@ def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(store: Stor
     )
 
     assert lost == [old]
-    assert [store.job_queries.get(each).result for each in (first, second, third)] == ['"1"', '"2"', '"1"']
+    assert [store.job_queries.get(job_id).result for job_id in (first, second, third)] == ['"1"', '"2"', '"1"']
     followers = [job for job in everything(store).values() if job.job_type == "assemble"]
-    assert {(job.account, job.parent_id) for job in followers} == {(str(one), one.job_id) for one in (a, new, c)}
+    assert {(job.account, job.parent_id) for job in followers} == {(str(lease), lease.job_id) for lease in (a, new, c)}
     assert len(followers) == 3
 
 
@@ -559,7 +559,7 @@ def test_counted_progress_is_replaced_as_a_whole_and_cleared_by_the_next_attempt
     assert report(Report(lease, 10, "", count=Count(500, 900, "bytes", 0.0))) == (
         500, 900, "bytes", 0.0,
     )  # fmt: skip
-    # The same number is no advance; a line is.
+    # The same count does not move progress_at; a log line does.
     assert store.job_queries.get(job_id).progress_at == first_at
     store.leases.report([Report(lease, lines=["a line"])])
     assert store.job_queries.get(job_id).progress_at == as_text(clock())

@@ -173,7 +173,7 @@ def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
         for job in taken:
             for owner in +waiting:
                 unserved[owner] += 1
-            # The k of the promise: how many waited when this owner's wait began.
+            # k of P9: the owners that waited when the wait of this owner began.
             assert unserved[job.owner] <= rivals[job.owner] * slots
             unserved[job.owner], rivals[job.owner] = 0, len(+waiting)
             waiting[job.owner] -= 1
@@ -218,7 +218,7 @@ def test_a_batch_over_many_lanes_keeps_the_order_of_unowned_jobs(store: Store, w
 
     taken = claimed_ids(store, most=100)
 
-    assert taken[:60] == [each.job_id for each in urgent]
+    assert taken[:60] == [enqueued.job_id for enqueued in urgent]
     assert len(taken) == 100
 
 

@@ -1,4 +1,4 @@
-"""Nodes: their slots are a class of their own, and jobs of a lost node lose no retry."""
+"""Cluster nodes: slots of class `node`, and jobs of a lost node, which lose no retry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOST = Failure("NODE_LOST", "n1 was lost: Ray has given it up")
 
 @pytest.fixture
 def head(store: Store) -> Store:
-    """A worker that reads pages on nodes, and looks at files itself."""
+    """A store with a worker that runs ocr_pages on nodes and ingest itself."""
     facts = [
         HandlerFacts("ocr_pages", NODE),
         HandlerFacts("ingest", "cpu"),
@@ -62,7 +62,6 @@ def test_p12_without_a_node_nothing_is_claimed_and_the_gate_is_no_node(head: Sto
 
 
 def test_workers_without_the_type_do_not_hide_the_gates_of_the_others(head: Store) -> None:
-    """Register a second worker without nodes."""
     head.workers.register(Worker("commands", "here", "boot", 2, "0", 2, 2, [HandlerFacts("command")]))
     has(head, n1=0)
     job = enqueue(head)
@@ -90,7 +89,7 @@ def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Stor
     assert (n1.state, n1.slots, n1.is_draining, n1.worker_id) == ("draining", 1, True, "h")
     assert [worker.node_slots for worker in head.overview.workers()] == [1]
     head.workers.set_nodes("h", [])
-    assert [(one.state, one.slots, one.is_draining) for one in head.overview.nodes()] == [("down", 0, True)]
+    assert [(node.state, node.slots, node.is_draining) for node in head.overview.nodes()] == [("down", 0, True)]
     assert head.job_control.drain_node("n1", is_draining=False)
     head.workers.set_nodes("h", [])
     assert head.overview.nodes() == []
@@ -106,7 +105,7 @@ def test_an_attempt_records_its_node(head: Store) -> None:
 
     [attempt] = head.history.attempts(job)
     assert (attempt.node, attempt.pid) == ("n1", 5)
-    assert [(one.node, one.job_id) for one in head.overview.work_on_nodes()] == [("n1", job)]
+    assert [(work.node, work.job_id) for work in head.overview.work_on_nodes()] == [("n1", job)]
 
 
 def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
@@ -119,7 +118,7 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
 
     ended = head.job_queries.get(job)
     assert (ended.error_code, ended.requeue_count) == ("REQUEUED_TOO_OFTEN", REQUEUES_MAX)
-    assert [one.error_code for one in head.history.attempts(job)] == ["NODE_LOST"] * REQUEUES_MAX + [
+    assert [attempt.error_code for attempt in head.history.attempts(job)] == ["NODE_LOST"] * REQUEUES_MAX + [
         "REQUEUED_TOO_OFTEN"
     ]
     assert head.integrity.audit() == []

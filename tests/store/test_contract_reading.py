@@ -36,7 +36,7 @@ PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 
 
 def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
-    made = [each.job_id for each in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(25)])]
+    made = [enqueued.job_id for enqueued in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(25)])]
     pages = []
     before_id: int | None = None
 
@@ -49,7 +49,7 @@ def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
 
 
 def test_a_page_does_not_shift_when_jobs_arrive_or_go_between(store: Store, enqueue: Enqueue) -> None:
-    made = [each.job_id for each in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(20)])]
+    made = [enqueued.job_id for enqueued in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(20)])]
     first = store.job_queries.list(EVERY_JOB, most=10)
 
     enqueue()
@@ -180,8 +180,15 @@ def test_counts_by_type_separate_held_from_ready_jobs(store: Store, worker: AddW
     store.intake.enqueue(NewJob("assemble", run_at=clock.after(60)))
 
     found = {
-        each.job_type: (each.pending, each.held, each.running, each.completed, each.failed, each.cancelled)
-        for each in store.overview.counts_by_type()
+        counts.job_type: (
+            counts.pending,
+            counts.held,
+            counts.running,
+            counts.completed,
+            counts.failed,
+            counts.cancelled,
+        )
+        for counts in store.overview.counts_by_type()
     }
 
     assert found["ocr_pages"] == (1, 0, 0, 1, 0, 0)
@@ -223,7 +230,7 @@ def test_ended_jobs_are_counted_by_hour_and_type_with_waiting_and_running_times(
 
     assert (hour.at, hour.job_type, hour.completed, hour.failed) == (clock.text[:14] + "00:00.000", "ocr_pages", 1, 1)
     assert hour.pages == 3
-    # The first could not have started before its time.
+    # The first job waited only since its run_at.
     assert (round(hour.seconds), round(hour.longest_seconds)) == (10, 5)
     assert (round(hour.waited_seconds), round(hour.longest_wait_seconds)) == (50, 40)
 
@@ -307,7 +314,7 @@ def test_check_finds_nothing_wrong_with_a_healthy_database(
 
     checks = store.integrity.check()
 
-    # The programs and the disk around the database are the machine's own affair.
+    # Other checks depend on the machine: installed programs, free space.
     ours = [check for check in checks if check.name in {"integrity", "consistency", "SQLite", "write-ahead log"}]
     assert len(ours) == 4
     assert [check for check in ours if not check.is_good] == []

@@ -81,7 +81,7 @@ def test_a_taken_slot_writes_the_notice_about_missed_ones(store: Store) -> None:
     store.schedules.take("nightly", PLAN, START + HOUR, NewJob("ocr_pages", owner="ann"), "missed 3 slots")
     store.schedules.take("nightly", PLAN, START + 2 * HOUR, JOB)
 
-    assert [(one.kind, one.owner, one.message) for one in store.notices.after(0)] == [
+    assert [(notice.kind, notice.owner, notice.message) for notice in store.notices.after(0)] == [
         ("schedule.missed", "ann", "missed 3 slots")
     ]
 
@@ -108,7 +108,7 @@ def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
     assert [(job.owner, job.batch_id, job.priority) for job in map(store.job_queries.get, ids(store))] == [
         ("ann", 1, 7), ("ann", 1, 7), ("ann", 2, 7), ("ann", 2, 7),
     ]  # fmt: skip
-    assert [store.batches.get(one).state for one in (1, 2)] == [BatchState.ACTIVE, BatchState.WAITING]
+    assert [store.batches.get(batch_id).state for batch_id in (1, 2)] == [BatchState.ACTIVE, BatchState.WAITING]
     last = store.schedules.last_run("nightly")
     assert last is not None
     assert (last.job_id, last.batch_id) == (None, 2)
@@ -117,11 +117,11 @@ def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
 def test_a_user_can_start_a_schedule_without_taking_a_slot(store: Store, clock: MovableClock) -> None:
     store.schedules.begin("nightly", PLAN)
 
-    begun = store.schedules.run_now("nightly", JOB)
+    started = store.schedules.run_now("nightly", JOB)
     at_once_again = store.schedules.run_now("nightly", JOB)
 
-    assert begun is not None
-    assert (at_once_again, ids(store)) == (None, [begun.job_id])
+    assert started is not None
+    assert (at_once_again, ids(store)) == (None, [started.job_id])
     assert store.schedules.last_run("nightly") == ScheduleRun(None, clock.text, 1)
     assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is not None
 

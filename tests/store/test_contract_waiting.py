@@ -183,20 +183,20 @@ def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(st
 
 
 def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(store: Store, enqueue: Enqueue) -> None:
-    one, two = enqueue(), enqueue()
-    last = enqueue(after=(one, two))
-    _run(store, one, FAILED)
-    _run(store, two, FAILED)
+    first, second = enqueue(), enqueue()
+    last = enqueue(after=(first, second))
+    _run(store, first, FAILED)
+    _run(store, second, FAILED)
 
-    store.job_control.retry(ids(one), actor="ann")
+    store.job_control.retry(ids(first), actor="ann")
     settle(store)
     assert status_of(store, last) is FAILED
-    store.job_control.retry(ids(two), actor="ann")
+    store.job_control.retry(ids(second), actor="ann")
     settle(store)
 
     assert status_of(store, last) is PENDING
-    _run(store, one, COMPLETED)
-    _run(store, two, COMPLETED)
+    _run(store, first, COMPLETED)
+    _run(store, second, COMPLETED)
     assert claimed_ids(store) == [last]
 
 

@@ -1,4 +1,4 @@
-"""The table of what becomes of a document names a test for each line, and each is there."""
+"""Each transition in document_states.md names existing tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = [
 @cache
 def written_in(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text("utf-8"))
-    return frozenset(one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS])

@@ -78,7 +78,7 @@ def read_again(store: Store, key: str, *texts: str) -> None:
 
 def find(store: Store, text: str, model: str = MODEL, **where: Any) -> list[int]:
     meaning = Meaning(model, vector_of(text) / np.linalg.norm(vector_of(text)))
-    return [one.document_id for one in store.search.find(SearchRequest(text, **where), lambda: meaning).items]
+    return [document.document_id for document in store.search.find(SearchRequest(text, **where), lambda: meaning).items]
 
 
 def counts(by_hand: ByHand) -> tuple[object, ...]:
@@ -126,7 +126,7 @@ def test_reading_a_document_again_embeds_only_changed_passages(store: Store, by_
     assert counts(by_hand)[2] == 1
     assert by_hand("SELECT DISTINCT generation FROM passage") == [{"generation": 2}]
     assert find(store, "water") == [1]
-    assert not [one for one in store.integrity.audit() if one.promise == "P11"]
+    assert not [finding for finding in store.integrity.audit() if finding.promise == "P11"]
 
 
 def test_a_removed_document_leaves_no_vector(store: Store, by_hand: ByHand) -> None:
@@ -226,7 +226,7 @@ def test_a_passage_of_several_pages_is_found_on_the_page_that_is_alike(store: St
     meaning = Meaning(embedder.name, embedder.embed(["boats at sea"])[0])
     found = store.search.find(SearchRequest("boats at sea"), lambda: meaning)
 
-    assert [one.number for one in found.items[0].best_pages][:1] == [5]
+    assert [page.number for page in found.items[0].best_pages][:1] == [5]
 
 
 def test_the_audit_names_passages_without_vectors_or_documents(store: Store, by_hand: ByHand) -> None:
@@ -235,16 +235,18 @@ def test_the_audit_names_passages_without_vectors_or_documents(store: Store, by_
     by_hand("INSERT INTO passage_embedding (model, digest, vectors) VALUES ('m', 'd', x'00')")
     by_hand("INSERT INTO passage VALUES (99, 77, 1, 1, 1, 0)")
 
-    assert [one.promise for one in store.integrity.audit() if "passage" in one.detail] == ["P11"] * 2
+    assert [finding.promise for finding in store.integrity.audit() if "passage" in finding.detail] == ["P11"] * 2
 
 
 def test_the_bundled_model_finds_texts_about_the_same_thing() -> None:
     embedder = Embedder("bundled", passages="1.400.0")
     texts = ["The vessel left the harbour in a storm.", "Income tax is due in March.", ""]
-    pages = [np.frombuffer(one, np.int8).reshape(-1, 256) for one in embedder.embed_passages(texts)]
+    pages = [
+        np.frombuffer(packed_vectors, np.int8).reshape(-1, 256) for packed_vectors in embedder.embed_passages(texts)
+    ]
 
     question = embedder.embed(["a ship at sea"])[0]
 
-    assert [len(one) for one in pages] == [2, 2, 0]
+    assert [len(vectors) for vectors in pages] == [2, 2, 0]
     assert pages[0][0] @ question > pages[1][0] @ question
     assert embedder.name == "l2_supercat_256/2/1.400.0"

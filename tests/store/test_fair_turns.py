@@ -1,4 +1,4 @@
-"""A claim remembers the lanes that the last one saw: it takes whom a walk over all of them would find (P9, P12)."""
+"""The cache of lanes: a claim with it takes the job that a walk over all lanes would find (P9, P12)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SOURCES = ("", "", "drive")
 
 
 class Queue:
-    """One file, the store of a daemon, and the store of somebody else; what the daemon's claims ran is counted."""
+    """A database with the stores of a daemon and of another program. `ran` counts the statements of the daemon."""
 
     def __init__(self, path: Path) -> None:
         lay_out(path)
         self.clock = MovableClock()
-        self.daemon, self.somebody = open_at(path, self.clock), open_at(path, self.clock)
+        self.daemon, self.other_program = open_at(path, self.clock), open_at(path, self.clock)
         self.ran = Counter[str]()
         written = self.daemon.database.write
 
@@ -36,17 +36,17 @@ class Queue:
 
         self.daemon.database.write = write  # type: ignore[method-assign,assignment]
         self.daemon.workers.register(new_worker(cpu=1000))
-        self.somebody.workers.register(new_worker("w2", cpu=1000))
+        self.other_program.workers.register(new_worker("w2", cpu=1000))
 
     def next_by_a_walk(self) -> list[int]:
-        database = self.somebody.database
+        database = self.other_program.database
         with database.rehearsal():
             make_ready(database, database.now())
             return [job_id for (job_id,) in database.write("next_turn", **claim_values(database, "w1", "cpu"))]
 
     def close(self) -> None:
         self.daemon.close()
-        self.somebody.close()
+        self.other_program.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -69,7 +69,7 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(path: Path, seed: int) -
         )
 
     def anyone() -> int:
-        [(last,)] = queue.somebody.database.read_sql("SELECT ifnull(max(id), 1) FROM worker_job_queue", [])
+        [(last,)] = queue.other_program.database.read_sql("SELECT ifnull(max(id), 1) FROM worker_job_queue", [])
         return random.randint(1, last)
 
     def claim(store: Store) -> None:
@@ -117,23 +117,23 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(path: Path, seed: int) -
             case _:
                 queue.clock.advance(2)
 
-    deeds: list[Callable[[Store], None]] = [enqueue, claim, claim, claim, claim, end, end, steer]
+    steps: list[Callable[[Store], None]] = [enqueue, claim, claim, claim, claim, end, end, steer]
     weights = [4, 4, 4, 4, 4, 3, 3, 1]
     enqueue(queue.daemon)
     for _ in range(250):
-        # Mostly the daemon's own doing, or what it knows would never last.
-        store = queue.daemon if random.random() < 0.9 else queue.somebody
-        deed = random.choices(deeds, weights)[0]
-        deed(queue.daemon if deed is claim else store)
+        # Mostly the daemon itself, because each change of the other program clears the cache.
+        store = queue.daemon if random.random() < 0.9 else queue.other_program
+        step = random.choices(steps, weights)[0]
+        step(queue.daemon if step is claim else store)
 
-    # While something is paused, each claim walks.
+    # While something is paused (odd seeds), the cache is not used.
     assert queue.ran["claim_one"] > 10 or seed % 2, queue.ran
     queue.close()
 
 
 @pytest.fixture
 def queue_with_lanes(path: Path) -> Queue:
-    """Its lanes are known: one job for each of six owners, and the first of them has been claimed."""
+    """Six owners with one job each. The first job has been claimed, so the lanes are cached."""
     queue = Queue(path)
     queue.daemon.intake.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in OWNERS])
     assert claimed_ids(queue.daemon, most=1) == [1]
@@ -149,7 +149,7 @@ def test_lanes_that_are_known_are_not_walked_over_again(queue_with_lanes: Queue)
 def test_a_job_that_anybody_inserts_is_seen_by_the_next_claim(queue_with_lanes: Queue) -> None:
     [mine] = queue_with_lanes.daemon.intake.enqueue_many([NewJob("assemble", owner="fay", priority=1)])
     assert claimed_ids(queue_with_lanes.daemon, most=1) == [mine.job_id]
-    [theirs] = queue_with_lanes.somebody.intake.enqueue_many([NewJob("assemble", owner="gus", priority=1)])
+    [theirs] = queue_with_lanes.other_program.intake.enqueue_many([NewJob("assemble", owner="gus", priority=1)])
     assert claimed_ids(queue_with_lanes.daemon, most=1) == [theirs.job_id]
 
 

@@ -1,4 +1,4 @@
-"""The audit of a history: silent over whatever the store does, and not over what it must never do."""
+"""The audit finds nothing after any verb of the store, and names each row that breaks a promise."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
 
 
 @pytest.mark.parametrize(
-    ("statements", "said"),
+    ("statements", "finding"),
     [
         ("UPDATE worker_job_event SET from_status = 'failed' WHERE to_status = 'running'", "P1: job 1: event"),
         ("UPDATE worker_job_event SET fence = 3", "P1: job 1: event"),
@@ -87,14 +87,14 @@ def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
     ],
 )
 def test_the_audit_names_rows_that_do_not_agree(
-    store: Store, begin: Callable[..., Lease], statements: str, said: str
+    store: Store, begin: Callable[..., Lease], statements: str, finding: str
 ) -> None:
     store.leases.complete(begin())
 
-    told = findings_after(store, statements)
+    findings = findings_after(store, statements)
 
-    assert [line for line in told if said in line], told
-    assert [check.detail for check in store.integrity.check() if check.name == "consistency"] == ["; ".join(told)]
+    assert [named for named in findings if finding in named], findings
+    assert [check.detail for check in store.integrity.check() if check.name == "consistency"] == ["; ".join(findings)]
 
 
 def test_the_audit_names_jobs_of_one_key_that_overlapped(store: Store, begin: Callable[..., Lease]) -> None:
@@ -103,9 +103,9 @@ def test_the_audit_names_jobs_of_one_key_that_overlapped(store: Store, begin: Ca
     store.leases.complete(second)
     assert store.integrity.audit() == []
 
-    told = findings_after(store, "UPDATE worker_job_queue SET concurrency_key = 'k'")
+    findings = findings_after(store, "UPDATE worker_job_queue SET concurrency_key = 'k'")
 
-    assert told == ["P8: job 2 began at event 2, while another with the concurrency_key k ran until event 3"]
+    assert findings == ["P8: job 2 began at event 2, while another with the concurrency_key k ran until event 3"]
 
 
 def test_the_audit_names_a_job_that_counts_too_few_requeues(store: Store, begin: Callable[..., Lease]) -> None:
@@ -113,9 +113,9 @@ def test_the_audit_names_a_job_that_counts_too_few_requeues(store: Store, begin:
     store.leases.requeue("w1")
     assert store.integrity.audit() == []
 
-    told = findings_after(store, "UPDATE worker_job_queue SET requeue_count = 0")
+    findings = findings_after(store, "UPDATE worker_job_queue SET requeue_count = 0")
 
-    assert told == ["P6: job 1 had 0 retries of 3 and 1 requeues of 5, and counts 0 and 0"]
+    assert findings == ["P6: job 1 had 0 retries of 3 and 1 requeues of 5, and counts 0 and 0"]
 
 
 def test_the_audit_limits_the_findings_of_each_rule(store: Store) -> None:
@@ -124,6 +124,6 @@ def test_the_audit_limits_the_findings_of_each_rule(store: Store) -> None:
     for job in store.leases.claim("w1", 200):
         store.leases.complete(job.lease)
 
-    told = findings_after(store, "UPDATE worker_job_queue SET status = 'failed'")
+    findings = findings_after(store, "UPDATE worker_job_queue SET status = 'failed'")
 
-    assert len(told) == SENTENCES_MOST
+    assert len(findings) == SENTENCES_MOST

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import ByHand, MovableClock, ask_for, claim, publish, save, start_reading
+from tests.store.kit import ByHand, MovableClock, claim, publish, request_document, save, start_reading
 from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.usefixtures("document_worker")
 
 
 def test_a_document_is_returned_with_its_facts(store: Store, clock: MovableClock) -> None:
-    asked = ask_for(store, owner="ann")
+    requested = request_document(store, owner="ann")
     job = claim(store)
     save(store, job.lease, "one")
     facts = DocumentFacts(kind="pdf", pages=2, note="repaired")
     store.leases.complete_many([Completion(job.lease, document=facts, publishes=True)])
 
-    document = store.library.document(asked.document_id or 0)
+    document = store.library.document(requested.document_id or 0)
 
     assert (document.owner, document.platform, document.source_key) == ("ann", "gdrive", "report.pdf")
     assert (document.status, document.percent, document.pages, document.kind) == (IndexStatus.SUCCESS, 100, 2, "pdf")
@@ -52,7 +52,7 @@ def test_a_document_is_returned_with_its_facts(store: Store, clock: MovableClock
 def test_a_selector_chooses_documents(store: Store, selector: DocumentSelector, expected: list[int]) -> None:
     publish(store, "Climate 2025.pdf", "a", owner="ann")
     publish(store, "b.pdf", "b", owner="bob")
-    ask_for(store, "c.pdf", owner="ann")
+    request_document(store, "c.pdf", owner="ann")
     store.leases.fail(claim(store).lease, Failure("X", "x"), retry_at=None)
 
     assert [document.id for document in store.library.documents(selector)] == expected
@@ -65,8 +65,8 @@ def test_a_document_that_is_not_there_is_named(store: Store) -> None:
 
 def test_a_failed_download_is_listed_until_it_is_tried_again(store: Store, clock: MovableClock) -> None:
     def fail(name: str, owner: str = "ann") -> int:
-        asked = NewJob("download", "gdrive", name=name, source_key=f"key of {name}", owner=owner)
-        job_id = store.intake.enqueue(asked).job_id
+        requested = NewJob("download", "gdrive", name=name, source_key=f"key of {name}", owner=owner)
+        job_id = store.intake.enqueue(requested).job_id
         [job] = store.leases.claim("w1", 1, "io") or store.leases.claim("w1", 1)
         store.leases.fail(job.lease, Failure("NOT_WHAT_IT_SAYS", "it is HTML"), retry_at=None)
         clock.advance(seconds=1)
@@ -75,17 +75,17 @@ def test_a_failed_download_is_listed_until_it_is_tried_again(store: Store, clock
     def unread_jobs(**chosen: Any) -> list[int]:
         return [job.id for job in store.library.not_brought_in(DocumentSelector(**chosen))]
 
-    slides, others, again = fail("slides.pdf"), fail("slides.pdf", "bob"), fail("again.pdf")
+    slides, bobs, again = fail("slides.pdf"), fail("slides.pdf", "bob"), fail("again.pdf")
 
-    assert unread_jobs() == [again, others, slides]
+    assert unread_jobs() == [again, bobs, slides]
     assert unread_jobs(name="SLIDES", owners=("ann",)) == [slides]
-    assert unread_jobs(statuses=(IndexStatus.FAILED,)) == [again, others, slides]
+    assert unread_jobs(statuses=(IndexStatus.FAILED,)) == [again, bobs, slides]
     assert unread_jobs(statuses=(IndexStatus.SUCCESS,)) == unread_jobs(ids=(1,)) == []
 
     store.intake.enqueue(NewJob("download", "gdrive", name="slides.pdf", source_key="key of slides.pdf", owner="ann"))
     publish(store, "key of again.pdf", owner="ann")
 
-    assert unread_jobs() == [others]
+    assert unread_jobs() == [bobs]
 
 
 def test_pages_are_summed_up_and_read(store: Store) -> None:
@@ -134,11 +134,11 @@ def test_files_of_a_document_are_listed_newest_first(store: Store) -> None:
 
 
 @pytest.fixture
-def shelf(store: Store, by_hand: ByHand) -> Store:
+def library_store(store: Store, by_hand: ByHand) -> Store:
     """Eight documents, two of each name and number of pages, of which one has failed."""
     for at in range(7):
         publish(store, f"{at}.pdf", owner="ann" if at % 2 else "bob", tags=["even"] if at % 2 == 0 else [])
-    ask_for(store, "7.pdf", owner="ann")
+    request_document(store, "7.pdf", owner="ann")
     store.leases.fail(claim(store, "ingest").lease, Failure("BROKEN", "broken"), retry_at=None)
     store.leases.claim("w1", 1)
     by_hand(
@@ -151,35 +151,38 @@ def shelf(store: Store, by_hand: ByHand) -> Store:
 
 def names(store: Store, order: DocumentOrder, **chosen: object) -> list[str]:
     found = store.library.documents(DocumentSelector(**chosen), order=order)  # type: ignore[arg-type]
-    return [one.name for one in found]
+    return [document.name for document in found]
 
 
-def test_names_are_sorted_without_regard_to_case_and_states_with_failures_first(shelf: Store) -> None:
-    assert [one.upper() for one in names(shelf, DocumentOrder(DocumentSort.NAME))] == [*"AABBCCDD"]
-    assert names(shelf, DocumentOrder(DocumentSort.STATE))[0] == "c"
-    assert names(shelf, DocumentOrder()) == [*"cCdDaAbB"]
-    pages = [one.pages for one in shelf.library.documents(DocumentSelector(), order=DocumentOrder(DocumentSort.PAGES))]
+def test_names_are_sorted_without_regard_to_case_and_states_with_failures_first(library_store: Store) -> None:
+    assert [name.upper() for name in names(library_store, DocumentOrder(DocumentSort.NAME))] == [*"AABBCCDD"]
+    assert names(library_store, DocumentOrder(DocumentSort.STATE))[0] == "c"
+    assert names(library_store, DocumentOrder()) == [*"cCdDaAbB"]
+    pages = [
+        document.pages
+        for document in library_store.library.documents(DocumentSelector(), order=DocumentOrder(DocumentSort.PAGES))
+    ]
     assert pages == [3, 3, 2, 2, 1, 1, 0, None]
 
 
 @pytest.mark.parametrize("sort", DocumentSort)
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_pages_of_a_list_have_each_document_once(shelf: Store, sort: DocumentSort, is_reversed: bool) -> None:
-    order, seen = DocumentOrder(sort, is_reversed), list[int]()
+def test_pages_of_a_list_have_each_document_once(library_store: Store, sort: DocumentSort, is_reversed: bool) -> None:
+    order, listed_ids = DocumentOrder(sort, is_reversed), list[int]()
 
-    while found := shelf.library.documents(
-        DocumentSelector(), most=3, before_id=seen[-1] if seen else None, order=order
+    while found := library_store.library.documents(
+        DocumentSelector(), most=3, before_id=listed_ids[-1] if listed_ids else None, order=order
     ):
-        seen += [one.id for one in found]
+        listed_ids += [document.id for document in found]
 
-    assert seen == [one.id for one in shelf.library.documents(DocumentSelector(), order=order)]
-    assert sorted(seen) == [*range(1, 9)]
+    assert listed_ids == [document.id for document in library_store.library.documents(DocumentSelector(), order=order)]
+    assert sorted(listed_ids) == [*range(1, 9)]
 
 
-def test_documents_are_chosen_by_tag_kind_and_date_together(shelf: Store) -> None:
+def test_documents_are_chosen_by_tag_kind_and_date_together(library_store: Store) -> None:
     newest = DocumentOrder()
-    assert names(shelf, newest, kinds=("image",)) == [*"aAbB"]
-    assert names(shelf, newest, since="2026-11-03", until="2026-11-05") == [*"aA"]
-    assert names(shelf, newest, tags=("even",), kinds=("pdf",)) == [*"CD"]
-    assert shelf.library.totals(DocumentSelector(owners=("ann",))).documents == 4
-    assert shelf.library.totals(DocumentSelector(tags=("even",))).documents == 4
+    assert names(library_store, newest, kinds=("image",)) == [*"aAbB"]
+    assert names(library_store, newest, since="2026-11-03", until="2026-11-05") == [*"aA"]
+    assert names(library_store, newest, tags=("even",), kinds=("pdf",)) == [*"CD"]
+    assert library_store.library.totals(DocumentSelector(owners=("ann",))).documents == 4
+    assert library_store.library.totals(DocumentSelector(tags=("even",))).documents == 4

@@ -1,4 +1,4 @@
-"""Odd ways to lose a job, to hold one for ever, or to stop every claim. Each was found once, by trying."""
+"""Regressions: ways in which a job was once lost or held for ever, or all claims were stopped."""
 
 from __future__ import annotations
 

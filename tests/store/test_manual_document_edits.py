@@ -7,10 +7,10 @@ import pytest
 from tests.store.kit import (
     ByHand,
     RefusedByHand,
-    ask_for,
     claim,
     findings_after,
     new_worker,
+    request_document,
     save,
     start_reading,
     state,
@@ -30,7 +30,7 @@ def a_small_library(store: Store) -> None:
     save(store, job.lease, "text")
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text", 4, "c1")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
-    ask_for(store, "other.pdf")
+    request_document(store, "other.pdf")
     save(store, claim(store).lease, "other", "more")
     store.intake.enqueue(NewJob("action"))
     store.attempts.checkpoint(claim(store).lease, Checkpoint("1"))
@@ -87,7 +87,7 @@ def test_harmless_changes_of_documents_work_by_hand(store: Store, by_hand: ByHan
     assert [broken for broken in store.integrity.audit() if "has no file" not in broken.detail] == []
 
 
-def the_next_commit_of_ours(store: Store) -> None:
+def commit_from_the_store(store: Store) -> None:
     assert store.leases.next_deadline() is not None, "the daemon's loop is told that there is something to do"
     store.workers.register(new_worker("other", types=["none"]))
     store.leases.claim("other", 1)
@@ -101,37 +101,37 @@ def test_the_next_commit_applies_a_cancel_and_a_retry_by_hand_to_the_document(st
 
     by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE id = 2")
     assert store.integrity.audit() == []
-    the_next_commit_of_ours(store)
+    commit_from_the_store(store)
 
     assert state(by_hand, 2) == ("indexing", 1, None, None)
     assert store.integrity.audit() == []
 
 
 @pytest.mark.parametrize(
-    ("deed", "code"),
+    ("statement", "code"),
     [
         ("UPDATE worker_job_queue SET status = 'cancelled'", "CANCELLED"),
         ("DELETE FROM worker_job_queue", "JOB_DELETED"),
     ],
 )
 def test_the_next_commit_fails_a_document_whose_pending_job_was_cancelled_or_deleted_by_hand(
-    store: Store, by_hand: ByHand, deed: str, code: str
+    store: Store, by_hand: ByHand, statement: str, code: str
 ) -> None:
-    asked = ask_for(store, "third.pdf")
+    requested = request_document(store, "third.pdf")
 
-    by_hand(f"{deed} WHERE id = {asked.job_id}")
+    by_hand(f"{statement} WHERE id = {requested.job_id}")
     assert store.integrity.audit() == []
-    the_next_commit_of_ours(store)
+    commit_from_the_store(store)
 
     assert state(by_hand, 3) == ("failed", 1, None, code)
 
 
 def test_p11_a_job_of_an_older_generation_cannot_be_retried_by_hand(store: Store, by_hand: ByHand) -> None:
-    older = ask_for(store, "third.pdf")
-    ask_for(store, "third.pdf", is_forced=True)
+    older = request_document(store, "third.pdf")
+    request_document(store, "third.pdf", is_forced=True)
     assert store.job_queries.get(older.job_id).status == "pending"
     by_hand("UPDATE document SET updated_at = '2026-01-01 00:00:00.000' WHERE id = 3")
-    ask_for(store, "third.pdf", is_forced=True)
+    request_document(store, "third.pdf", is_forced=True)
     assert store.job_queries.get(older.job_id).error_code == "STALE_GENERATION"
 
     with pytest.raises(RefusedByHand, match="pagemill reindex"):
@@ -142,15 +142,15 @@ def test_a_page_range_is_named_in_either_spelling(store: Store, by_hand: ByHand)
     store.leases.requeue("w1")
     work_as(store)
     for payload in ('{"page_range": [3, 4]}', '{"pages": "5-6"}', '{"pages": 7}', "{}", None):
-        asked = ask_for(store, f"{payload}.pdf")
-        [ingest] = [job for job in store.leases.claim("w1", 9) if job.id == asked.job_id]
+        requested = request_document(store, f"{payload}.pdf")
+        [ingest] = [job for job in store.leases.claim("w1", 9) if job.id == requested.job_id]
         store.leases.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages", payload=payload)])])
         [part] = store.leases.claim("w1", 9)
         store.leases.fail(part.lease, Failure("X", "broke"), retry_at=None)
 
-    said = [row["error_message"] for row in by_hand("SELECT error_message FROM document WHERE id > 2 ORDER BY id")]
+    messages = [row["error_message"] for row in by_hand("SELECT error_message FROM document WHERE id > 2 ORDER BY id")]
 
-    assert said == ["pages 3-4: broke", "pages 5-6: broke", "pages 7: broke", "broke", "broke"]
+    assert messages == ["pages 3-4: broke", "pages 5-6: broke", "pages 7: broke", "broke", "broke"]
 
 
 def test_the_view_v_documents_shows_states_and_progress(by_hand: ByHand) -> None:

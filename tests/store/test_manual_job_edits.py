@@ -180,9 +180,9 @@ def test_any_other_valid_time_is_brought_to_the_canonical_form(store: Store, by_
         )
     )
 
-    for number, kept in enumerate(TIMES.values()):
+    for number, canonical in enumerate(TIMES.values()):
         inserted, updated = store.job_queries.get(2 * number + 1), store.job_queries.get(2 * number + 2)
-        assert (inserted.created_at, inserted.run_at, updated.run_at) == (kept, kept, kept)
+        assert (inserted.created_at, inserted.run_at, updated.run_at) == (canonical, canonical, canonical)
 
 
 def test_a_unique_key_inserted_twice_by_hand_is_refused_unless_the_statement_ignores_conflicts(
@@ -392,7 +392,7 @@ def test_every_other_move_is_refused_in_words_and_changes_nothing(
     store: Store, enqueue: Enqueue, by_hand: ByHand, status: Status
 ) -> None:
     job_id = _in_state(store, enqueue, status)
-    moves = [(change, sentence) for each, change, sentence in MOVES_REFUSED if each is status]
+    moves = [(change, sentence) for from_status, change, sentence in MOVES_REFUSED if from_status is status]
     before = by_hand.dump()
 
     refusals = by_hand.refusals([f"UPDATE worker_job_queue SET {change} WHERE id = {job_id}" for change, _ in moves])
@@ -503,23 +503,23 @@ def test_a_retry_by_hand_of_a_job_whose_unique_key_is_live_is_refused(
 
 
 def test_schema_sql_loads_and_works_under_the_distributions_own_program(tmp_path: Path) -> None:
-    person = ByHand(tmp_path / "plain.db")
+    program = ByHand(tmp_path / "plain.db")
 
-    person.run(f".read {SCHEMA}")
+    program.run(f".read {SCHEMA}")
     for insert in (SCHEDULER_INSERT, WITH_PRIORITY, ONLY_NOT_NULL):
-        person(insert)
-    person("UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 1")
-    person("UPDATE worker_job_queue SET status = 'pending' WHERE id = 1")
-    person("UPDATE worker_job_queue SET run_at = '2026-11-19 06:00' WHERE id = 2")
-    person("DELETE FROM worker_job_queue WHERE id = 3")
+        program(insert)
+    program("UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 1")
+    program("UPDATE worker_job_queue SET status = 'pending' WHERE id = 1")
+    program("UPDATE worker_job_queue SET run_at = '2026-11-19 06:00' WHERE id = 2")
+    program("DELETE FROM worker_job_queue WHERE id = 3")
 
-    assert [(row["id"], row["state"]) for row in person("SELECT * FROM v_jobs ORDER BY id")] == [
+    assert [(row["id"], row["state"]) for row in program("SELECT * FROM v_jobs ORDER BY id")] == [
         (1, "pending"),
         (2, "scheduled"),
     ]
-    assert person("SELECT platform, ready, held FROM v_queue") == [{"platform": "instagram", "ready": 1, "held": 1}]
-    assert person("SELECT * FROM v_workers") == []
-    assert person.one("PRAGMA integrity_check") == "ok"
+    assert program("SELECT platform, ready, held FROM v_queue") == [{"platform": "instagram", "ready": 1, "held": 1}]
+    assert program("SELECT * FROM v_workers") == []
+    assert program.one("PRAGMA integrity_check") == "ok"
 
 
 def test_schema_sql_uses_nothing_newer_than_sqlite_3_37() -> None:

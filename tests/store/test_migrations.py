@@ -107,7 +107,7 @@ def _literal(value: object) -> str:
 
 @pytest.fixture
 def original(path: Path) -> ByHand:
-    return original_table(path)
+    return write_original_table(path)
 
 
 @pytest.fixture
@@ -122,14 +122,14 @@ def by_name(store: Store) -> dict[str, Job]:
     return {name: store.job_queries.get(number) for number, name in enumerate(ROWS, 1)}
 
 
-def schema_of(hand: ByHand) -> list[dict[str, object]]:
-    """All tables, indexes, triggers and views but the original table, which stays under another name."""
-    rows = hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
+def schema_of(by_hand: ByHand) -> list[dict[str, object]]:
+    """Return all tables, indexes, triggers and views except the original table, which stays under another name."""
+    rows = by_hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
     return [row for row in rows if "before_pagemill" not in str(row["tbl_name"])]
 
 
-def original_table(path: Path) -> ByHand:
-    """Write the plain table with a row of every kind, which the `sqlite3` program has made once."""
+def write_original_table(path: Path) -> ByHand:
+    """Write a database with the plain table and a row of each kind."""
     path.write_bytes(_original_bytes())
     return ByHand(path)
 
@@ -219,9 +219,9 @@ def test_an_original_table_that_lost_its_indexes_is_adopted_as_well(
 
 @pytest.mark.parametrize("column", ["payload", "account", "error_message", "worker_id", "progress_message", "status"])
 def test_a_value_kept_as_a_blob_is_adopted_as_text(path: Path, clock: MovableClock, column: str) -> None:
-    hand = ByHand(path)
-    hand.run(ORIGINAL)
-    hand(f"INSERT INTO worker_job_queue (job_type, platform, {column}) VALUES ('t', 'p', {_literal(b'[1]')})")
+    by_hand = ByHand(path)
+    by_hand.run(ORIGINAL)
+    by_hand(f"INSERT INTO worker_job_queue (job_type, platform, {column}) VALUES ('t', 'p', {_literal(b'[1]')})")
 
     migrate(path)
 
@@ -277,16 +277,16 @@ def test_an_id_that_was_used_before_is_not_used_again(original: ByHand, path: Pa
 def test_a_dry_run_changes_nothing_and_returns_the_changes_of_a_run(original: ByHand, path: Path) -> None:
     before, content = original.dump(), path.read_bytes()
 
-    said = migrate(path, dry_run=True)
+    changes = migrate(path, dry_run=True)
 
     assert original.dump() == before
     for sentence in (
         "2 of them were running", "1 of them ended failed (PAYLOAD_INVALID)", "1 of them ended failed (STATUS_UNKNOWN)",
         "3 priorities", "1 of them had no valid created_at",
     ):  # fmt: skip
-        assert sentence in " ".join(said[1:])
+        assert sentence in " ".join(changes[1:])
     assert path.read_bytes() == content
-    assert migrate(path) == said
+    assert migrate(path) == changes
 
 
 # ── What a person has made on the plain table ─────────────────────────────────────────────────────────────────────────
@@ -305,9 +305,9 @@ END;
 def test_triggers_indexes_and_views_of_a_person_work_on_the_new_table(original: ByHand, path: Path) -> None:
     original.run(DIARY)
 
-    done = migrate(path)
+    changes = migrate(path)
 
-    assert {"carry over index my_index", "carry over trigger my_trigger"} <= set(done)
+    assert {"carry over index my_index", "carry over trigger my_trigger"} <= set(changes)
     assert original.one("SELECT tbl_name FROM sqlite_schema WHERE name = 'my_index'") == "worker_job_queue"
     assert original("SELECT * FROM diary") == []
     original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
@@ -335,11 +335,11 @@ def test_triggers_and_indexes_that_do_not_fit_are_left_out_and_named(
         original("ALTER TABLE worker_job_queue ADD COLUMN requeue_count INTEGER")
     original(statement)
 
-    done = migrate(path)
+    changes = migrate(path)
 
-    [sentence] = [one for one in done if one.startswith("leave out")]
+    [sentence] = [change for change in changes if change.startswith("leave out")]
     assert sentence.endswith(statement)
-    assert any("before_pagemill: shade" in one for one in done)
+    assert any("before_pagemill: shade" in change for change in changes)
     original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
     original("UPDATE worker_job_queue SET priority = 1 WHERE job_type = 't'")
     original("DELETE FROM worker_job_queue WHERE job_type = 't'")
@@ -351,7 +351,7 @@ def test_triggers_and_indexes_that_do_not_fit_are_left_out_and_named(
 
 @pytest.fixture
 def steps(tmp_path: Path) -> Path:
-    """A step such as a release would bring: a column, and a table made again with its rows and its trigger."""
+    """Migration steps as in a release: a new column, and a table that is created again with its rows."""
     folder = tmp_path / "steps"
     folder.mkdir()
     (folder / "0001_of_long_ago.sql").write_text("DROP TABLE worker_job_queue;")
@@ -366,18 +366,18 @@ def steps(tmp_path: Path) -> Path:
 
 def test_a_step_leads_to_the_next_version_and_keeps_the_rows(path: Path, steps: Path) -> None:
     initialise(path)
-    hand = ByHand(path)
-    hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
-    hand("INSERT INTO pause (scope, name) VALUES ('type', 't')")
-    before = hand.dump()
+    by_hand = ByHand(path)
+    by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    by_hand("INSERT INTO pause (scope, name) VALUES ('type', 't')")
+    before = by_hand.dump()
 
     assert migrate(path, dry_run=True, steps=steps) == ["bring the tables to version 2 (0002_shades)"]
-    assert hand.dump() == before
+    assert by_hand.dump() == before
     assert migrate(path, steps=steps) == ["bring the tables to version 2 (0002_shades)"]
 
     assert schema_version(path) == 2
-    assert hand("SELECT job_type, shade FROM worker_job_queue") == [{"job_type": "t", "shade": "grey"}]
-    assert hand("SELECT name FROM pause") == [{"name": "t"}]
+    assert by_hand("SELECT job_type, shade FROM worker_job_queue") == [{"job_type": "t", "shade": "grey"}]
+    assert by_hand("SELECT name FROM pause") == [{"name": "t"}]
     with pytest.raises(SchemaMismatch, match="upgrade pagemill"):
         open_store(path)
 
@@ -415,14 +415,14 @@ def test_a_schema_of_another_version_is_refused_with_what_to_do(
     path: Path, version: int, attempt: Callable[[Path], object], sentence: str
 ) -> None:
     initialise(path)
-    hand = ByHand(path)
-    hand(f"UPDATE pagemill_schema SET version = {version}")
-    before = hand.dump()
+    by_hand = ByHand(path)
+    by_hand(f"UPDATE pagemill_schema SET version = {version}")
+    before = by_hand.dump()
 
     with pytest.raises(SchemaMismatch, match=sentence):
         attempt(path)
 
-    assert hand.dump() == before
+    assert by_hand.dump() == before
 
 
 def test_a_missing_file_is_absent_and_is_not_made(path: Path) -> None:
@@ -444,15 +444,15 @@ def test_a_text_file_is_not_a_database_and_stays_as_it_is(path: Path) -> None:
 
 
 def test_a_database_of_another_program_is_refused_and_unchanged(path: Path) -> None:
-    hand = ByHand(path)
-    hand("CREATE TABLE diary (entry TEXT)")
-    before = hand.run(".dump")
+    by_hand = ByHand(path)
+    by_hand("CREATE TABLE diary (entry TEXT)")
+    before = by_hand.run(".dump")
 
     for attempt in (open_store, migrate):
         with pytest.raises(StoreAbsent):
             attempt(path)
 
-    assert hand.run(".dump") == before
+    assert by_hand.run(".dump") == before
 
 
 def test_initialising_twice_keeps_the_jobs(path: Path, clock: MovableClock) -> None:

@@ -1,4 +1,4 @@
-"""SQLite keeps any bytes as text. Whoever reads them reads on; a job that is made of them fails, and no other."""
+"""Text that is not UTF-8, which SQLite stores: it is read with replacements, and a claim fails such a job only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_job_that_is_not_utf8_fails_at_its_claim_and_the_others_are_claimed(
     assert "its account and owner is" in str(store.job_queries.get(jobs[2]).error_message)
     assert [attempt.outcome for attempt in store.history.attempts(jobs[0])] == ["failed"]
     assert store.integrity.audit() == []
-    # Where one alone is asked for, too.
+    # The same for a claim of one job.
     by_hand(f"INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', {BAD})")
     assert store.leases.claim("w1", 1) == []
     assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 3

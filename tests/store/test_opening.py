@@ -1,4 +1,4 @@
-"""File systems and paths on which a database is refused."""
+"""File systems on which a database is refused, and settings with which it is opened."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_this_machines_own_mounts_can_be_read(tmp_path: Path) -> None:
 def test_a_database_on_a_network_file_system_is_refused_before_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No network file system can be mounted here: the folder's own kind is called one."""
+    """Treat the file system of the folder as a network one, because none can be mounted here."""
     kind = file_system_of(tmp_path.resolve(), Path("/proc/self/mountinfo").read_text())
     path = tmp_path / "queue.db"
     monkeypatch.setattr(opening, "NETWORK_FILE_SYSTEMS", (kind,))
@@ -77,7 +77,9 @@ def test_each_way_to_insert_a_job_applies_the_retries_of_the_settings(
         )
         store.leases.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
         jobs = sorted(store.job_queries.list(Selector()), key=lambda job: job.id)
-        many = [store.job_queries.get(each.job_id) for each in store.intake.enqueue_many([NewJob("ocr_pages")] * 51)]
+        many = [
+            store.job_queries.get(enqueued.job_id) for enqueued in store.intake.enqueue_many([NewJob("ocr_pages")] * 51)
+        ]
 
     assert [job.max_retries for job in jobs] == [9, 7, 3, 7, 3]
     assert {job.max_retries for job in many} == {7}

@@ -1,6 +1,7 @@
-"""The plans of the hot statements of the SQLite store, pinned on a large table.
+"""Query plans of frequent statements on a large table.
 
-Two ways: what EXPLAIN QUERY PLAN says, and how many steps SQLite's own machine takes, which no clock disturbs.
+Tests compare the output of EXPLAIN QUERY PLAN, and the number of steps of SQLite's virtual machine, which depends on no
+clock.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from worker_service.store.store import Store
 
 MANY = 8_000
 STATEMENTS = sqlite_statements()
-# A walk over all of worker_job_queue, under its own name or an alias of it; an index makes it no better.
-# The exceptions: the first entry of the ready jobs, and the running jobs that have a key.
+# A scan of worker_job_queue, by its name or an alias, also over an index. Allowed are the first ready job, and the
+# running jobs with a key.
 WALK = re.compile(
     r"SCAN (worker_job_queue|q|n|r(?! USING COVERING INDEX job_key_running)|f(?! USING COVERING INDEX job_ready))\b"
 )
@@ -73,8 +74,7 @@ def plan(
     connection.close()
 
 
-# counts and counts_by_type are for people, and counted over an index; history_… is for `pagemill db check`;
-# superseded_files walks over files, for a chore.
+# Statements that may scan: counts for users, and superseded_files for a chore. history_… is for `pagemill db check`.
 COUNTED = {"count_by_status", "oldest_ready", "counts_by_type", "errors", "superseded_files"}
 OVER_JOBS = sorted(
     name
@@ -144,10 +144,10 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
     selector: Selector,
     index: str,
 ) -> None:
-    asked: list[str] = []
+    statements: list[str] = []
 
     def spy(self: Database, sql: str, values: object) -> list[object]:
-        asked.append(sql)
+        statements.append(sql)
         return []
 
     store = open_at(large_table, clock)
@@ -155,7 +155,7 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
     store.job_queries.list(selector, before_id=99)
     store.close()
 
-    steps = plan(asked[0].replace("?", "NULL"))
+    steps = plan(statements[0].replace("?", "NULL"))
 
     assert any(re.search(index, step) for step in steps), "\n".join(steps)
     if not selector.ids:
@@ -171,11 +171,11 @@ class _Steps:
     def __init__(self, store: Store) -> None:
         self.store, self.count = store, 0
 
-    def count_of(self, deed: Callable[[], object]) -> int:
+    def count_of(self, verb: Callable[[], object]) -> int:
         self.count = 0
         for connection in (self.store.database.writer, self.store.database.reader):
             connection.set_progress_handler(self._tick, 1)
-        deed()
+        verb()
         for connection in (self.store.database.writer, self.store.database.reader):
             connection.set_progress_handler(None, 1)
         return self.count
@@ -203,15 +203,14 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
         path.unlink()
         return content
 
-    def count(prepare: Prepare, deed: Prepare) -> int:
+    def count(prepare: Prepare, verb: Prepare) -> int:
         path = place / "measured.db"
         path.write_bytes(prepared(prepare))
         store = open_at(path, clock)
-        store.leases.claim("w1", 1)  # what is due or settled is so by now
-        store.intake.enqueue(
-            NewJob("ocr_pages", unique_key="u0")
-        )  # it is there; what an insert looks up first is known now
-        number = _Steps(store).count_of(lambda: deed(store, clock))
+        # The first claim and the first insert do work that is not measured: free due jobs, read the statements.
+        store.leases.claim("w1", 1)
+        store.intake.enqueue(NewJob("ocr_pages", unique_key="u0"))
+        number = _Steps(store).count_of(lambda: verb(store, clock))
         store.close()
         path.unlink()
         return number
@@ -239,7 +238,7 @@ def _busy_key(store: Store, clock: MovableClock) -> None:
 
 
 def _many(gate: Callable[[Store], object] = lambda store: None, **fields: Any) -> Prepare:
-    """Jobs of a kind behind a gate."""
+    """Return a function that inserts many such jobs and closes a gate before them."""
 
     def prepare(store: Store, clock: MovableClock) -> None:
         store.intake.enqueue_many([NewJob(**{"job_type": "ocr_pages", "priority": 1, **fields}) for _ in range(MANY)])
@@ -294,7 +293,7 @@ VERBS: dict[str, Prepare] = {
 }  # fmt: skip
 
 
-# explain counts up to 1,000 jobs ahead: of a backlog it has more to say.
+# explain counts up to 1,000 jobs ahead, so a backlog takes it longer.
 @pytest.mark.parametrize(
     ("verb", "behind"),
     [

@@ -1,4 +1,4 @@
-"""Pages are found by their words, and shown with the best of them by document."""
+"""Search by words: queries, ranking, snippets, copies, filters, suggestions and keyword counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find(store: Store, query: str, **where: object) -> SearchResult:
 def find_pages(store: Store, query: str, **where: object) -> list[tuple[int, int]]:
     """Return (document, page), best document first and within it the best page."""
     found = find(store, query, **({"pages_each": 1000, "documents": 1000} | where))
-    return [(one.document_id, page.number) for one in found.items for page in one.best_pages]
+    return [(document.document_id, page.number) for document in found.items for page in document.best_pages]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_pages_of_the_result_list_do_not_overlap(store: Store) -> None:
     second = find(store, "climate 4 OR climate", documents=4, skip=first.next)
 
     assert (first.next, second.next, first.documents_with_all, first.pages_with_all) == (4, None, 6, 6)
-    assert sorted(one.document_id for found in (first, second) for one in found.items) == [1, 2, 3, 4, 5, 6]
+    assert sorted(document.document_id for found in (first, second) for document in found.items) == [1, 2, 3, 4, 5, 6]
 
 
 def test_copies_are_listed_below_one_document_within_the_owner_filter(store: Store) -> None:
@@ -130,7 +130,7 @@ def test_copies_are_listed_below_one_document_within_the_owner_filter(store: Sto
     [hers] = find(store, "risk", owner="ann").items
     [his] = find(store, "risk", owner="bob").items
 
-    assert [(one.document_id, list(one.copies)) for one in everybody.items] == [
+    assert [(document.document_id, list(document.copies)) for document in everybody.items] == [
         (1, [FoundCopy(2, "b.pdf of bob", "bob")])
     ]
     assert (everybody.documents_with_all, everybody.pages_with_all) == (1, 1)
@@ -174,8 +174,8 @@ def test_only_the_newest_of_too_many_hits_are_ranked_and_the_result_is_partial(
     ],
 )  # fmt: skip
 def test_punctuation_in_a_query_still_finds_the_page(store: Store, query: str) -> None:
-    said = "it's unbalanced: scope-3 emissions, GHG/CO2, 50% in C++ near a:b b a, R&D and not the climate, scope(3)"
-    publish(store, "report.pdf", f"{said} to be or not to be", "oil")
+    text = "it's unbalanced: scope-3 emissions, GHG/CO2, 50% in C++ near a:b b a, R&D and not the climate, scope(3)"
+    publish(store, "report.pdf", f"{text} to be or not to be", "oil")
 
     assert find_pages(store, query) == [(1, 1)]
     assert find_pages(store, query, document_id=1) == [(1, 1)]
@@ -186,9 +186,9 @@ def test_a_question_finds_pages_with_some_of_its_words_behind_those_with_all(sto
     publish(store, "flows.pdf", "the flow over a wing in a wind tunnel", "nothing else")
 
     question = "what is known of the flow over a wing"
-    assert [one.has_all_words for one in find(store, question).items] == [False, False]
+    assert [document.has_all_words for document in find(store, question).items] == [False, False]
     result = find(store, "wing flow")
-    assert [(one.document_id, one.has_all_words) for one in result.items] == [(2, True), (1, False)]
+    assert [(document.document_id, document.has_all_words) for document in result.items] == [(2, True), (1, False)]
     assert (result.documents_with_all, result.documents_with_some, result.pages_with_some) == (1, 1, 1)
     [page] = result.items[1].best_pages
     assert ("[wing]" in page.snippet, list(page.missing_words)) == (True, ["flow"])
@@ -201,7 +201,7 @@ def test_a_question_finds_pages_with_some_of_its_words_behind_those_with_all(sto
 def test_a_query_with_operators_finds_only_what_matches_all_of_it(store: Store, query: str) -> None:
     publish(store, "wings.pdf", "a wing", "oil")
 
-    assert all(one.has_all_words for one in find(store, query).items)
+    assert all(document.has_all_words for document in find(store, query).items)
     assert sorted(find_pages(store, "wing oil")) == [(1, 1), (1, 2)]
     assert find_pages(store, "wing oil", needs_all=True) == []
 
@@ -278,17 +278,17 @@ def test_no_query_is_a_syntax_error(store: Store) -> None:
     @settings(max_examples=short(150, full=20_000), deadline=None)
     @given(st.lists(pieces | st.text(max_size=4), max_size=25), st.sampled_from(["", " "]))
     def search(parts: list[str], between: str) -> None:
-        said = between.join(parts)
-        for ask in (
-            lambda said: find(store, said),
-            lambda said: find(store, said, document_id=1),
-            lambda said: store.search.keyword_counts([said]),
+        text = between.join(parts)
+        for search_in in (
+            lambda text: find(store, text),
+            lambda text: find(store, text, document_id=1),
+            lambda text: store.search.keyword_counts([text]),
         ):
-            if any(one.isalnum() for one in said):
-                ask(said)
+            if any(character.isalnum() for character in text):
+                search_in(text)
             else:
                 with pytest.raises(BadInput, match="no letter and no digit"):
-                    ask(said)
+                    search_in(text)
 
     search()
 
@@ -332,12 +332,16 @@ def test_documents_are_found_by_their_names_and_tags(store: Store) -> None:
     publish(store, "Nordwind report 2.pdf", "a nordwind report, a nordwind report", owner="ann", content="c4")
 
     first = find(store, "nordwind report", owner="ann", documents=1)
-    assert [one.document_id for one in first.items] == [4]
+    assert [document.document_id for document in first.items] == [4]
     named = find(store, "nordwind report", owner="ann", skip=first.next).items
 
-    assert [(one.document_id, one.is_named, list(one.page_numbers)) for one in named] == [(1, True, [2])]
-    assert [one.document_id for one in find(store, "halden annual report", owner="ann").items if one.is_named] == [2]
-    assert [one.document_id for one in find(store, "annual report", tags=("annual report",)).items] == [2]
+    assert [(document.document_id, document.is_named, list(document.page_numbers)) for document in named] == [
+        (1, True, [2])
+    ]
+    assert [
+        document.document_id for document in find(store, "halden annual report", owner="ann").items if document.is_named
+    ] == [2]
+    assert [document.document_id for document in find(store, "annual report", tags=("annual report",)).items] == [2]
     assert find(store, "annual report", owner="nobody").items == []
     assert find(store, "annual report", owner="bob").documents_with_all == 0
 
@@ -346,7 +350,7 @@ def test_a_document_is_found_by_its_new_name_and_after_its_removal_by_none(store
     publish(store, "old.pdf", "text")
     by_hand("UPDATE document SET name = 'new.pdf'")
 
-    assert (find_pages(store, "old"), [one.document_id for one in find(store, "new").items]) == ([], [1])
+    assert (find_pages(store, "old"), [document.document_id for document in find(store, "new").items]) == ([], [1])
     store.removal.remove_documents([1], actor="ann")
     assert find(store, "new").items == []
     by_hand("INSERT INTO document_name (document_name, rank) VALUES ('integrity-check', 1)")

@@ -1,4 +1,4 @@
-"""The full-text index: what a hand or a disk may do to it, how that is found, and how it is repaired."""
+"""Damage to the full-text index by hand or by a disk: how it is found and repaired."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def state_of(store: Store, name: str) -> bool:
 
 def find_pages(store: Store, query: str) -> set[tuple[int, int]]:
     return {
-        (one.document_id, number)
-        for one in store.search.find(SearchRequest(query)).items
-        for number in one.page_numbers
+        (document.document_id, number)
+        for document in store.search.find(SearchRequest(query)).items
+        for number in document.page_numbers
     }
 
 

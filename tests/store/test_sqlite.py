@@ -1,4 +1,4 @@
-"""The SQLite file: durable writes, readers that never wait, and errors that say what to do."""
+"""The SQLite file: durable writes, readers that never wait, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from worker_service.store.store import Store
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the waits for a lock; none is long."""
-    asked: list[int] = []
+    """Record each wait for a lock, and give up at once."""
+    waits: list[int] = []
 
     def give_up(self: object, calls: int) -> bool:
-        asked.append(calls)
+        waits.append(calls)
         return False
 
     monkeypatch.setattr(connection.BusyHandler, "__call__", give_up)
-    return asked
+    return waits
 
 
 def test_the_write_connection_uses_wal_mode_and_full_synchronisation(store: Store, path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_program_that_commits_often_is_not_a_lasting_lock_owner(store: Store, 
     commits = Thread(target=busy.communicate, args=("UPDATE worker_job_queue SET priority = 3;\n" * 20_000,))
     commits.start()
     deadline = time.monotonic() + 20
-    while (seen := lock_owner_of(path)) is None or seen.pid != busy.pid:
+    while (owner := lock_owner_of(path)) is None or owner.pid != busy.pid:
         assert time.monotonic() < deadline, "it has been seen with the lock"
 
     assert lasting_lock_owner_of(path, seconds=1) is None

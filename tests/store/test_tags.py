@@ -1,10 +1,10 @@
-"""Tags stay with their document, and go with it."""
+"""Tags of documents."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.store.kit import ask_for, claim, publish
+from tests.store.kit import claim, publish, request_document
 from worker_service.base.errors import BadInput
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentRequest
@@ -52,7 +52,7 @@ def test_a_crawl_gives_a_tag_only_to_a_new_document(store: Store) -> None:
 
 
 def test_documents_inside_an_archive_get_its_tags(store: Store) -> None:
-    ask_for(store, "a.zip", tags=["invoice"])
+    request_document(store, "a.zip", tags=["invoice"])
     inner = NewJob("ingest", document=DocumentRequest("a.zip!/b.pdf", "b.pdf"))
     store.leases.complete_many([Completion(claim(store, "ingest").lease, publishes=True, follow_ups=[inner])])
 
@@ -74,10 +74,10 @@ def test_documents_are_found_by_all_of_their_tags_and_counted_for_their_owner(st
 
 def test_a_search_finds_documents_with_all_of_the_tags(store: Store) -> None:
     both = publish(store, "a.pdf", "the flood", tags=["invoice", "paid"])
-    one = publish(store, "b.pdf", "the flood came", tags=["invoice"])
+    invoice_only = publish(store, "b.pdf", "the flood came", tags=["invoice"])
 
     def found(*tags: str) -> set[int]:
         request = SearchRequest("flood", tags=tags)
         return {item.document_id for item in store.search.find(request).items}
 
-    assert (found("invoice"), found("invoice", "paid"), found("other")) == ({both, one}, {both}, set())
+    assert (found("invoice"), found("invoice", "paid"), found("other")) == ({both, invoice_only}, {both}, set())

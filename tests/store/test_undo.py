@@ -1,4 +1,4 @@
-"""Undo, on databases in random states: what an action changed is taken back, or named with the reason why not.
+"""Undo, on databases in random states: each changed job is restored, or refused with a reason.
 
 PAGEMILL_FULL=1 tries over ten times as many.
 """

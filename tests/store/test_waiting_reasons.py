@@ -1,7 +1,7 @@
 """P12: a pending job has no gate if and only if the next claim could take it.
 
-States are built by verbs and by hand; what `explain` says of every pending job is then compared with what a claim of
-one job by each worker and class really takes, each on a copy of its own. PAGEMILL_FULL=1 builds twenty times as many.
+States are built by verbs and by hand. The gates that `explain` returns for each pending job are then compared with the
+jobs that each worker claims in each class. PAGEMILL_FULL=1 builds twenty times as many.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Scene:
         self.store, self.enqueue, self.worker, self.clock, self.by_hand = store, enqueue, worker, clock, by_hand
 
     def held_by(self, code: str) -> int:
-        """A job that this gate holds, and no other."""
+        """Insert a job that is held by this gate only."""
         store, fields = self.store, dict[str, Any]()
         if code != "WORKER_DOWN":
             missing = "no tesseract" if code == "CAPABILITY_MISSING" else None
@@ -171,7 +171,7 @@ def test_a_job_of_a_dead_worker_only_has_the_gate_worker_down(
     job_id, behind = enqueue(), enqueue()
     assert list(store.gates.explain(job_id)) == []
 
-    gates = [list(store.gates.explain(one, dead=["w1"])) for one in (job_id, behind)]
+    gates = [list(store.gates.explain(waiting_id, dead=["w1"])) for waiting_id in (job_id, behind)]
 
     assert [[(gate.code, gate.detail) for gate in found] for found in gates] == [
         [("WORKER_DOWN", "worker w1 is dead")]
