@@ -721,7 +721,8 @@ def test_a_deleted_job_takes_its_checkpoint_along(store: Store, by_hand: ByHand)
 
 
 def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: ByHand) -> None:
-    request_document(store), request_document(store, "copy.pdf", owner="bob")
+    request_document(store)
+    request_document(store, "copy.pdf", owner="bob")
     first, second = store.leases.claim("w1", 2)
     layout = json.dumps({"words": ["text"] * 50})
     page = PageResult(1, "d1", "text", "ocr", 88.5, layout)
@@ -739,16 +740,13 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
 def test_a_page_is_found_by_its_second_digest_until_it_is_deleted(
     store: Store, by_hand: ByHand, clock: MovableClock
 ) -> None:
-    (
-        request_document(store),
-        request_document(store, "copy.pdf", owner="bob"),
-        request_document(store, "third.pdf", owner="cem"),
-    )
+    for name, owner in (("report.pdf", ""), ("copy.pdf", "bob"), ("third.pdf", "cem")):
+        request_document(store, name, owner=owner)
     first, second, third = store.leases.claim("w1", 3)
     store.attempts.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", alias_digest="first file, page 1"))])
 
     # Bob's page has the same image, so its own digest becomes an alias of the stored result.
-    store.attempts.save_pages([(second.lease, PageResult(4, "shown", also="other file, page 4"))])
+    store.attempts.save_pages([(second.lease, PageResult(4, "shown", alias_digest="other file, page 4"))])
     names = ["first file, page 1", "other file, page 4", "shown", "other"]
     assert set(store.attempts.answer(third.lease, KnownPages(names)).digests) == set(names[:3])
     store.attempts.save_pages([(third.lease, PageResult(7, "other file, page 4"))])
@@ -785,7 +783,8 @@ def test_a_layout_is_read_as_it_was_written(store: Store) -> None:
 
 
 def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store) -> None:
-    request_document(store), request_document(store, "copy.pdf", owner="bob")
+    request_document(store)
+    request_document(store, "copy.pdf", owner="bob")
     first, second = store.leases.claim("w1", 2)
 
     store.attempts.save_pages([(second.lease, PageResult(1, "d2", "two")), (first.lease, PageResult(1, "d1", "one")),
@@ -806,7 +805,8 @@ def test_a_page_that_sqlite_cannot_store_is_corrected_and_the_others_are_stored(
 
 
 def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: Store, by_hand: ByHand) -> None:
-    request_document(store), request_document(store, "other.pdf")
+    request_document(store)
+    request_document(store, "other.pdf")
     lost, held = (job.lease for job in store.leases.claim("w1", 2))
     store.leases.release(lost)
 

@@ -103,7 +103,6 @@ class Attempts(StorePart):
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
             stored = [(lease, page, result) for lease, page, result in compressed if targets[lease].has_lease]
             self._add_results([(*result, now) for _, _, result in stored if result])
-            # `alias_digest` is a second digest under which the result can be found.
             if aliases := [(page.alias_digest, page.digest) for _, page, _ in stored if page.alias_digest]:
                 self._db.write("add_page_aliases", aliases=_as_json(aliases))
             for lease, target in targets.items():
