@@ -1,8 +1,8 @@
 """The process on a node that owns the fork server, and runs attempts in it for the Ray worker processes of the node.
 
-The first Ray task on a node starts it; it ends when it has no connection for `IDLE_SECONDS`. Each connection, over a
-Unix socket, belongs to a Ray worker process with one attempt at a time (`ray_task.py`, which also defines the frames).
-An attempt is stopped if its connection closes, or is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
+The first Ray task on a node starts it. Each connection belongs to a Ray worker process with one attempt at a time
+(`ray_task.py`, which also defines the frames). An attempt is stopped if its connection closes, or is silent for
+`SILENCE_SECONDS`: then the node has lost the cluster.
 """
 
 from __future__ import annotations

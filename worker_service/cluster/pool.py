@@ -67,8 +67,6 @@ def cluster_begin(
 
 
 class RayPool(LocalPool):
-    """The daemon's side of the Ray driver, which is a process with the protocol of a fork server."""
-
     module = "worker_service.cluster.ray_driver"
     # A driver that hangs is noticed after 9 s.
     ping_seconds = 1.5

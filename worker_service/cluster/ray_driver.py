@@ -243,7 +243,6 @@ class RayDriver:
             self._send_end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
 
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
-        """End an attempt without waiting for its node."""
         self._send_end(attempt, how, code, message)
         _cancel(attempt, force=True)
         if attempt.task is not None:
@@ -363,7 +362,7 @@ class RayDriver:
 
 
 class _TaskInputs:
-    """Puts the inputs of attempts into Ray's object store: a slice, or whole files, which several attempts share."""
+    """The inputs of attempts in Ray's object store: a slice, or whole files, which several attempts share."""
 
     def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
         # The slicer cuts out the pages an attempt needs. It forks, so start it before Ray's threads and the sandbox.
@@ -373,7 +372,6 @@ class _TaskInputs:
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
-        """Return the order with the inputs that the node gets, and a reference for each."""
         path = self._slicer.slice(order) if self._slicer is not None and self._slicer.can_slice(order) else None
         if path is not None:
             content = path.read_bytes()

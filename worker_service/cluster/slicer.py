@@ -55,7 +55,7 @@ class _Request(msgspec.Struct):
 
 
 class Slicer:
-    """The driver's side of the slicer process. Several threads may call it."""
+    """The driver's side of the slicer process."""
 
     def __init__(
         self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX

@@ -1,7 +1,6 @@
 """Running attempts as the daemon sees them, the slots that they occupy, and the context that the daemon's parts share.
 
-An attempt is here from its claim until its outcome is written. Only the thread of the main loop uses these objects. The
-child process of an attempt belongs to the fork server (`runner/attempt.py`).
+An attempt is here from its claim until its outcome is written. Only the main loop's thread uses these objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Periodic work of the daemon: prune, sweep leftover files, start schedules, send notifications, and so on.
+"""Periodic work of the daemon.
 
 The main loop calls each chore when it is due. A chore works in small steps, because the loop and other writers wait
 meanwhile. It returns the seconds until its next run. If it raises, the loop logs the error and calls it again after 30
@@ -96,7 +96,7 @@ class Prune:
 
 @dataclass(slots=True)
 class LogNotices:
-    """Logs what happened to documents, batches and jobs without an attempt. It was recorded by the store as notices."""
+    """Logs the notices that the store recorded of documents, batches, and jobs that failed without an attempt."""
 
     context: DaemonContext
     _last_id: int = field(init=False)
@@ -129,7 +129,6 @@ _EMBED_SECONDS = 5.0
 
 
 def embed_pages(context: DaemonContext) -> float:
-    """Enqueue the job that computes vectors of new pages."""
     from worker_service.services.search import embedder_of  # imported only if the setting is there
 
     embedder, store = embedder_of(context.settings), context.store
@@ -146,7 +145,7 @@ def tidy_database(context: DaemonContext) -> float:
 
 
 def adopt_slots(context: DaemonContext) -> float:
-    """Change the number of CPU slots to the one that a user has written into this worker's row."""
+    """Adopt the number of CPU slots that a user has written into this worker's row."""
     for worker in context.store.overview.workers():
         slots_before = context.slots.sizes["cpu"]
         if worker.id == context.identity.worker_id and worker.cpu_slots not in (0, slots_before):
@@ -271,7 +270,6 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 
 
 def remove_gone_files(context: DaemonContext) -> float:
-    """Delete what removed documents have left: rows and files."""
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     undeletable = sweep_gone(context.store, workspace)
@@ -302,7 +300,7 @@ def sweep_kept(context: DaemonContext) -> float:
 
 
 def _delete_unless_used(folder: Path, since: float) -> bool:
-    """Return True if the directory was deleted. An attempt that uses it locks it and sets its modification time."""
+    """Return True if the directory was deleted. An attempt that uses it locks it and sets its time."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

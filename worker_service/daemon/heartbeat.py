@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """The thread, and what it shares with the main loop: `leases` to the thread, `_results` from it."""
+    """The thread, and what it shares with the main loop."""
 
     open_store: Callable[[], Store]
     worker_id: str
@@ -63,7 +63,6 @@ class Heartbeat:
         self._is_beat_requested.set()
 
     def beat_now(self, store: Store) -> None:
-        """Write a beat in the calling thread, with its store."""
         try:
             self._beat(store)
         except Exception as error:

@@ -379,12 +379,11 @@ class Loop:
 
 
 def filter_types(described: Iterable[HandlerDescription], types: Sequence[str]) -> dict[str, HandlerDescription]:
-    """Return the handlers that the setting `types` allows, by job type."""
     return {handler.facts.job_type: handler for handler in described if allows_type(types, handler.facts.job_type)}
 
 
 def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:
-    """Note each message at its attempt. `Reporter` and `OutcomeWriter` write them in the same turn, or later."""
+    """Note each message at its attempt, for `Reporter` and `OutcomeWriter`."""
     for event in child_events:
         attempt = context.slots.get(event.key)
         if attempt is None:
@@ -416,7 +415,7 @@ STOP_SECONDS = 10.0
 
 
 class Signals:
-    """Counts signals, and wakes the loop: a signal handler runs between two lines of any function, so it does no more.
+    """Counts signals, and wakes the loop, which acts on them.
 
     The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings.
     """

@@ -167,7 +167,7 @@ def _delay(seconds: float | None, *, default: float) -> timedelta:
 
 @dataclass(slots=True)
 class OutcomeWriter:
-    """Holds each ended attempt until its outcome is written. After a failure of the store it waits, and tries again."""
+    """Holds each ended attempt until its outcome is written."""
 
     context: DaemonContext
     publisher: Publisher
@@ -186,7 +186,6 @@ class OutcomeWriter:
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:
-        """Return the ended attempts whose reports have to be written before their outcomes."""
         # A completion also writes the child process, so the report of a new child alone need not come first.
         return [
             attempt
@@ -350,7 +349,6 @@ class OutcomeWriter:
         )
 
     def _finish(self, attempt: Attempt, finished: list[Attempt]) -> None:
-        """Stop holding the attempt, and carry its count of fork server deaths over to the job's next attempt."""
         del self._waiting[attempt.key]
         finished.append(attempt)
         if attempt.fork_server_deaths:

@@ -1,8 +1,7 @@
 """Move the files of finished attempts into the workspace, before the completion commits (P5), or delete them.
 
-Files of an attempt go from staging/WORKER/JOB-FENCE to objects/JOB-FENCE. The outcome writer calls `publish` before,
-and `retract` after the transaction if it did not complete the job. A handler may have put links in place of its
-directories, so every directory is opened without following links.
+They go from staging/WORKER/JOB-FENCE to objects/JOB-FENCE. A handler may have put links in place of its directories, so
+every directory is opened without following links.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class Publisher(Struct, frozen=True):
             raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
 
     def new_files(self, ended: Ended) -> list[NewFile]:
-        """Return the rows of the published files."""
         new = []
         for file in ended.published:
             to = self.target_folder(ended.job_id, ended.fence).joinpath(*file.path.relative_to(self.staging).parts[1:])

@@ -1,11 +1,10 @@
 """Write what child processes report, in few transactions, under the lease of each attempt.
 
-There are two kinds of reports. Progress and log lines are merged, and written every `REPORT_SECONDS`. Pages,
-checkpoints and questions (`OrderedReport`) are written in the order in which the child sent them, and before the
-outcome.
+Progress and log lines are merged. Pages, checkpoints and questions (`OrderedReport`) are written in the order in which
+the child sent them, and before the outcome.
 
 While the store is unavailable, reports wait in memory. Above `BACKLOG_BYTES_MAX`, the loop stops reading from the fork
-server, so that the children wait.
+server.
 """
 
 from __future__ import annotations
@@ -243,10 +242,7 @@ class Reporter:
             attempt.remove_report(asked)
 
     def _without_missing_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
-        """Leave out files that a user has deleted. A crawled item whose file is missing loses its revision.
-
-        The crawl downloads an item without a revision again.
-        """
+        """Leave out files that a user has deleted. A crawled item loses its revision, so it is downloaded again."""
         store, workspace = self.context.store, self.context.settings.workspace
         match answer:
             case Files(files):

@@ -1,11 +1,8 @@
 """A child process (`ForkedChild`) and the attempt that it runs (`RunningAttempt`), as the fork server sees them.
 
-The fork server calls these objects in each of its turns. They read the child's pipes, enforce its deadlines, and build
-the message with which the attempt ends. A reused child runs several attempts in turn, each with its own
-`RunningAttempt`.
-
-`ForkedChild` owns four descriptors: the reading ends of `messages` (frames) and `output` (log lines), the writing end
-of `answers` (replies and further orders), and the staging directory.
+A reused child runs several attempts in turn, each with its own `RunningAttempt`. `ForkedChild` owns four descriptors:
+the reading ends of `messages` (frames) and `output` (log lines), the writing end of `answers` (replies and further
+orders), and the staging directory.
 """
 
 from __future__ import annotations
@@ -192,7 +189,6 @@ class ForkedChild:
             self.unsent.clear()
 
     def read_piece(self, pipe: int) -> bytes:
-        """Return the next bytes, or nothing if there are none yet or the pipe was closed."""
         self.may_have_more = False
         try:
             received = os.read(pipe, READ_BYTES)
@@ -270,7 +266,6 @@ class RunningAttempt:
     # --- messages of the child ---
 
     def read(self, pipe: int, now: float) -> Iterator[bytes]:
-        """Yield frames for the daemon. Invalid data stops the attempt."""
         received = self.child.read_piece(pipe)
         if pipe == self.child.output:
             self._split_output(received)
@@ -283,7 +278,6 @@ class RunningAttempt:
                 self.stop(reason, grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
-        """Yield the last frames of an attempt that has ended."""
         # Read all that the pipes can hold, but no more: another process may write to them for ever.
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
@@ -293,7 +287,7 @@ class RunningAttempt:
         yield from self.due_messages(now, is_last=True)
 
     def due_messages(self, now: float, *, is_last: bool = False) -> Iterator[bytes]:
-        """Yield frames of progress, log lines and questions that were held back until now."""
+        """Yield frames that were held back until now."""
         if self._progress is not None and (is_last or now >= self._progress_sent_at + _PROGRESS_SECONDS):
             yield wrap_frame(self._progress)
             self._progress, self._progress_sent_at = None, now
@@ -419,7 +413,6 @@ class RunningAttempt:
         return encode_frame(AttemptOver(msgspec.Raw(body), usage, took_seconds))
 
     def _outcome(self) -> tuple[Ended, bytes]:
-        """Return the end of the attempt, and the same encoded."""
         reason = self._stop_reason
         if self._ended is not None:
             counts_after_stop = self._ended_before_stop and reason is not None and reason.how is not How.GARBLED

@@ -64,7 +64,7 @@ HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
 
 
 class ChildSpec(Struct, frozen=True):
-    """What the fork server hands to a child. `messages`, `output` and `answers` are the child's ends of its pipes."""
+    """`messages`, `output` and `answers` are the child's ends of its pipes."""
 
     launch: Launch
     begin: Begin
@@ -154,8 +154,6 @@ def _prepare_process(spec: ChildSpec) -> None:
 
 
 class _ChildSandbox:
-    """Loads the handler, and applies its sandbox once, before the first attempt."""
-
     def __init__(self, spec: ChildSpec, loader: HandlerLoader) -> None:
         self.spec = spec
         # What `sandbox.apply` has reached; empty before.
@@ -258,7 +256,6 @@ def _call_handler(handler: Handler[Any], order: Order, context: ChildContext) ->
 
 
 def _outcome_of(order: Order, run: Callable[[], Ended]) -> Ended:
-    """Call `run`, and turn whatever it raises into the end of the attempt."""
     try:
         return run()
     except Permanent as error:

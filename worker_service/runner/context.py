@@ -91,7 +91,7 @@ class Cancellation:
 
 
 class Pipe:
-    """The child's ends of its three pipes. `deferred` is `Cancellation.deferred`."""
+    """The child's ends of its three pipes."""
 
     def __init__(
         self, messages: int, answers: int, output: int, deferred: Callable[[], AbstractContextManager[None]]
@@ -122,7 +122,6 @@ class Pipe:
             _write(self._messages, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
-        """Send a question, and wait for its answer."""
         with self._ask_lock:
             # Skip replies to earlier questions, whose wait a signal interrupted.
             while self._replies_received < self._questions_sent:

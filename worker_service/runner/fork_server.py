@@ -77,7 +77,7 @@ class _QueuedOrder(Struct, frozen=True):
 
     @property
     def attempts_most(self) -> int:
-        """How many attempts its child may run. An order with inputs gets its own, as the sandbox is applied once."""
+        """Of its child. An order with inputs gets its own child, because the sandbox is applied once."""
         return 1 if self.launch.order.inputs else self.handler.described.reuse
 
 
@@ -217,7 +217,6 @@ class ForkServer:
         self._unsent += encode_frame(AttemptOver(msgspec.Raw(ended), Usage(), waited_seconds))
 
     def _flush(self) -> None:
-        """Send `_unsent` to the daemon, as far as the socket takes it."""
         if self._is_closing:
             self._unsent.clear()
             return
@@ -484,7 +483,6 @@ class ForkServer:
                     self._forget(child)
 
     def _forget(self, child: ForkedChild) -> None:
-        """Close the descriptors of a child that has exited, and keep or delete its home."""
         self._unwatch(child)
         is_home_reusable = child.is_home_reusable
         child.close()

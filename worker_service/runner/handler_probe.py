@@ -49,8 +49,6 @@ class LoadedHandler(Struct, frozen=True):
 
 
 class ProbeResult(Struct, frozen=True):
-    """What became of an import. `threads` is the number that the process had after it."""
-
     handlers: Sequence[HandlerDescription] = ()
     threads: int = 1
     reason: str = ""
@@ -241,7 +239,7 @@ def _run_probes(
 
 
 class _Probe:
-    """A process that imports entry points one after the other, and sends a `ProbeResult` for each as a line of JSON."""
+    """A process that sends a `ProbeResult` for each entry point, as a line of JSON."""
 
     def __init__(self, entry_points: Sequence[EntryPoint], tables: Tables) -> None:
         self._entry_points = entry_points
@@ -251,7 +249,6 @@ class _Probe:
         os.close(output)
 
     def is_complete(self) -> bool:
-        """Read what has arrived. Return True if no more will come."""
         received = os.read(self.pipe, 1 << 16)
         self._received += received
         # A process that the import has started may keep the pipe open.

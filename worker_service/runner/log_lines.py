@@ -1,7 +1,4 @@
-"""Lines that a handler logs and prints: split from the output pipe, and buffered until they are written.
-
-The fork server and the daemon each keep a `LogBuffer` per attempt.
-"""
+"""Lines that a handler logs and prints, until they are written. The fork server and the daemon both buffer them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ GAP = "… older lines are left out here"
 
 
 class LogBuffer:
-    """Keeps the newest `LOG_LINES_MOST` lines: drops the oldest when lines come faster than they can be written."""
+    """Keeps the newest `LOG_LINES_MOST` lines that are not written yet."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -33,7 +30,6 @@ class LogBuffer:
         self._drop_oldest()
 
     def restore(self, lines: Iterable[str]) -> None:
-        """Put lines that `pop` returned back before the others."""
         restored = list(lines)
         self._lines.extendleft(reversed(restored))
         self.characters += sum(map(len, restored))
@@ -57,7 +53,7 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
-    """Splits the bytes of an output pipe into lines. The bytes after the last line end wait for the next piece."""
+    """Splits the bytes of an output pipe into lines."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()

@@ -36,8 +36,6 @@ def attempt_name(key: Key) -> str:
 
 
 class Order(Struct, frozen=True):
-    """What a child needs to know of its attempt."""
-
     job_id: int
     fence: int
     job_type: str

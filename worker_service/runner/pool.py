@@ -1,8 +1,7 @@
 """The daemon's side of the fork server: start it, send orders and stops to it, receive its messages, survive its death.
 
 Every launched order gets exactly one `Ended`. If the fork server dies, the pool first kills all processes of its
-attempts, and then returns an `Ended` for each. No method waits for a child; only start, restart and close may take
-long.
+attempts, and then returns an `Ended` for each. Only `start`, `restart` and `close` may take long.
 """
 
 from __future__ import annotations
@@ -111,7 +110,6 @@ class LocalPool:
     ping_seconds: float = PING_SECONDS
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
-        """`extra_path`: directories from which the fork server imports handlers, besides the installed ones."""
         if begin.sandbox not in ("strict", "best-effort", "off"):
             raise ValueError(f"sandbox is strict, best-effort or off, not {begin.sandbox!r}")
         self._staging_root = begin.staging_root.absolute()
@@ -135,7 +133,6 @@ class LocalPool:
         self._events: list[AttemptEvent] = []
 
     def start(self) -> Sequence[HandlerDescription]:
-        """Start the fork server, and wait until it has loaded and described the handlers."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin)

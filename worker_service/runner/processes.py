@@ -49,7 +49,6 @@ def mark_process(pool_id: str, number: int) -> None:
 
 
 def marks_of(pid: int) -> ProcessMarks:
-    """Return the marks of a process; none if it has ended."""
     with contextlib.suppress(OSError):
         for line in _read(f"/proc/{pid}/limits").splitlines():
             if line.startswith(b"Max realtime timeout"):
@@ -103,7 +102,6 @@ def kill(pid: int) -> None:
 
 
 def signal_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Signal a child and its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
     # The child may not have created its own group yet.
@@ -135,7 +133,6 @@ def _parent_of(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields from the state on, or [] if there is no such process."""
     try:
         # The name before these fields may contain any character.
         return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()

@@ -1,7 +1,8 @@
-"""Encoding and checks of the messages between daemon, fork server and children. The receiver trusts nothing.
+"""Encode, decode and check the messages between daemon, fork server and children (`messages.py`).
 
-A frame is ``P``, one byte of version, four bytes of length, and one JSON message. Other bytes are `Garbled`.
-The fork server passes a child's messages on as the same bytes.
+A frame is ``P``, one byte of version, four bytes of length, and one JSON message. A child or a cluster node may be
+hostile: whatever an honest one would not send raises `Garbled`. The fork server checks a child's messages, and passes
+them on as the same bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ from worker_service.runner.messages import (
 )
 from worker_service.runner.questions import decode_question
 
+# Raise it with each change of a message: during an upgrade, an old process may meet a new one.
 VERSION = 8
+# Of a message of a child, and of one between daemon and fork server.
 FRAME_BYTES_MAX = 8 << 20
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
 _NAME_CHARACTERS_MAX = 1000
@@ -69,6 +72,7 @@ class Garbled(ValueError):
     pass
 
 
+# The fork server reports the other ones.
 _CHILD_OUTCOMES = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
 
 
@@ -122,7 +126,7 @@ def take_control_socket() -> socket.socket:
 
 
 def receive_begin(control: socket.socket, inbox: Inbox) -> tuple[Begin, list[bytes]]:
-    """Return the first message, and those after it. Exit if the daemon is gone."""
+    """Wait for the first message. Return it, and the bodies of those that came with it. Exit if the daemon is gone."""
     bodies: list[bytes] = []
     while not bodies:
         try:
@@ -147,6 +151,7 @@ def decode_as(kind: type[M], body: bytes) -> M:
 
 
 def decode_child_message(body: bytes, order: Order) -> ChildMessage:
+    """In the fork server: decode what the child that runs `order` has sent."""
     message = _decode(_child_decoder, body)
     _check_report(message, order)
     if isinstance(message, Ended) and message.how not in _CHILD_OUTCOMES:
@@ -155,6 +160,7 @@ def decode_child_message(body: bytes, order: Order) -> ChildMessage:
 
 
 def decode_node_message(body: bytes, order: Order) -> NodeMessage:
+    """In the Ray driver: decode what the node that runs `order` has sent."""
     message = _decode(_node_decoder, body)
     if isinstance(message, AttemptOver):
         ended = _decode(_ended_decoder, memoryview(message.ended))
@@ -198,6 +204,7 @@ def _check_report(message: AttemptMessage, order: Order) -> None:
 
 
 def check_paths(ended: Ended) -> None:
+    """Raise `Garbled` unless all published paths lead below the staging directory."""
     for file in ended.published:
         if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
@@ -205,10 +212,11 @@ def check_paths(ended: Ended) -> None:
     _check_names((file.role for file in ended.published), is_needed=False)
 
 
-def check_files(ended: Ended, directory: int) -> None:
+def check_files(ended: Ended, directory_fd: int) -> None:
+    """Raise `Garbled` unless all published files are regular files below the directory."""
     for file in ended.published:
         try:
-            descriptor = open_beneath(directory, file.path, os.O_PATH)
+            descriptor = open_beneath(directory_fd, file.path, os.O_PATH)
         except OSError as error:
             raise Garbled(f"a file outside its staging: {error.strerror}") from error
         try:
@@ -225,19 +233,25 @@ def _check_digests(file: Publication) -> None:
 
 
 def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:
+    """In the daemon: decode what the fork server has sent, with texts that are safe to show."""
     message = _decode(_pool_decoder, body)
     if isinstance(message, AttemptOver):
-        return _with_safe_texts(_decode(_ended_decoder, memoryview(message.ended)), message, staging_root)
+        return _complete_end(_decode(_ended_decoder, memoryview(message.ended)), message, staging_root)
     if isinstance(message, Progressed):
-        count = message.count and message.count._replace(unit=safe_text(message.count.unit, _SHORT_NAME_CHARACTERS_MAX))
+        count = message.count
+        if count is not None:
+            count = count._replace(unit=safe_text(count.unit, _SHORT_NAME_CHARACTERS_MAX))
         return replace(message, message=safe_text(message.message, LINE_CHARACTERS_MAX), count=count)
     return message
 
 
-def _with_safe_texts(ended: Ended, over: AttemptOver, staging_root: Path) -> Ended:
-    # Also fill in what only the fork server knows: usage, duration and where the files are.
+def _complete_end(ended: Ended, over: AttemptOver, staging_root: Path) -> Ended:
+    """Make texts safe, and fill in what only the fork server knows: usage, duration and where the files are."""
     folder = staging_root / attempt_name(ended.key)
-    after = ended.after_seconds
+    published = []
+    for file in ended.published:
+        name, note = _safe_name(file.name or str(file.path)), _safe_name(file.note)
+        published.append(replace(file, path=folder / file.path, name=name, note=note))
     return replace(
         ended,
         usage=over.usage,
@@ -245,13 +259,8 @@ def _with_safe_texts(ended: Ended, over: AttemptOver, staging_root: Path) -> End
         code=safe_text(ended.code, 100),
         message=safe_text(ended.message, MESSAGE_CHARACTERS_MAX),
         remedy=safe_text(ended.remedy, MESSAGE_CHARACTERS_MAX),
-        after_seconds=None if after is None else max(after, 0.0),
-        published=[
-            replace(
-                file, path=folder / file.path, name=_safe_name(file.name or str(file.path)), note=_safe_name(file.note)
-            )
-            for file in ended.published
-        ],
+        after_seconds=None if ended.after_seconds is None else max(ended.after_seconds, 0.0),
+        published=published,
         published_again=[replace(file, name=_safe_name(file.name)) for file in ended.published_again],
     )
 
@@ -264,11 +273,14 @@ def _decode(decoder: msgspec.json.Decoder[M], body: bytes | memoryview) -> M:
 
 
 class Inbox:
+    """Splits received bytes into messages of at most `bytes_max`."""
+
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._buffer = bytearray()
 
     def feed(self, received: bytes) -> list[bytes]:
+        """Return the bodies of the frames that are complete now."""
         self._buffer += received
         bodies: list[bytes] = []
         start = 0
@@ -294,7 +306,7 @@ def _check_checkpoint(message: Checkpointed) -> None:
     _check_json(message.state)
     if message.crawl is not None:
         names = [message.crawl.crawl, message.crawl.keys or "none", *(item.id for item in message.crawl.items)]
-        _check_names(names, length=_NAME_CHARACTERS_MAX)
+        _check_names(names, characters_max=_NAME_CHARACTERS_MAX)
         _check_json(message.crawl.state)
 
 
@@ -320,10 +332,12 @@ def _check_json(value: str | None) -> None:
         raise Garbled(f"a result or state that is no JSON: {error}") from error
 
 
-def _check_names(words: Iterable[str], *, length: int = _SHORT_NAME_CHARACTERS_MAX, is_needed: bool = True) -> None:
-    for word in words:
-        if len(word) > length or (is_needed and not word) or "\0" in word:
-            raise Garbled(f"a name that is none: {safe_text(word, 40)!r}")
+def _check_names(
+    names: Iterable[str], *, characters_max: int = _SHORT_NAME_CHARACTERS_MAX, is_needed: bool = True
+) -> None:
+    for name in names:
+        if len(name) > characters_max or (is_needed and not name) or "\0" in name:
+            raise Garbled(f"a name that is none: {safe_text(name, 40)!r}")
 
 
 def _safe_name(value: str) -> str:

@@ -1,13 +1,18 @@
-"""Questions of handlers to the daemon, and answers, as JSON."""
+"""Encode, decode and bound the questions of handlers to the daemon (`context.ask`), and the answers.
+
+`QUESTIONS` in `jobs/documents.py` maps the name of each kind of question to its type and that of its answer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from worker_service.jobs.documents import QUESTIONS, CrawlItems, DocumentPages, KnownPages, Question, QuestionAnswer
 
+# Most pages, pages with their layout, and digests or ids, in one question: larger answers do not fit in a message.
 PAGES_AT_ONCE = 1000
 LAYOUTS_AT_ONCE = 100
 NAMES_AT_ONCE = 50_000
@@ -35,6 +40,7 @@ def decode_answer(kind: str, body: bytes | msgspec.Raw) -> QuestionAnswer:
 
 
 def empty_answer(question: Question[Any]) -> QuestionAnswer:
+    """Return what a database that knows nothing would answer."""
     return QUESTIONS[type(question).__name__][1]()
 
 
@@ -55,7 +61,10 @@ def _check_bounds(question: Question[Any]) -> None:
         if question.last - question.first >= most:
             layout = " with their layout" if question.with_layout else ""
             raise ValueError(f"ask for at most {most} pages{layout} at once, not {question.first} to {question.last}")
-    names = question.digests if isinstance(question, KnownPages) else ()
-    names = question.ids if isinstance(question, CrawlItems) else names
+    names: Sequence[str] = ()
+    if isinstance(question, KnownPages):
+        names = question.digests
+    elif isinstance(question, CrawlItems):
+        names = question.ids
     if len(names) > NAMES_AT_ONCE:
         raise ValueError(f"ask for at most {NAMES_AT_ONCE} at once, not {len(names)}")

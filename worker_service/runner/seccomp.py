@@ -104,6 +104,7 @@ class Architecture(Struct, frozen=True):
 
 class Condition(Struct, frozen=True):
     word: int
+    """Offset in `struct seccomp_data`."""
     test: int
     value: int
     is_true: bool = True
@@ -174,7 +175,7 @@ def _limit_rules() -> list[FilterRule]:
 
 
 def _process_rules(starts_programs: bool) -> list[FilterRule]:
-    found = [
+    rules = [
         # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS, glibc calls clone.
         FilterRule(["clone3"], _ENOSYS),
         FilterRule(["clone"], _EPERM, [_has_any(0, _NAMESPACES)]),
@@ -182,16 +183,16 @@ def _process_rules(starts_programs: bool) -> list[FilterRule]:
         FilterRule(["sched_setaffinity"], _EPERM, [_differs(0, 0)]),
     ]
     if not starts_programs:
-        found += [
+        rules += [
             FilterRule(["fork", "vfork"], _EPERM),
             FilterRule(["clone"], _EPERM, [_has_none(0, _CLONE_THREAD)]),
         ]
-    return found
+    return rules
 
 
 def _file_rules(guards_truncation: bool) -> list[FilterRule]:
     times_are_now = [_equals(2, 0), _equals(2, 0, upper=True)]
-    found = [
+    rules = [
         # Path.touch sets the time of a path to now, and creates the file if that fails: a pretended success would leave
         # no file. A call without a path applies to a descriptor.
         FilterRule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0)]),
@@ -203,14 +204,14 @@ def _file_rules(guards_truncation: bool) -> list[FilterRule]:
     ]
     for call, mode in (("mknod", 1), ("mknodat", 2)):
         for kind in (stat.S_IFCHR, stat.S_IFBLK):
-            found.append(FilterRule([call], _EPERM, [_equals(mode, kind, mask=0o170000)]))
+            rules.append(FilterRule([call], _EPERM, [_equals(mode, kind, mask=0o170000)]))
     if guards_truncation:
         # Truncating writes to the file, even if it is opened only for reading.
         for call, flags in (("open", 1), ("openat", 2)):
-            found.append(FilterRule([call], _EPERM, [_has_any(flags, os.O_TRUNC), _has_none(flags, os.O_ACCMODE)]))
+            rules.append(FilterRule([call], _EPERM, [_has_any(flags, os.O_TRUNC), _has_none(flags, os.O_ACCMODE)]))
         # The flags of openat2 are in memory, like those of clone3.
-        found += [FilterRule(["truncate"], _EPERM), FilterRule(["openat2"], _ENOSYS)]
-    return found
+        rules += [FilterRule(["truncate"], _EPERM), FilterRule(["openat2"], _ENOSYS)]
+    return rules
 
 
 def _equals(argument: int, value: int, *, mask: int = _WHOLE_WORD, upper: bool = False) -> Condition:
@@ -238,6 +239,8 @@ def _word(argument: int, upper: bool = False) -> int:
 
 
 class _Instruction(Struct, frozen=True):
+    """`if_true` and `if_false`: label of the next instruction; empty for the following one."""
+
     operation: int
     operand: int
     if_true: str = ""
@@ -275,18 +278,19 @@ def _compiled_rule(rule: FilterRule, numbers: Mapping[str, int], name: str) -> l
 
 
 def _assembled(program: Sequence[_Instruction | str]) -> bytes:
-    places: dict[str, int] = {}
+    position_by_label: dict[str, int] = {}
     instructions: list[_Instruction] = []
-    for one in program:
-        if isinstance(one, str):
-            places[one] = len(instructions)
+    for item in program:
+        if isinstance(item, str):
+            position_by_label[item] = len(instructions)
         else:
-            instructions.append(one)
+            instructions.append(item)
 
-    def skipped(label: str, at: int) -> int:
-        return places[label] - at - 1 if label else 0
+    def skipped(label: str, position: int) -> int:
+        return position_by_label[label] - position - 1 if label else 0
 
-    return b"".join(
-        struct.pack("<HBBI", one.operation, skipped(one.if_true, at), skipped(one.if_false, at), one.operand)
-        for at, one in enumerate(instructions)
-    )
+    code = b""
+    for position, instruction in enumerate(instructions):
+        if_true, if_false = skipped(instruction.if_true, position), skipped(instruction.if_false, position)
+        code += struct.pack("<HBBI", instruction.operation, if_true, if_false, instruction.operand)
+    return code

@@ -1,4 +1,4 @@
-"""Use a pool without a daemon: describe the handlers, or run one attempt."""
+"""Use a pool without a daemon: describe the handlers, or run one attempt. For commands, tests and page images."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from worker_service.jobs.documents import Question, QuestionAnswer
-from worker_service.runner.messages import (
-    Asked,
-    AttemptEvent,
-    Begin,
-    Ended,
-    HandlerDescription,
-)
+from worker_service.runner.messages import Asked, AttemptEvent, Begin, Ended, HandlerDescription
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.questions import decode_question, empty_answer
 
@@ -55,15 +49,16 @@ def attempt_events(
     seconds: float | None = None,
     answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
+    """Yield the events of the only launched attempt, answering its questions. Raise `TimeoutError` after `seconds`."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
         select.select([pool], [], [], left)
-        for one in pool.take_events():
-            yield one
-            if isinstance(one, Asked):
-                pool.answer(one, answer(decode_question(one.kind, one.body)))
-            if isinstance(one, Ended):
+        for event in pool.take_events():
+            yield event
+            if isinstance(event, Asked):
+                pool.answer(event, answer(decode_question(event.kind, event.body)))
+            if isinstance(event, Ended):
                 return

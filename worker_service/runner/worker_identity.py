@@ -1,6 +1,7 @@
-"""Identity of this worker, and lock files that show which workers are alive.
+"""Identity of this worker, and lock files that show which workers are alive (`decide_fate`).
 
-The fork server and every child inherit the daemon's locked descriptor. If the lock can be taken, all of them are dead.
+The fork server and every child inherit the daemon's locked descriptor. So the lock is free only if all of them are
+dead.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ def own_host() -> str:
 
 
 def pid_in(worker_id: str) -> int:
-    found = re.fullmatch(r".+-(\d+)-[0-9a-f]{8}", worker_id)
-    return int(found[1]) if found else 0
+    match = re.fullmatch(r".+-(\d+)-[0-9a-f]{8}", worker_id)
+    return int(match[1]) if match else 0
 
 
 def boot_id(environ: Mapping[str, str] | None = None) -> str:
     """Return '' if unknown. The systemd unit hides /proc/sys and passes the id in the environment."""
     try:
-        found = _BOOT_ID.read_text()
+        text = _BOOT_ID.read_text()
     except OSError:
-        found = (os.environ if environ is None else environ).get("PAGEMILL_BOOT_ID", "")
+        text = (os.environ if environ is None else environ).get("PAGEMILL_BOOT_ID", "")
     # systemd writes it without hyphens.
-    return found.strip().replace("-", "").lower()
+    return text.strip().replace("-", "").lower()
 
 
 def lock_path(database: Path, worker_id: str) -> Path:
@@ -95,6 +96,7 @@ class WorkerLock:
 
 
 def is_free(path: Path) -> bool | None:
+    """Return None if there is no lock file."""
     try:
         # Read-only, so that users who may not write can check as well.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -114,12 +116,13 @@ def is_free(path: Path) -> bool | None:
 
 
 def lock_holders(path: Path) -> list[int]:
+    """Return the processes that have the lock file open."""
     try:
-        wanted = path.stat()
+        lock = path.stat()
     except OSError:
         return []
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  names are all that is needed
-    return [pid for pid in pids if _has_open(pid, (wanted.st_dev, wanted.st_ino))]
+    return [pid for pid in pids if _has_open(pid, lock)]
 
 
 def is_running(pid: int) -> bool:
@@ -133,12 +136,11 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
+def _has_open(pid: int, file: os.stat_result) -> bool:
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             with suppress(OSError):
-                status = entry.stat()
-                if (status.st_dev, status.st_ino) == wanted:
+                if os.path.samestat(entry.stat(), file):
                     return True
     return False
 
@@ -148,14 +150,19 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
 
 class Fate(Enum):
     ALIVE = "alive"
-    # Its daemon is dead; a process of it is alive.
+    # Its daemon is dead; its fork server or a child is alive.
     DYING = "dying"
+    # Too long without a heartbeat.
     SILENT = "silent"
+    # All its processes are dead.
     GONE = "dead"
 
 
 class Observation(Struct, frozen=True):
+    """What another worker sees of a worker."""
+
     is_lock_free: bool | None
+    # The same host, not rebooted since. The pid then means the same process.
     is_same_machine: bool
     is_rebooted: bool
     is_daemon_running: bool
