@@ -1,4 +1,4 @@
-"""Health of the service as a level, with reasons, for monitoring."""
+"""Health of the service as a level with reasons, for `pagemill status`, `GET /api/status` and the web page."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Health(Struct, frozen=True):
 
 
 def check_health(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Health:
+    """Return the level of the worst reason. With `oldest_wait_max`, a job that waits for longer is one, too."""
     reasons = health_reasons(overview, oldest_wait_max=oldest_wait_max)
     return Health(
         max((reason.level for reason in reasons), default=Level.OK),
@@ -61,13 +62,14 @@ def check_health(overview: Overview, *, oldest_wait_max: timedelta | None = None
 
 
 def health_reasons(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Sequence[HealthReason]:
-    found = [
+    """Return the reasons, worst first."""
+    reasons = [
         *_check_database(overview),
         *_check_workers(overview),
         *_check_nodes(overview),
         *_check_queue(overview, oldest_wait_max),
     ]
-    return sorted(found, key=lambda reason: -reason.level)
+    return sorted(reasons, key=lambda reason: -reason.level)
 
 
 def _check_database(overview: Overview) -> Iterator[HealthReason]:
@@ -77,13 +79,14 @@ def _check_database(overview: Overview) -> Iterator[HealthReason]:
 
 def _check_workers(overview: Overview) -> Iterator[HealthReason]:
     live_states = {worker.state for worker in overview.live_workers}
-    lost_states = Counter(worker.state for worker in overview.lost_workers)
-    states = f" ({', '.join(f'{number} {state}' for state, number in lost_states.items())})" if lost_states else ""
+    lost_by_state = Counter(worker.state for worker in overview.lost_workers)
+    lost = ", ".join(f"{number} {state}" for state, number in lost_by_state.items())
+    in_brackets = f" ({lost})" if lost else ""
     if not live_states:
         remedy = overview.settings.start_command
-        yield HealthReason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{states}", remedy)
-    elif lost_states:
-        detail = f"{lost_states.total()} of {counted(len(overview.workers), 'worker')} not alive{states}"
+        yield HealthReason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{in_brackets}", remedy)
+    elif lost:
+        detail = f"{lost_by_state.total()} of {counted(len(overview.workers), 'worker')} not alive{in_brackets}"
         yield HealthReason(Level.WARNING, "WORKERS_LOST", detail, "pagemill doctor")
     if "disk low" in live_states:
         level = Level.CRITICAL if live_states == {"disk low"} else Level.WARNING
@@ -91,10 +94,10 @@ def _check_workers(overview: Overview) -> Iterator[HealthReason]:
 
 
 def _check_nodes(overview: Overview) -> Iterator[HealthReason]:
-    wanted = [node for node in overview.nodes if not node.is_draining]
-    if not_up := [node for node in wanted if node.state != "up"]:
-        up = len(wanted) - len(not_up)
-        detail = f"{up or 'none'} of {counted(len(wanted), 'node')} up: {not_up[0].name} is {not_up[0].state}"
+    nodes = [node for node in overview.nodes if not node.is_draining]
+    if nodes_not_up := [node for node in nodes if node.state != "up"]:
+        up, first = len(nodes) - len(nodes_not_up), nodes_not_up[0]
+        detail = f"{up or 'none'} of {counted(len(nodes), 'node')} up: {first.name} is {first.state}"
         yield HealthReason(Level.WARNING, "NODES_DOWN", detail, "pagemill cluster")
 
 

@@ -1,4 +1,7 @@
-"""Reasons why a job waits, fails or makes no progress, and advice."""
+"""Why a job waits, has failed or makes no progress, and what the user can do: the `why` command and page.
+
+A **gate** is a condition under which the daemon starts no job, such as PAUSED; the store finds the closed gates.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 _LIVE_JOBS_EXAMINED_MAX = 100
+"""Explaining a job takes several queries."""
 
 _TEMPORARY_GATES = set(
     "NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AHEAD_IN_QUEUE BATCH_WAITING".split()
@@ -51,13 +55,16 @@ NEXT_MOVES_BY_GATE = {
 
 class GateAdvice(Gate, frozen=True):
     next: str = ""
+    """What the user can do, usually a command."""
 
 
 class Why(Struct, frozen=True):
     job: Job
     gates: Sequence[GateAdvice]
     worker_state: str
+    """State of the worker of a running job, as in `CheckedWorker`; empty if it is not known."""
     helps: str
+    """What the user can do about a job that is not pending."""
     silent_seconds: float | None = None
     """Time since the last progress, log line, or start."""
     limit_seconds: int | None = None
@@ -67,13 +74,13 @@ def why(session: Session, job_id: int) -> Why:
     job, overview = session.job_queries.get(job_id), Overview(session)
     gates = session.gates.explain(job_id, dead=overview.dead_worker_ids)
     advised_gates = [
-        GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_move_at(gate, job, session.settings))
+        GateAdvice(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
         for gate in gates
     ]
     if job.status is not Status.RUNNING:
-        return Why(job, advised_gates, "", advice_for(job))
+        return Why(job, advised_gates, "", _advice_for(job))
     worker_state = next((worker.state for worker in overview.workers if worker.id == job.worker_id), "")
-    # The pace has a silence only if it is too long for this job; the time since a message is always returned.
+    # `pace_of` returns a silence only if it is long for this job; `silent_seconds` of the result is always set.
     is_silent_too_long = pace_of(job, session.clock()).silent_seconds is not None
     helps = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent_too_long else ""
     limit_seconds = session.job_queries.time_limit(job_id)
@@ -82,12 +89,13 @@ def why(session: Session, job_id: int) -> Why:
 
 def _seconds_since_message(session: Session, job: Job) -> float | None:
     attempts = session.history.attempts(job.id)
-    heard_at = next((attempt.heard_at for attempt in attempts if attempt.fence == job.fence), None)
-    since = heard_at or job.started_at
+    last_message_at = next((attempt.heard_at for attempt in attempts if attempt.fence == job.fence), None)
+    since = last_message_at or job.started_at
     return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
 
 
 def stops_at(session: Session, job: Job) -> str | None:
+    """Return the time at which the time limit stops a running job."""
     limit = session.job_queries.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None
@@ -112,12 +120,12 @@ def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
         return True
     if "NOT_YET" not in codes:
         return False
-    # A job with a start time may have been given it by its user, or by a handler that cannot go on now.
+    # A start time is set by a user, or by a handler that cannot continue now, which is a problem.
     attempts = session.history.attempts(job.id)
     return bool(attempts) and attempts[-1].outcome == "snoozed"
 
 
-def advice_for(job: Job) -> str:
+def _advice_for(job: Job) -> str:
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
         return f"to run it again: {retry}"
@@ -132,7 +140,8 @@ def advice_for(job: Job) -> str:
     return f"it would fail again in the same way; when the cause is fixed: {again}"
 
 
-def _next_move_at(gate: Gate, job: Job, settings: Settings) -> str:
+def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
+    # The daemon may have been started before the handler was installed.
     if gate.code == "UNKNOWN_TYPE" and job.job_type in installed_types(settings):
         return (
             "its handler is installed, but no running daemon has loaded it. Restart the daemon: "

@@ -1,9 +1,14 @@
-"""Change jobs: plan a change, have it confirmed, and apply it."""
+"""Change jobs, pauses, slots and nodes.
+
+A change of jobs has two steps: `make_plan` counts what would change, so that the user can confirm it, and `apply_plan`
+changes it. Jobs that match the selector only after the plan was made are changed, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,17 +41,32 @@ SAMPLE_JOBS = 5
 SLOTS_MOST = 256
 _PRUNED_AT_ONCE = 1000
 
-# Statuses of jobs whose documents the verb makes fail, and the error code of the documents.
-_FAILS_DOCUMENTS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
 
-# Statuses that each verb selects by default, and statuses that it can change at all. `retry --type ocr_pages` runs
-# completed jobs again only if their status or ids are given.
+class _FailingDocuments(NamedTuple):
+    job_statuses: Sequence[Status]
+    error_code: str
+
+
+_FAILS_DOCUMENTS = {
+    "cancel": _FailingDocuments(LIVE, "CANCELLED"),
+    "delete": _FailingDocuments((Status.PENDING,), "JOB_DELETED"),
+}
+"""By verb: the statuses of jobs whose documents it makes fail, and the error code that the documents get."""
+
+
+class _Statuses(NamedTuple):
+    default: Sequence[Status]
+    """Selected unless the user names statuses."""
+    possible: Sequence[Status]
+
+
 _STATUSES = {
-    "cancel": (LIVE, LIVE),
-    "retry": ((Status.FAILED, Status.CANCELLED), ENDED),
-    "delete": ((Status.PENDING, *ENDED), (Status.PENDING, *ENDED)),
-    "priority": (LIVE, LIVE),
-    "prune": (ENDED, ENDED),
+    "cancel": _Statuses(LIVE, LIVE),
+    # `retry --type ocr_pages` runs completed jobs again only if their status or ids are given.
+    "retry": _Statuses((Status.FAILED, Status.CANCELLED), ENDED),
+    "delete": _Statuses((Status.PENDING, *ENDED), (Status.PENDING, *ENDED)),
+    "priority": _Statuses(LIVE, LIVE),
+    "prune": _Statuses(ENDED, ENDED),
 }
 
 
@@ -56,20 +76,23 @@ class Plan(Struct, frozen=True):
     jobs: int
     sample: Sequence[Job]
     failing: Sequence[int]
-    """Documents that will fail."""
+    """Ids of documents that will fail."""
     error_code: str
+    """Error code of these documents."""
     priority: int | None = None
     is_partial: bool = False
     """Counting took too long, so there may be more jobs."""
 
     @property
     def is_single(self) -> bool:
+        """Return True if the user named one job by its id, and nothing else."""
         return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
 
 
 class Paused(Struct, frozen=True):
     until: datetime | None
     is_known: bool
+    """False: no job has this type or owner, so the user may have mistyped it."""
 
 
 def make_plan(
@@ -83,17 +106,22 @@ def make_plan(
     """Count the jobs and documents of a change, for up to `seconds`. The change itself has no limit."""
     if verb == "priority":
         priority = read_priority(priority)
-    chosen = _chosen_jobs(session, verb, selector)
-    statuses, code = _FAILS_DOCUMENTS.get(verb, ((), ""))
-    reading = session.job_queries
+    selector = _with_statuses(session, verb, selector)
+    failing = _FAILS_DOCUMENTS.get(verb, _FailingDocuments((), ""))
+    queries = session.job_queries
     jobs, sample, documents, first_id = 0, list[Job](), set[int](), 1
     for first_id, before_id in id_ranges(session, seconds):
-        if count := reading.count(chosen, from_id=first_id, before_id=before_id):
-            jobs += count
-            if len(sample) < SAMPLE_JOBS:
-                sample += reading.list(chosen, most=SAMPLE_JOBS - len(sample), from_id=first_id, before_id=before_id)
-            documents.update(reading.documents_failing(chosen, statuses, from_id=first_id, before_id=before_id))
-    return Plan(verb, chosen, jobs, sample, sorted(documents), code, priority, is_partial=first_id > 1)
+        count = queries.count(selector, from_id=first_id, before_id=before_id)
+        if not count:
+            continue
+        jobs += count
+        if len(sample) < SAMPLE_JOBS:
+            sample += queries.list(selector, most=SAMPLE_JOBS - len(sample), from_id=first_id, before_id=before_id)
+        documents.update(
+            queries.documents_failing(selector, failing.job_statuses, from_id=first_id, before_id=before_id)
+        )
+    # The ranges go down to id 1 unless the time is over.
+    return Plan(verb, selector, jobs, sample, sorted(documents), failing.error_code, priority, is_partial=first_id > 1)
 
 
 def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
@@ -124,27 +152,31 @@ def prune_jobs(session: Session, plan: Plan) -> int:
     return pruned
 
 
-def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
+def _with_statuses(session: Session, verb: str, selector: Selector) -> Selector:
+    """Limit the selector to statuses that the verb can change. Jobs named by id alone are kept in any status."""
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require_jobs(session, selector.ids)
     if selector.ids and not selector.statuses and not selector.names_groups:
         return selector
     default, possible = _STATUSES[verb]
-    statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else default
+    statuses = default
+    if selector.statuses:
+        statuses = tuple(status for status in selector.statuses if status in possible)
     if not statuses:
         words = " or ".join(possible)
         raise BadInput(
             f"only jobs that are {words} can be {PAST_PARTICIPLES[verb]}, not {' or '.join(selector.statuses)} ones"
         )
     if selector.ids and selector.names_groups and not selector.statuses and verb != "priority":
-        # Jobs selected by id are included in any status.
-        others = session.job_queries.ids(replace(selector, ids=(), statuses=statuses))
-        return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
+        # The statuses limit only the jobs of the batches and documents, so name these jobs by id, too.
+        ids_in_groups = session.job_queries.ids(replace(selector, ids=(), statuses=statuses))
+        return replace(selector, ids=(*selector.ids, *ids_in_groups), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
 
 
 def apply_owner_policy(session: Session, changed: Changed) -> Changed:
+    """Let batches wait that the setting `owner_policy` lets wait for the changed jobs. Return them with the change."""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)
@@ -170,24 +202,26 @@ def unpause(session: Session, scope: str, name: str) -> None:
 
 
 def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str:
-    """Set the slots until the worker restarts. The id may be left out if there is one live worker."""
+    """Set the slots until the worker restarts, and return its id, which may be left out if one worker is alive."""
     if not 1 <= slots <= SLOTS_MOST:
         raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
     live_ids = [worker.id for worker in Overview(session).live_workers]
     if worker_id is None and len(live_ids) > 1:
         raise BadInput(f"there are {counted(len(live_ids), 'worker')}", f"name one: {', '.join(live_ids)}")
-    chosen = worker_id if worker_id is not None else next(iter(live_ids), "")
-    if chosen not in live_ids or not session.store.workers.set_slots(chosen, slots):
-        raise Refused(f"worker {chosen} is not running" if chosen else "no worker is running", "pagemill workers")
-    return chosen
+    if worker_id is None:
+        worker_id = next(iter(live_ids), "")
+    if worker_id not in live_ids or not session.store.workers.set_slots(worker_id, slots):
+        raise Refused(f"worker {worker_id} is not running" if worker_id else "no worker is running", "pagemill workers")
+    return worker_id
 
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
+    """Start no more attempts on a node, or start them again. Return what happens, in a sentence."""
     if not session.store.job_control.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.overview.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
         raise NodeNotFound(f"there is no node {name!r}", hint)
     if not is_draining:
         return f"{name} gets new attempts again"
-    running = sum(one.node == name for one in session.overview.work_on_nodes())
+    running = sum(attempt.node == name for attempt in session.overview.work_on_nodes())
     return f"{name} gets no new attempts" + (f"; it finishes the {running} that run there" if running else "")

@@ -1,4 +1,4 @@
-"""Details of one job, which a list of jobs does not need."""
+"""Everything about one job, and its log."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _LOG_LINES_SHOWN = 10
 
 
 class Needed(NamedTuple):
+    """A job that another one waits for."""
+
     id: int
     status: str
 
@@ -32,12 +34,12 @@ class JobDetails(Struct, frozen=True):
 
 
 def get_job_details(session: Session, job_id: int) -> JobDetails:
-    reading, history = session.job_queries, session.history
+    queries, history = session.job_queries, session.history
     return JobDetails(
-        reading.get(job_id),
+        queries.get(job_id),
         history.attempts(job_id),
         history.events(job_id),
-        [Needed(*one) for one in reading.waits_for(job_id)],
+        [Needed(needed_id, status) for needed_id, status in queries.waits_for(job_id)],
         [with_full_path(session, file) for file in session.library.job_files(job_id)],
         history.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
     )
@@ -49,8 +51,9 @@ def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
 
 
 def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
-    reading, after_id = session.job_queries, 0
-    for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
+    """Yield the lines, new ones as they arrive, until the job has ended."""
+    after_id = 0
+    for has_ended in poll(session, lambda: session.job_queries.get(job_id).status.is_ended):
         while lines := session.history.logs(job_id, after_id=after_id):
             yield from lines
             after_id = lines[-1].id

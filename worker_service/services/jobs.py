@@ -1,4 +1,4 @@
-"""List jobs, and describe their state and progress."""
+"""List and count jobs, and describe a job's state and progress in words."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from worker_service.services.session import IDS_AT_ONCE, Session, chunks, cut_pa
 
 _FIRST_RANGE_IDS = 10_000
 
-# Bits of `held`, with the words for users.
+# Bits of the column `held`, with the words for users. `schema.sql` sets them.
 _HELD_BY_BATCH = 16
-_HELD_FOR_TIME = {1: "scheduled", 2: "backoff"}
-_HELD_FOR_JOB = {4: "waiting", 8: "key-busy"}
+_WORD_BY_TIME_BIT = {1: "scheduled", 2: "backoff"}
+_WORD_BY_JOB_BIT = {4: "waiting", 8: "key-busy"}
 
 
 class JobPage(Struct, frozen=True):
@@ -33,27 +33,33 @@ def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_i
 
 
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ids (first, before), newest first, for about `seconds`."""
-    deadline, size = time.monotonic() + seconds, _FIRST_RANGE_IDS
-    below = session.job_queries.newest_id() + 1
+    """Yield ranges of job ids, newest first, for about `seconds`: (first id, the id before which the range ends).
+
+    For searches without an index: the caller searches one range before it asks for the next, so that a slow search
+    ends with a part of the result instead of loading the machine.
+    """
+    deadline, ids_in_range = time.monotonic() + seconds, _FIRST_RANGE_IDS
+    range_end = session.job_queries.newest_id() + 1
     if before_id is not None:
-        below = min(below, before_id)
-    while below > 1:
-        start, first = time.monotonic(), max(1, below - size)
-        yield first, below  # the caller searches the range before it asks for the next one
-        below, now = first, time.monotonic()
+        range_end = min(range_end, before_id)
+    while range_end > 1:
+        start, first_id = time.monotonic(), max(1, range_end - ids_in_range)
+        yield first_id, range_end
+        range_end, now = first_id, time.monotonic()
         if now >= deadline:
             return
-        # Double the range only if that cannot take much longer than the time left.
+        # Double the range only if there is time for 8 searches like this one: a longer one may be slower by more.
         if now - start < (deadline - now) / 8:
-            size *= 2
+            ids_in_range *= 2
 
 
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
+    """Raise `JobNotFound` unless all jobs exist and, with an `owner`, belong to this owner."""
     for chunk in chunks(ids):
-        found = set(session.job_queries.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
-        for missing in (job_id for job_id in chunk if job_id not in found):
-            raise JobNotFound(f"there is no job {missing}", "`pagemill ls` shows those that are there")
+        existing_ids = set(session.job_queries.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
+        for job_id in chunk:
+            if job_id not in existing_ids:
+                raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
 
 
 # ── Descriptions of a job ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,14 +94,15 @@ def _rate_in_words(rate: float, unit: str) -> str:
 
 
 def state_of(job: Job, *, now: datetime | None = None) -> str:
+    """Return the status, or for a pending or running job a more exact word, such as `backoff`."""
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
     if job.held & _HELD_BY_BATCH:
         return "stopped"
-    # A claim clears the bits of a time that has passed.
+    # The bits of a time that has passed stay until the next claim clears them.
     is_due = job.run_at is None or from_text(job.run_at) <= (now or wall_clock())
-    words = _HELD_FOR_JOB if is_due else _HELD_FOR_TIME | _HELD_FOR_JOB
-    return next((word for bit, word in words.items() if job.held & bit), job.status.value)
+    word_by_bit = _WORD_BY_JOB_BIT if is_due else _WORD_BY_TIME_BIT | _WORD_BY_JOB_BIT
+    return next((word for bit, word in word_by_bit.items() if job.held & bit), job.status.value)
 
 
 def title_of_job(job: Job) -> str:
@@ -104,9 +111,9 @@ def title_of_job(job: Job) -> str:
 
 
 def each_job(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
-    for part in chunks(ids):
-        yield from session.job_queries.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
+    for chunk in chunks(ids):
+        yield from session.job_queries.list(Selector(ids=chunk, statuses=statuses), most=IDS_AT_ONCE)
 
 
 def count_jobs(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
-    return sum(session.job_queries.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
+    return sum(session.job_queries.count(Selector(ids=chunk, statuses=statuses)) for chunk in chunks(ids))

@@ -1,4 +1,4 @@
-"""The state of workers, nodes, queue and pauses."""
+"""The state of workers, nodes, queue and pauses, for status commands, pages and health."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from worker_service.store.errors import read_only_error
 _RUNNING_JOBS_LISTED_MAX = 500
 _BATCHES_LISTED_MAX = 3
 _MISSED_HEARTBEATS_MAX = 3
+"""A worker with more missed heartbeats is alive, but not healthy."""
 
 
 class CheckedWorker(WorkerState, frozen=True):
@@ -46,6 +47,8 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
+    """The state at one time. Each part is queried when it is first used, and once."""
+
     def __init__(self, session: Session) -> None:
         self._session = session
         self.settings = session.settings
@@ -61,30 +64,31 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """All workers, also those without a row that running jobs name."""
+        """All workers. A worker that running jobs name, but that has no row, is `dead` or `no row`."""
         overview = self._session.overview
         checked = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():
-            is_gone = self._fate_of(row) is Fate.GONE
-            checked.append(_checked_worker(row, "dead" if is_gone else "no row"))
+            is_dead = self._fate_of(row) is Fate.GONE
+            checked.append(_checked_worker(row, "dead" if is_dead else "no row"))
         return checked
 
     @property
     def live_workers(self) -> list[CheckedWorker]:
-        return [one for one in self.workers if one.is_alive]
+        return [worker for worker in self.workers if worker.is_alive]
 
     @property
     def lost_workers(self) -> list[CheckedWorker]:
-        return [one for one in self.workers if not one.is_alive]
+        return [worker for worker in self.workers if not worker.is_alive]
 
     @property
     def dead_worker_ids(self) -> list[str]:
-        return [one.id for one in self.workers if one.state in ("dead", "dying")]
+        return [worker.id for worker in self.workers if worker.state in ("dead", "dying")]
 
     @property
     def is_healthy(self) -> bool:
+        """Return True if a worker is alive and has sent one of its last heartbeats."""
         oldest = self.at - timedelta(seconds=_MISSED_HEARTBEATS_MAX * self._session.settings.heartbeat_interval_seconds)
-        return any(from_text(one.heartbeat_at) >= oldest for one in self.live_workers)
+        return any(from_text(worker.heartbeat_at) >= oldest for worker in self.live_workers)
 
     @cached_property
     def nodes(self) -> Sequence[CheckedNode]:
@@ -113,8 +117,8 @@ class Overview:
 
     @cached_property
     def pending_types(self) -> Sequence[LiveCounts]:
-        types = [one for one in self._session.overview.live_by_type() if one.pending or one.held]
-        return sorted(types, key=lambda one: (-one.pending, one.job_type))
+        types = [counts for counts in self._session.overview.live_by_type() if counts.pending or counts.held]
+        return sorted(types, key=lambda counts: (-counts.pending, counts.job_type))
 
     @cached_property
     def batches(self) -> Sequence[BatchDetails]:
@@ -124,6 +128,7 @@ class Overview:
 
     @cached_property
     def failures(self) -> int:
+        """Number of failures that need attention."""
         return sum(self._session.job_queries.count_failures(None).values())
 
     @cached_property
