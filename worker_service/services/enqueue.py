@@ -1,6 +1,6 @@
 """Enqueue a job that a user describes, or jobs that a command has prepared; warn about what they would wait for.
 
-A handler may declare a JSON Schema of its payload, and **choices**: for a key such as `lang`, the values that are
+A handler may declare a JSON Schema of its payload, and choices: for a key such as `lang`, the values that are
 installed, and how to install others. Daemons write both into rows.
 """
 

@@ -1,6 +1,6 @@
 """Why a job waits, has failed or makes no progress, and what the user can do: the `why` command and page.
 
-A **gate** is a condition under which the daemon starts no job, such as PAUSED; the store finds the closed gates.
+A gate is a condition under which the daemon starts no job, such as PAUSED; the store finds the closed gates.
 """
 
 from __future__ import annotations

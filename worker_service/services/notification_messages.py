@@ -1,4 +1,4 @@
-"""Write the messages that notification rules send."""
+"""Write the messages that a notification rule sends: one for each address, about all its notices."""
 
 from __future__ import annotations
 
@@ -29,37 +29,41 @@ def messages(
     web_address: str | None = None,
     at: str = "",
 ) -> Iterator[Message]:
-    """Yield a message for each address. `names` maps ids of notices to names of files or jobs."""
-    by_address: dict[str, list[Notice]] = {}
+    """Yield a message for each address.
+
+    `addresses` are those of the owners, for a rule with `to = "owner"`. `names` maps ids of notices to names of files
+    or jobs. With the `web_address`, each notice has a link.
+    """
+    notices_by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
         if to:
-            by_address.setdefault(to, []).append(_shortened(notice))
-    for to, reported in by_address.items():
-        subject = f"pagemill on {machine}: {_summary(reported)}"
-        text = "\n".join(_text_lines(reported, names, web_address))
-        yield Message(to, subject, text, _data(rule, reported), at)
+            notices_by_address.setdefault(to, []).append(_shortened(notice))
+    for to, notices_of_address in notices_by_address.items():
+        subject = f"pagemill on {machine}: {_summary(notices_of_address)}"
+        text = "\n".join(_text_lines(notices_of_address, names, web_address))
+        yield Message(to, subject, text, _data(rule, notices_of_address), at)
 
 
 def _shortened(notice: Notice) -> Notice:
     text = notice.message or ""
-    return (
-        notice if len(text) <= _NOTICE_CHARACTERS_MAX else replace(notice, message=f"{text[:_NOTICE_CHARACTERS_MAX]}…")
-    )
+    if len(text) <= _NOTICE_CHARACTERS_MAX:
+        return notice
+    return replace(notice, message=f"{text[:_NOTICE_CHARACTERS_MAX]}…")
 
 
 def _summary(notices: Iterable[Notice]) -> str:
-    """Return such as `300 jobs failed, 1 batch is done`."""
+    """Return a text such as `300 jobs failed, 1 batch is done`."""
     numbers = Counter(notice.kind for notice in notices)
     return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
 
 
 def _text_lines(notices: Sequence[Notice], names: Mapping[int, str], web_address: str | None) -> Iterator[str]:
-    for kind, (_, several) in KINDS.items():
+    for kind, (_, plural) in KINDS.items():
         of_kind = [notice for notice in notices if notice.kind == kind]
         if not of_kind:
             continue
-        yield f"{several[0].upper()}{several[1:]}:"
+        yield f"{plural[0].upper()}{plural[1:]}:"
         codes = Counter(notice.code for notice in of_kind if notice.code)
         if len(of_kind) > 1 and codes:
             yield "  " + ", ".join(f"{code}: {number}" for code, number in codes.most_common())

@@ -1,6 +1,8 @@
-"""Send notifications. Each rule has a position in the list of notices.
+"""Send notifications: messages about notices, by the rules [[notify]] of the settings.
 
-The transaction that advances the position also enqueues the messages, so a crash neither loses nor repeats a message.
+A notice is an event for people, such as a failed job. Each rule has a position in the list of notices. The transaction
+that advances the position also enqueues a `notify` job for each message, so a crash neither loses nor repeats one. The
+user who submits a batch may also ask for a message at its end.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.history import Episode, Notice
 from worker_service.jobs.job import Enqueued, Job, NewJob
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.selector import Selector
 from worker_service.services import server_address
 from worker_service.services.batches import describe_progress, get_batch_details, titled_progress
 from worker_service.services.documents import list_documents
 from worker_service.services.failure_sentences import explanation_of
+from worker_service.services.jobs import each_job
 from worker_service.services.notification_messages import messages
 from worker_service.services.overview import Overview
 from worker_service.services.serialize import iso
@@ -54,28 +56,32 @@ class _RuleNotices(Struct, frozen=True):
     notices: Sequence[Notice]
     """Notices after the position that concern the rule."""
     new_position: int
+    """Position after the last notice that was read, whether it concerns the rule or not."""
 
 
 def send_due_notifications(session: Session) -> int:
+    """Return the number of enqueued messages."""
     _note_lasting_conditions(session)
-    return sum(_send_rule(session, rule) for rule in session.settings.notify) + _send_ends_of_batches(session)
+    by_rules = sum(_send_by_rule(session, rule) for rule in session.settings.notify)
+    return by_rules + _send_ends_of_batches(session)
 
 
 def list_rules(session: Session) -> Sequence[RuleState]:
     return [
-        RuleState(rule.name, rule.when, hide_secrets(rule.to), len(_notices_for(session, rule).notices))
+        RuleState(rule.name, rule.when, hide_secrets(rule.to), len(_unread_notices(session, rule).notices))
         for rule in session.settings.notify
     ]
 
 
 def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
-    wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
-    if not wanted:
+    """Send a test message to each address of the rule with this name, or of all rules."""
+    rules = [rule for rule in session.settings.notify if name in (None, rule.name)]
+    if not rules:
         known = ", ".join(rule.name for rule in session.settings.notify)
         detail = f"no [[notify]] is called {name!r}: there are {known}" if known else "the settings have no [[notify]]"
         raise BadInput(f"{detail}; docs/notify.md shows one")
     addresses: dict[str, None] = {}
-    for rule in wanted:
+    for rule in rules:
         addresses |= dict.fromkeys(session.settings.addresses.values() if rule.to == OWNER else [rule.to])
     for address in addresses:
         _require_channel(address)
@@ -88,7 +94,7 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
 
 # ── The end of a batch, for the user who submitted it ─────────────────────────────────────────────────────────────────
 
-ME = "me"
+_ME = "me"
 """Stands for the owner's address in the table [addresses]."""
 _BATCH_ENDED = ("batch.done", "batch.failed")
 _FILES_NAMED_MAX = 20
@@ -96,7 +102,7 @@ _FILES_NAMED_MAX = 20
 
 def read_address(session: Session, word: str, *, owner: str) -> str:
     """Read `me`, `ann@example.com`, `mailto:…`, `https://…` or `apprise:NAME`."""
-    if word == ME:
+    if word == _ME:
         if address := session.settings.addresses.get(owner):
             return address
         raise BadInput(f"the settings have no address of {owner or 'work without owner'}", "name it in [addresses]")
@@ -110,13 +116,13 @@ def channel_warnings(session: Session, address: str) -> list[str]:
     """Return what the channel lacks, such as a setting, in sentences."""
     session.settings.export_handler_settings()
     channels = [point.load() for point in find(group=_CHANNELS) if point.name == address.partition(":")[0]]
-    lacking = [channel.missing() for channel in channels if hasattr(channel, "missing")]
-    return [f"no message can be sent to {address}: {one}" for one in lacking if one is not None]
+    reasons = [channel.missing() for channel in channels if hasattr(channel, "missing")]
+    return [f"no message can be sent to {address}: {reason}" for reason in reasons if reason is not None]
 
 
 def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
     """Allow the owner's own address and those of `notify_allow`, so that users cannot send to any address."""
-    # A * matches no character that ends the host of an address or begins a second address.
+    # A * must not match a character that ends the host of an address, or that begins a second address.
     patterns = [re.escape(text).replace(r"\*", r"[^/@?#\\%:,;\s]*") for text in session.settings.notify_allow]
     is_own = address in ("", session.settings.addresses.get(owner))
     return is_own or any(re.fullmatch(pattern, address) for pattern in patterns)
@@ -130,7 +136,7 @@ def _send_ends_of_batches(session: Session) -> int:
     unread = notices.after(position, most=_NOTICES_AT_ONCE)
     if not unread:
         return 0
-    batch_ids = [one.batch_id for one in unread if one.kind in _BATCH_ENDED and one.batch_id is not None]
+    batch_ids = [notice.batch_id for notice in unread if notice.kind in _BATCH_ENDED and notice.batch_id is not None]
     addresses = session.store.batches.addresses(batch_ids) if batch_ids else {}
     jobs = [_notify_job(_batch_report(session, batch_id, to)) for batch_id, to in addresses.items()]
     return len(notices.advance(BATCH_ENDS_READER, position, unread[-1].id, jobs) or ())
@@ -140,12 +146,11 @@ def _batch_report(session: Session, batch_id: int, to: str) -> Message:
     details = get_batch_details(session, batch_id)
     of_batch = DocumentSelector(batch_ids=(batch_id,))
     failures = list_documents(session, replace(of_batch, statuses=(IndexStatus.FAILED,)), limit=_FILES_NAMED_MAX)
-    not_read: list[Document | Job] = [*failures.items, *failures.not_brought_in]
-    failed = [(one.name or one.source_key or "", one.error_code, one.error_text) for one in not_read]
+    failed: list[Document | Job] = [*failures.items, *failures.not_brought_in]
     read = list_documents(session, replace(of_batch, statuses=(IndexStatus.SUCCESS,)), limit=_FILES_NAMED_MAX)
     lines = [describe_progress(details), ""]
     if failed:
-        lines += ["Could not be read:", *(f"  {name}: {_what_happened(code, text)}" for name, code, text in failed), ""]
+        lines += ["Could not be read:", *(f"  {_name_of(file)}: {_what_happened(file)}" for file in failed), ""]
     if read.items:
         lines += ["Read:", *(f"  {document.name}" for document in read.items)]
         lines += ["  and more", ""] if read.next else [""]
@@ -156,75 +161,71 @@ def _batch_report(session: Session, batch_id: int, to: str) -> Message:
         "batch": batch_id,
         "name": details.batch.name,
         "state": details.batch.state,
-        "failed": [{"name": name, "code": code} for name, code, _ in failed],
+        "failed": [{"name": _name_of(file), "code": file.error_code} for file in failed],
     }
     return Message(to, harmless(subject), "\n".join(map(harmless, lines)), data, _iso_now(session))
 
 
-def _what_happened(code: str | None, text: str) -> str:
-    explanation = explanation_of(code or "")
-    return text if explanation is None else explanation.happened
+def _name_of(file: Document | Job) -> str:
+    return file.name or file.source_key or ""
+
+
+def _what_happened(file: Document | Job) -> str:
+    explanation = explanation_of(file.error_code or "")
+    return file.error_text if explanation is None else explanation.happened
 
 
 # ── Notices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _send_rule(session: Session, rule: NotifyRule) -> int:
-    found = _notices_for(session, rule)
-    if not found.notices:
+def _send_by_rule(session: Session, rule: NotifyRule) -> int:
+    unread = _unread_notices(session, rule)
+    if not unread.notices:
         # Advance the position past notices that do not concern the rule, so that they are not read again.
-        if found.new_position > found.position:
-            session.store.notices.advance(_reader_name(rule), found.position, found.new_position, [])
+        if unread.new_position > unread.position:
+            session.store.notices.advance(_reader_name(rule), unread.position, unread.new_position, [])
         return 0
-    if not rule.is_due(found.notices[0], session.clock(), session.settings.zone):
+    if not rule.is_due(unread.notices[0], session.clock(), session.settings.zone):
         return 0
     due = messages(
         rule,
-        found.notices,
+        unread.notices,
         session.settings.addresses,
         machine=socket.gethostname(),
-        names=_names_in(session, found.notices),
+        names=_names_by_notice(session, unread.notices),
         web_address=server_address.address(session.settings),
         at=_iso_now(session),
     )
     jobs = [_notify_job(message) for message in due]
-    return len(session.store.notices.advance(_reader_name(rule), found.position, found.new_position, jobs) or ())
+    # None: another process has sent the messages since the position was read.
+    return len(session.store.notices.advance(_reader_name(rule), unread.position, unread.new_position, jobs) or ())
 
 
-def _names_in(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    """Return names of documents or jobs by the ids of their notices."""
-    document_ids = [one.document_id for one in notices if one.document_id is not None]
-    job_ids = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
-    document_names = {
-        document.id: document.name
-        for part in chunks(document_ids)
-        for document in session.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
-    }
-    job_names = {
-        job.id: job.name
-        for part in chunks(job_ids)
-        for job in session.job_queries.list(Selector(part), most=IDS_AT_ONCE)
-    }
+def _names_by_notice(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
+    """Return the names of documents or jobs by the ids of their notices."""
+    document_ids = [notice.document_id for notice in notices if notice.document_id is not None]
+    job_ids = [notice.job_id for notice in notices if notice.document_id is None and notice.job_id is not None]
+    document_names: dict[int, str] = {}
+    for chunk in chunks(document_ids):
+        documents = session.library.documents(DocumentSelector(ids=chunk), most=IDS_AT_ONCE)
+        document_names |= {document.id: document.name for document in documents}
+    job_names = {job.id: job.name for job in each_job(session, job_ids)}
     names: dict[int, str] = {}
-    for one in notices:
-        if name := document_names.get(one.document_id or 0) or job_names.get(one.job_id or 0):
-            names[one.id] = harmless(name)
+    for notice in notices:
+        if name := document_names.get(notice.document_id or 0) or job_names.get(notice.job_id or 0):
+            names[notice.id] = harmless(name)
     return names
 
 
-def _notices_for(session: Session, rule: NotifyRule) -> _RuleNotices:
-    notices = session.store.notices
-    position = notices.begin(_reader_name(rule))
-    unread = notices.after(position, most=_NOTICES_AT_ONCE)
-    concerned = [one for one in unread if rule.concerns(one)]
-    # Failures of notification jobs cause no notification.
-    failed_ids = [one.job_id for one in concerned if one.kind == "job.failed" and one.job_id is not None]
-    notify_ids = {
-        job.id
-        for part in chunks(failed_ids)
-        for job in session.job_queries.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
-    }
-    to_report = [one for one in concerned if one.job_id not in notify_ids]
+def _unread_notices(session: Session, rule: NotifyRule) -> _RuleNotices:
+    store = session.store.notices
+    position = store.begin(_reader_name(rule))
+    unread = store.after(position, most=_NOTICES_AT_ONCE)
+    concerned = [notice for notice in unread if rule.concerns(notice)]
+    # Failures of notification jobs cause no notification, which could fail in the same way.
+    failed_ids = [notice.job_id for notice in concerned if notice.kind == "job.failed" and notice.job_id is not None]
+    notification_ids = {job.id for job in each_job(session, failed_ids) if job.job_type == NOTIFY}
+    to_report = [notice for notice in concerned if notice.job_id not in notification_ids]
     return _RuleNotices(position, to_report, unread[-1].id if unread else position)
 
 
@@ -242,6 +243,7 @@ def _notify_job(message: Message) -> NewJob:
 
 
 def _require_channel(address: str) -> None:
+    """Raise `BadInput` unless a channel for the address is installed: a package that sends messages, such as mail."""
     scheme = address.partition(":")[0]
     known = [point.name for point in find(group=_CHANNELS)]
     if scheme not in known:
@@ -252,22 +254,24 @@ def _require_channel(address: str) -> None:
 
 
 def _note_lasting_conditions(session: Session) -> None:
-    wanted = {kind for rule in session.settings.notify for kind in rule.when}
-    searches = {"worker.silent": _lost_workers, "disk.low": _full_disks, "queue.old": _old_queue}
-    for kind, find_episodes in searches.items():
-        if kind in wanted:
+    """Write a notice for each condition of the rules that has begun; the store knows which ones last."""
+    kinds = {kind for rule in session.settings.notify for kind in rule.when}
+    find_by_kind = {"worker.silent": _lost_workers, "disk.low": _full_disks, "queue.old": _old_queue}
+    for kind, find_episodes in find_by_kind.items():
+        if kind in kinds:
             session.store.notices.note(kind, list(find_episodes(session)))
 
 
 def _lost_workers(session: Session) -> Iterator[Episode]:
-    for one in Overview(session).lost_workers:
-        yield Episode(one.id, f"worker {one.id} is {one.state}: {counted(one.running, 'job')} of it do not run")
+    for worker in Overview(session).lost_workers:
+        jobs = counted(worker.running, "job")
+        yield Episode(worker.id, f"worker {worker.id} is {worker.state}: {jobs} of it do not run")
 
 
 def _full_disks(session: Session) -> Iterator[Episode]:
-    for one in Overview(session).live_workers:
-        if one.is_disk_low:
-            yield Episode(one.id, f"worker {one.id} starts no jobs: its disk is nearly full")
+    for worker in Overview(session).live_workers:
+        if worker.is_disk_low:
+            yield Episode(worker.id, f"worker {worker.id} starts no jobs: its disk is nearly full")
 
 
 def _old_queue(session: Session) -> Iterator[Episode]:

@@ -1,4 +1,8 @@
-"""Stored pages of a document with their blocks, and its passages."""
+"""Stored pages of a document with their blocks, as Markdown and as passages.
+
+A block is a part of a page with its box, such as a heading or a table. A passage is a stretch of text below one
+heading, for search engines and language models.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ def last_page_number(session: Session, document_id: int) -> int:
 
 
 def structured_pages(session: Session, document_id: int) -> list[StructuredPage]:
+    """Return all pages. Their blocks depend on each other: a running head is recognised by its repetition."""
     last = last_page_number(session, document_id)
     if last > STRUCTURED_PAGES_MAX:
         raise BadInput(
@@ -32,14 +37,15 @@ def structured_pages(session: Session, document_id: int) -> list[StructuredPage]
 
 
 def stored_pages(session: Session, document_id: int, first: int, last: int) -> Iterator[PageResult]:
-    for begin in range(first, last + 1, _PAGES_AT_ONCE):
-        end = min(begin + _PAGES_AT_ONCE - 1, last)
-        yield from session.library.page_texts(document_id, begin, end, with_layout=True)
+    for start in range(first, last + 1, _PAGES_AT_ONCE):
+        end = min(start + _PAGES_AT_ONCE - 1, last)
+        yield from session.library.page_texts(document_id, start, end, with_layout=True)
 
 
-def with_markdown(session: Session, document_id: int, results: Sequence[PageResult]) -> list[PageResult]:
-    texts = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
-    return [replace(one, text=texts.get(one.number, "")) for one in results]
+def with_markdown(session: Session, document_id: int, pages: Sequence[PageResult]) -> list[PageResult]:
+    """Return the pages with their text as Markdown."""
+    markdown_by_number = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
+    return [replace(page, text=markdown_by_number.get(page.number, "")) for page in pages]
 
 
 def passage_limits(settings: Settings) -> PassageLimits:

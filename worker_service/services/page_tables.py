@@ -22,30 +22,39 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 
 def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
-    """Yield the first part of each table and the rows of all parts: a long worksheet has a part on each page."""
-    for _, same_table in groupby(parts, lambda part: (part.page, part.number) if part.sheet is None else part.sheet):
-        parts_of_table = iter(same_table)
+    """Yield the first part of each table and the rows of all parts: a long worksheet has a part on each page.
+
+    Use the rows of one table before the next table: they are read from the same iterator.
+    """
+    for _, group in groupby(parts, _table_of):
+        parts_of_table = iter(group)
         first = next(parts_of_table)
         yield first, chain(first.rows, chain.from_iterable(part.rows for part in parts_of_table))
 
 
+def _table_of(part: TableOnPage) -> str | tuple[int, int]:
+    """Return what identifies the whole table: its worksheet, or its page and number."""
+    return (part.page, part.number) if part.sheet is None else part.sheet
+
+
 def write_csv(file: IO[bytes], rows: Iterator[Sequence[str]]) -> None:
-    for line in csv_lines(next(rows), rows):
+    headers = next(rows)
+    for line in csv_lines(headers, rows):
         file.write(line.encode())
 
 
-def write_tables(file: IO[bytes], parts: Iterable[TableOnPage]) -> int:
-    count = 0
+def write_tables(file: IO[bytes], parts: Iterable[TableOnPage]) -> None:
+    """Write a workbook with a sheet for each table. A workbook needs a sheet, even if there are no tables."""
+    has_tables = False
     with Workbook(file) as workbook:
         for table, rows in tables_with_all_rows(parts):
-            count += 1
+            has_tables = True
             add_row = workbook.add_sheet(table.name)
             for row in rows:
                 # A worksheet had numbers of its own; a table read from a page keeps its text.
                 add_row(row if table.sheet is None else [_number_or_text(cell) for cell in row])
-        if not count:
+        if not has_tables:
             workbook.add_sheet("no tables")
-    return count
 
 
 def _number_or_text(text: str) -> str | int | float:
