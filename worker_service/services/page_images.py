@@ -1,7 +1,7 @@
-"""Images of pages, drawn on demand and cached in the workspace.
+"""Images of pages, rendered on demand and cached in the workspace, with the words of the page and their places.
 
-Only a sandboxed child process opens untrusted files. A fork server, which this process starts on demand, forks these
-children, and exits after a minute without requests.
+Only a sandboxed child process opens untrusted files. `PageRenderer` has a thread that starts a fork server when the
+first page is requested, passes requests to it one after the other, and stops it after a minute without requests.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import queue
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -37,6 +38,7 @@ WIDTH = 1200
 
 _CACHE_BYTES_MAX = 512 << 20
 _LEFT_BY_SWEEP_FRACTION = 0.75
+"""Part of `_CACHE_BYTES_MAX` to which a sweep shrinks the cache, so that the next pages need no sweep."""
 _PAGES_PER_SWEEP = 50
 _IDLE_SECONDS = 60.0
 _QUEUED_REQUESTS_MAX = 4
@@ -67,6 +69,7 @@ class PageImage(Struct, frozen=True):
     words: Sequence[PlacedWord]
     """Words with boxes in points; empty for a scan."""
     size: tuple[float, float]
+    """Width and height of the page in points."""
 
 
 class _RenderRequest(Struct, frozen=True):
@@ -77,6 +80,13 @@ class _RenderRequest(Struct, frozen=True):
     width: int
     target: Path
     rendered: Future[None] = field(default_factory=Future)
+    """Ends when the image is in the cache, or with the error that the caller of `PageRenderer.render` gets."""
+
+
+class _CachedFile(NamedTuple):
+    viewed_at: float
+    size: int
+    path: Path
 
 
 def page_image(
@@ -88,21 +98,24 @@ def page_image(
     *,
     wait_seconds: float = _RENDER_SECONDS_MAX,
 ) -> PageImage:
-    """`width` is rounded up to one of `WIDTHS`."""
+    """Return the image from the cache, or render it. `width` is rounded up to one of `WIDTHS`.
+
+    Raise `NoPageImage` if the page has no image, `RendererBusy` if it is not ready after `wait_seconds`.
+    """
     document = session.library.document(document_id)
     workspace = session.settings.workspace
     file = _file_to_render(workspace, document, session.library.files(document_id))
     source = workspace / file.path
     if not source.is_file():
         raise NoPageImage(f"{source} is no longer in the workspace", f"pagemill reindex {document.id} restores it")
-    rounded_width = min((known for known in WIDTHS if known >= width), default=WIDTHS[-1])
+    rounded_width = min((offered for offered in WIDTHS if offered >= width), default=WIDTHS[-1])
     target = image_directory(workspace, document_id) / f"{file.id}-{page}-{rounded_width}.webp"
     if not _touch_if_cached(target):
-        password_file = passwords.path_for(workspace, document)
+        password_file = passwords.path_of_document(workspace, document)
         password = password_file.absolute() if password_file.is_file() else None
         request = _RenderRequest(source, password, document.settings, page, rounded_width, target)
         renderer.render(request, wait_seconds)
-        if renderer.count_and_check_sweep():
+        if renderer.is_sweep_due():
             sweep(session)
     return _read_cached(target)
 
@@ -118,7 +131,8 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
     """Raise `PageLocked` if the stored password does not open the file, `RendererBusy` if it cannot be checked now.
 
-    The check renders page 1, so it deletes the cached images first. Ignore other reasons why there is no image.
+    The check renders page 1, and deletes the cached images first: they need no password. It ignores other reasons why
+    there is no image, such as a damaged page.
     """
     delete_images(session.settings.workspace, [document.id])
     try:
@@ -133,7 +147,7 @@ def image_directory(workspace: Path, document_id: int) -> Path:
     return _cache_directory(workspace) / str(document_id)
 
 
-def delete_images(workspace: Path, document_ids: Sequence[int]) -> None:
+def delete_images(workspace: Path, document_ids: Iterable[int]) -> None:
     for document_id in document_ids:
         shutil.rmtree(image_directory(workspace, document_id), ignore_errors=True)
 
@@ -143,22 +157,22 @@ def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
     cache = _cache_directory(session.settings.workspace)
     if not cache.is_dir():
         return
-    if ids := [int(folder.name) for folder in cache.iterdir() if folder.name.isdigit()]:
-        documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids))
-        delete_images(session.settings.workspace, sorted({*ids} - {document.id for document in documents}))
-    viewed: list[tuple[float, int, Path]] = []
+    if cached_ids := [int(folder.name) for folder in cache.iterdir() if folder.name.isdigit()]:
+        documents = session.library.documents(DocumentSelector(ids=cached_ids), most=len(cached_ids))
+        delete_images(session.settings.workspace, {*cached_ids} - {document.id for document in documents})
+    files: list[_CachedFile] = []
     for path in cache.glob("*/*"):
-        with suppress(OSError):
+        with suppress(OSError):  # another process may sweep, too
             status = path.stat()
-            viewed.append((status.st_mtime, status.st_size, path))
-    total = sum(size for _, size, _ in viewed)
-    if total <= bytes_max:
+            files.append(_CachedFile(status.st_mtime, status.st_size, path))
+    total_size = sum(file.size for file in files)
+    if total_size <= bytes_max:
         return
-    for _, size, path in sorted(viewed):
-        if total <= bytes_max * _LEFT_BY_SWEEP_FRACTION:
+    for file in sorted(files):
+        if total_size <= bytes_max * _LEFT_BY_SWEEP_FRACTION:
             break
-        path.unlink(missing_ok=True)
-        total -= size
+        file.path.unlink(missing_ok=True)
+        total_size -= file.size
 
 
 def _cache_directory(workspace: Path) -> Path:
@@ -166,9 +180,10 @@ def _cache_directory(workspace: Path) -> Path:
 
 
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """Return the file whose pages fit the stored text. Raise unless it has pages and this process has its password.
+    """Return the published file whose pages fit the stored text.
 
-    Prefer the original if its reading succeeded. If not, it may be newer than the text, so prefer the searchable PDF.
+    That is the original if its reading succeeded. If not, the original may be newer than the text, so prefer the
+    searchable PDF. Raise `NoPageImage` if the document has no pages, or if this process lacks its password.
     """
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
@@ -184,9 +199,10 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _require_password(workspace: Path, document: Document) -> None:
-    """Raise if this process lacks the password.
+    """Raise `NoPageImage` if the file needs a password that this process lacks.
 
-    systemd gives a credential only to the services whose units load it. Children get it by `$CREDENTIALS_DIRECTORY`.
+    The setting `password_file` of a document names a systemd credential. systemd gives it only to services whose units
+    load it, and children find it in `$CREDENTIALS_DIRECTORY`.
     """
     if passwords.is_stored(workspace, document):
         return
@@ -201,6 +217,7 @@ def _require_password(workspace: Path, document: Document) -> None:
 
 
 def _password_credential(settings_json: str) -> str | None:
+    """Return the name of the credential with the password."""
     try:
         name = json.loads(settings_json or "{}").get("password_file")
     except (ValueError, AttributeError):
@@ -209,11 +226,12 @@ def _password_credential(settings_json: str) -> str | None:
 
 
 def _touch_if_cached(target: Path) -> bool:
+    """Return True if the image and its words are in the cache."""
     try:
         # Record the view: a sweep deletes the least recently viewed images first.
         os.utime(_words_path(target))
         os.utime(target)
-    except OSError:
+    except OSError:  # a file is absent, or this process may only read the cache
         return target.is_file() and _words_path(target).is_file()
     return True
 
@@ -228,22 +246,25 @@ def _read_cached(target: Path) -> PageImage:
     except (OSError, ValueError) as error:
         raise NoPageImage("the image has just been deleted", "reload the page") from error
     width, height = stored["size"]
-    return PageImage(target, [PlacedWord(*one) for one in stored["words"]], (width, height))
+    return PageImage(target, [PlacedWord(*word) for word in stored["words"]], (width, height))
 
 
 class PageRenderer:
+    """Renders pages in child processes. Any thread may call it."""
+
     def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._settings, self._idle_seconds = settings, idle_seconds
         self._requests: queue.Queue[_RenderRequest | None] = queue.Queue(_QUEUED_REQUESTS_MAX)
         self._lock = Lock()
         self._thread: Thread | None = None
-        self._count = 0
+        self._pages_rendered = 0
 
     @property
     def is_running(self) -> bool:
         return self._thread is not None
 
     def render(self, request: _RenderRequest, wait_seconds: float) -> None:
+        """Wait until the page is in the cache. Raise `RendererBusy` if the queue is full, or after `wait_seconds`."""
         with self._lock:
             try:
                 self._requests.put_nowait(request)
@@ -257,10 +278,10 @@ class PageRenderer:
         except TimeoutError:
             raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
-    def count_and_check_sweep(self) -> bool:
-        """Count a page. Return True for the first and then for every 50th one."""
-        self._count += 1
-        return self._count % _PAGES_PER_SWEEP == 1
+    def is_sweep_due(self) -> bool:
+        """Count a rendered page. Return True for the first one and then for every 50th one."""
+        self._pages_rendered += 1
+        return self._pages_rendered % _PAGES_PER_SWEEP == 1
 
     def close(self) -> None:
         with self._lock:
@@ -268,11 +289,11 @@ class PageRenderer:
         if thread is not None:
             self._refuse_all(ChildError("the server is stopping"))
             with suppress(queue.Full):
-                self._requests.put_nowait(None)
+                self._requests.put_nowait(None)  # ends the thread
             # Do not wait for a slow page: its renderer exits with this process.
             thread.join(_CLOSE_SECONDS_MAX)
 
-    # --- in its own thread ---
+    # ── In the renderer's own thread ──
 
     def _serve(self) -> None:
         while True:
@@ -280,12 +301,14 @@ class PageRenderer:
                 self._serve_until_idle()
             except (ChildError, OSError) as error:
                 self._refuse_all(error)
+            # Under the lock, so that no request can arrive between the check and the end of the thread.
             with self._lock:
                 if self._requests.empty():
                     self._thread = None
                     return
 
     def _serve_until_idle(self) -> None:
+        """Start a fork server and render pages until none was requested for `idle_seconds`, or `close` was called."""
         with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
             begin = Begin(
                 Path(directory) / "staging",
@@ -307,7 +330,7 @@ class PageRenderer:
                         return
                     if request is None:
                         return
-                    _handle_request(pool, request, number, handler.facts.job_type)
+                    _answer_request(pool, request, number, handler.facts.job_type)
 
     def _refuse_all(self, error: Exception) -> None:
         with suppress(queue.Empty):
@@ -316,9 +339,9 @@ class PageRenderer:
                     request.rendered.set_exception(NoPageImage(f"no page can be rendered: {error}"))
 
 
-def _handle_request(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
+def _answer_request(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
     try:
-        # Another request may have rendered it meanwhile.
+        # An earlier request in the queue may have been for the same page.
         if not _touch_if_cached(request.target):
             _render(pool, request, number, job_type)
     except (PagemillError, OSError) as error:
@@ -348,9 +371,10 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
         document=document,
     )
     pool.launch(order)
-    ended = next(one for one in attempt_events(pool, seconds=_RENDER_SECONDS_MAX) if isinstance(one, Ended))
+    events = attempt_events(pool, seconds=_RENDER_SECONDS_MAX)
+    ended = next(event for event in events if isinstance(event, Ended))
     if ended.code == "FORK_SERVER_DIED" and not is_retry:
-        # It may have died before this page, which is not to blame then.
+        # The fork server may have died before it got this page, so the page may be harmless.
         _render(pool, request, number, job_type, is_retry=True)
         return
     if ended.how is not How.DONE:

@@ -1,4 +1,7 @@
-"""Parse selectors, times and numbers as users write them."""
+"""Parse selectors, times and numbers as users write them on the command line, in URLs and in JSON.
+
+All raise `BadInput`, or its subclass `BadTime`.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
 _FIELDS_BY_PREFIX = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
-_BATCH_NAME_MOST = 200
-_EARLIEST = 1970
-_LARGEST = 2**31 - 1
+_BATCH_NAME_CHARACTERS_MAX = 200
+_YEAR_MIN = 1970
+_NUMBER_MAX = 2**31 - 1
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -41,15 +44,15 @@ def read_priority(number: int | None) -> int:
 
 
 def read_name_of_batch(word: str) -> str:
-    if len(word) > _BATCH_NAME_MOST or not word.isprintable():
-        raise BadInput(f"the name of a batch is one line of at most {_BATCH_NAME_MOST} characters")
+    if len(word) > _BATCH_NAME_CHARACTERS_MAX or not word.isprintable():
+        raise BadInput(f"the name of a batch is one line of at most {_BATCH_NAME_CHARACTERS_MAX} characters")
     return check_text("the name of a batch", word.strip())
 
 
 def read_time(text: str, *, now: datetime) -> datetime:
     moment = parse_time(text, now=now)
-    if moment.year < _EARLIEST:
-        raise BadTime(f"{text!r} is before {_EARLIEST}", "write it like '2026-11-18 10:00' (UTC) or +10m")
+    if moment.year < _YEAR_MIN:
+        raise BadTime(f"{text!r} is before {_YEAR_MIN}", "write it like '2026-11-18 10:00' (UTC) or +10m")
     return moment
 
 
@@ -66,34 +69,39 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """`ids` are 42, batch:7 or document:3; `chosen` has the other fields of a selector, as users write them."""
-    numbers: dict[str, dict[int, None]] = {field: {} for field in _FIELDS_BY_PREFIX.values()}
+    """Return the selector of jobs.
+
+    `ids` are 42, batch:7 or document:3. `chosen` has other fields of the selector as users write them: a word, a
+    number, several words, or None if the user did not choose.
+    """
+    ids_by_field: dict[str, dict[int, None]] = {field: {} for field in _FIELDS_BY_PREFIX.values()}
     for field, number in map(read_job_reference, ids):
-        numbers[field][number] = None
+        ids_by_field[field][number] = None
     columns = {column.filter_field: column for column in FILTER_COLUMNS}
     return Selector(
-        ids=tuple(numbers["ids"]),
-        batch_ids=tuple(numbers["batch_ids"]),
-        document_ids=tuple(numbers["document_ids"]),
+        ids=tuple(ids_by_field["ids"]),
+        batch_ids=tuple(ids_by_field["batch_ids"]),
+        document_ids=tuple(ids_by_field["document_ids"]),
         statuses=read_statuses(Status, statuses),
         since=None if since is None else as_text(read_past(since, now=now)),
         older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
         match=tuple(_read_match(text) for text in match),
-        **{name: _read_chosen(columns[name], words) for name, words in chosen.items() if words is not None},
+        **{name: _read_filter(columns[name], words) for name, words in chosen.items() if words is not None},
     )
 
 
 def read_statuses(kind: type[S], words: Sequence[str], noun: str = "status") -> tuple[S, ...]:
+    """Parse members of an enumeration, such as `failed,cancelled`; `noun` names it in errors."""
     return tuple(dict.fromkeys(one_of(kind, word, noun) for word in _split(words)))
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
-    """Parse 42, #42, batch:7 or document:3 into the field of a selector and the id."""
+    """Parse 42, #42, batch:7 or document:3. Return the field of the selector and the id."""
     prefix, _, number = str(word).rpartition(":")
     number = number if prefix else number.removeprefix("#")
     if prefix not in _FIELDS_BY_PREFIX or not (number.isascii() and number.isdigit() and len(number) < 19):
         raise BadInput(f"{word!r} names no job", "write its id as pagemill ls shows it, or batch:7, or document:3")
-    if not int(number) and prefix != "batch":
+    if not int(number):
         raise BadInput(f"{word!r} names no job: ids begin at 1")
     return _FIELDS_BY_PREFIX[prefix], int(number)
 
@@ -101,6 +109,7 @@ def read_job_reference(word: int | str) -> tuple[str, int]:
 def read_document_selector(
     *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **chosen: Any
 ) -> DocumentSelector:
+    """Return the selector of documents. `chosen` has its other fields, as users write them."""
     from worker_service.jobs.library import DocumentSelector
 
     if chosen.get("tags"):
@@ -126,7 +135,7 @@ def read_document_order(word: str) -> DocumentOrder:
     return DocumentOrder(one_of(DocumentSort, word.removeprefix("-"), "order"), word.startswith("-"))
 
 
-def _read_chosen(column: Column, words: Any) -> Any:
+def _read_filter(column: Column, words: Any) -> Any:
     if column.is_number:
         return check_number(column.flag, words)
     if isinstance(words, str):
@@ -135,6 +144,7 @@ def _read_chosen(column: Column, words: Any) -> Any:
 
 
 def read_column(column: Column, word: Any) -> Any:
+    """Return the value for a column of a new job."""
     if column.is_number:
         return check_number(column.flag, word)
     return check_filled(column.flag, word) if column.needs_text else check_text(column.flag, word)
@@ -170,8 +180,8 @@ def check_text(label: str, word: str) -> str:
 
 
 def check_number(label: str, number: int) -> int:
-    if not 0 <= number <= _LARGEST:
-        raise BadInput(f"{label} is a number from 0 to {_LARGEST}, not {number}")
+    if not 0 <= number <= _NUMBER_MAX:
+        raise BadInput(f"{label} is a number from 0 to {_NUMBER_MAX}, not {number}")
     return number
 
 

@@ -1,7 +1,8 @@
-"""Parse a job as users write it."""
+"""Parse a new job and its payload as users write them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -28,15 +29,21 @@ from worker_service.settings.config import Settings
 
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """Parse `words`, values by column name; its `assignments` change the payload."""
-    given = {name: word for name, word in words.items() if word is not None}
-    default = NewJob(check_filled("the job type", given["job_type"]))
+    """Return the job from `words`: values by column name, with None for what the user left out.
+
+    `assignments` among them, such as `file_id=abc`, change the payload. `stdin` is called with the maximum number of
+    bytes if the payload is `-`.
+    """
+    word_by_name = {name: word for name, word in words.items() if word is not None}
+    default = NewJob(check_filled("the job type", word_by_name["job_type"]))
     fields: dict[str, Any] = {}
     for column in SETTABLE_COLUMNS:
-        has_default = getattr(default, column.name) is not None
+        if column.name not in word_by_name:
+            continue
+        word, has_default = word_by_name[column.name], getattr(default, column.name) is not None
         # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
-        if column.name in given and not (has_default and given[column.name] == ""):
-            fields[column.name] = read_column(column, given[column.name])
+        if word != "" or not has_default:
+            fields[column.name] = read_column(column, word)
     readers: dict[str, Callable[[Any], Any]] = {
         "unique_key": partial(check_filled, "--unique"),
         "concurrency_key": partial(check_filled, "--key"),
@@ -45,18 +52,20 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
         "after": _read_ids,
         "max_retries": partial(check_number, "--max-retries"),
     }
-    fields |= {name: read(given[name]) for name, read in readers.items() if name in given}
-    if "timeout" in given:
-        fields["timeout_seconds"] = _read_timeout(given["timeout"])
-    on_failure = [read_action(word, OnEnd.FAILURE) for word in given.get("on_failure", ())]
-    payload = read_payload(given.get("payload"), given.get("assignments", ()), settings.payload_bytes_max, stdin)
-    after_any = given.get("after_any", False)
-    return replace(default, payload=payload, on_failure=on_failure, after_any=after_any, **fields)
+    fields |= {name: read(word_by_name[name]) for name, read in readers.items() if name in word_by_name}
+    if "timeout" in word_by_name:
+        fields["timeout_seconds"] = _read_timeout(word_by_name["timeout"])
+    fields["on_failure"] = [read_action(word, OnEnd.FAILURE) for word in word_by_name.get("on_failure", ())]
+    fields["after_any"] = word_by_name.get("after_any", False)
+    assignments = word_by_name.get("assignments", ())
+    payload = read_payload(word_by_name.get("payload"), assignments, settings.payload_bytes_max, stdin)
+    return replace(default, payload=payload, **fields)
 
 
 def read_payload(
     words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
 ) -> str | None:
+    """Return the JSON text of a payload: JSON, @FILE or -, changed by the `assignments`."""
     if words is None and not assignments:
         return None
     text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
@@ -84,7 +93,7 @@ def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> 
                 raw = file.read(bytes_max + 1)
         except OSError as error:
             raise BadPayload(f"the payload file {words[1:]} cannot be read: {error.strerror}") from error
-    # At most one byte more than allowed was read, which is enough to tell.
+    # One byte more than allowed was read, which is enough to recognise a payload that is too large.
     _refuse_large(len(raw), bytes_max)
     try:
         return raw.decode("utf-8-sig").strip()
@@ -93,8 +102,6 @@ def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> 
 
 
 def _dump_json(value: object) -> str:
-    import json
-
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
@@ -107,7 +114,10 @@ def _dump_json(value: object) -> str:
 
 
 def _assign(value: dict[str, object], assignment: str) -> None:
-    """Set a field of the payload; a dot leads into an object. A value that is not JSON is text."""
+    """Set a field of the payload: `address.city=Bern` sets `city` in the object `address`.
+
+    The word after the = is JSON, or else text.
+    """
     path, equals, word = check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):

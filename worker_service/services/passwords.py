@@ -1,7 +1,8 @@
-"""Typed passwords of PDFs, in a file for each document, which only its child processes may read.
+"""Passwords of PDFs that users typed: a file for each document in the directory `passwords` of the workspace.
 
-Passwords are not rows, so that no backup, list, log or report has them. A file is named by a digest of the document's
-key, because the document may not exist yet. Unless it is kept, a password is deleted when no job needs it.
+Passwords are not rows, so that no backup, list, log or report contains them. The file is named by a digest of platform,
+owner and source key, because the document may not exist yet. Only child processes that read this document may open it.
+Unless the user asked to keep it, it is deleted when no job needs it.
 """
 
 from __future__ import annotations
@@ -40,66 +41,72 @@ def path_of(workspace: Path, platform: str, owner: str, source_key: str) -> Path
     return workspace / "passwords" / digest([platform, owner, source_key])
 
 
-def path_for(workspace: Path, document: Document) -> Path:
+def path_of_document(workspace: Path, document: Document) -> Path:
     return path_of(workspace, document.platform, document.owner, document.source_key)
 
 
 def check(password: str) -> str:
-    plain = password.rstrip("\r\n")
-    if not plain or len(plain.encode("utf-8", "replace")) > _BYTES_MAX or "\n" in plain or "\0" in plain:
+    """Return the password without a line end. Raise `BadInput` if it is empty, too long, or several lines."""
+    line = password.rstrip("\r\n")
+    if not line or len(line.encode("utf-8", "replace")) > _BYTES_MAX or "\n" in line or "\0" in line:
         raise BadInput(f"a password is one line of 1 to {_BYTES_MAX} bytes")
-    return plain
+    return line
 
 
 def save(workspace: Path, typed: DocumentPassword) -> None:
-    """Write the password. The group gets access only if it shares the workspace."""
+    """Write the password. The group gets access only if it may write to the workspace and others may not."""
     target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
     status = workspace.stat()
     is_shared = bool(status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_IWOTH)
     if not target.parent.is_dir():
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        _give_to_owner_of(target.parent, status, 0o2770 if is_shared else 0o700)
+        _set_owner_and_mode(target.parent, status, 0o2770 if is_shared else 0o700)
     with atomic_write(target, mode=0o600, is_synced=True) as file:
         file.write(msgspec.json.encode(typed))
-        _give_to_owner_of(file.fileno(), status, 0o660 if is_shared else 0o600)
+        _set_owner_and_mode(file.fileno(), status, 0o660 if is_shared else 0o600)
 
 
-def _give_to_owner_of(place: Path | int, workspace: os.stat_result, mode: int) -> None:
+def _set_owner_and_mode(file: Path | int, workspace: os.stat_result, mode: int) -> None:
+    # The daemon, which runs as the owner of the workspace, has to read what root writes.
     if os.geteuid() == 0:
-        os.chown(place, workspace.st_uid, workspace.st_gid)
-    os.chmod(place, mode)  # noqa: PTH101  also of a descriptor
+        os.chown(file, workspace.st_uid, workspace.st_gid)
+    os.chmod(file, mode)  # noqa: PTH101  `file` may be a descriptor
 
 
 def find(workspace: Path, document: Document) -> DocumentPassword | None:
-    return _read(path_for(workspace, document))
+    return _read(path_of_document(workspace, document))
 
 
 def is_stored(workspace: Path, document: Document) -> bool:
-    return path_for(workspace, document).is_file()
+    return path_of_document(workspace, document).is_file()
 
 
 def forget(workspace: Path, document: Document) -> None:
-    path_for(workspace, document).unlink(missing_ok=True)
+    path_of_document(workspace, document).unlink(missing_ok=True)
 
 
 def forget_unneeded(store: Store, workspace: Path) -> int:
-    folder, forgotten = workspace / "passwords", 0
-    for path in folder.iterdir() if folder.is_dir() else ():
-        try:
-            is_new = time.time() - path.stat().st_mtime < _GRACE_SECONDS
-        except FileNotFoundError:
-            continue
-        # A name with a leading dot is an unfinished file that a killed process has left behind.
-        typed = None if path.name.startswith(".") else _read(path)
-        if is_new or (typed is not None and _is_needed(store, typed)):
-            continue
+    """Delete the passwords that no job needs, and return their number."""
+    folder = workspace / "passwords"
+    if not folder.is_dir():
+        return 0
+    unneeded = [path for path in folder.iterdir() if not _is_needed(store, path)]
+    for path in unneeded:
         path.unlink(missing_ok=True)
-        forgotten += 1
-    return forgotten
+    return len(unneeded)
 
 
-def _is_needed(store: Store, typed: DocumentPassword) -> bool:
+def _is_needed(store: Store, path: Path) -> bool:
+    try:
+        if time.time() - path.stat().st_mtime < _GRACE_SECONDS:
+            return True
+    except FileNotFoundError:
+        return True  # another process has deleted it
+    # A name with a leading dot is an unfinished file that a killed process has left behind.
+    typed = None if path.name.startswith(".") else _read(path)
+    if typed is None:
+        return False
     return typed.is_kept or store.removal.is_awaited(typed.platform, typed.owner, typed.source_key)
 
 

@@ -1,4 +1,4 @@
-"""Check that the published files in the workspace are unchanged (promise P5)."""
+"""Compare the published files in the workspace with their rows (promise P5: published files do not change)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _ROWS_AT_ONCE = 1000
 
 class FileFault(NamedTuple):
     path: str
+    """Relative to the workspace."""
     document_id: int | None
+    """None for the file of a job without a document."""
     detail: str
+    """Such as `is missing`."""
 
 
 def find_file_faults(session: Session, *, with_digests: bool = False) -> Iterator[FileFault]:
@@ -37,11 +40,11 @@ def find_file_faults(session: Session, *, with_digests: bool = False) -> Iterato
 
 def _describe_fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
     try:
-        found = file.lstat()
-        if not stat.S_ISREG(found.st_mode):
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode):
             return "is no regular file"
-        if found.st_size != row.size:
-            return f"has {found.st_size} bytes, and {row.size} were published"
+        if status.st_size != row.size:
+            return f"has {status.st_size} bytes, and {row.size} were published"
         if with_digests and row.sha256 and sha256_of(file, follows_link=False) != row.sha256:
             return "has other bytes than were published"
     except PermissionError:

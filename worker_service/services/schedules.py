@@ -22,7 +22,7 @@ from worker_service.base.path_text import FILE_URL
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import Batch
 from worker_service.jobs.job import Job, StoredSchedule
-from worker_service.jobs.selector import Selector
+from worker_service.services.jobs import each_job
 from worker_service.services.schedule_ticks import (
     KnownSchedule,
     StartedSchedule,
@@ -39,18 +39,20 @@ HOW_TO_RUN_TICKS = (
     "settings, and restart the daemon"
 )
 _INVALID_IN_NAME = re.compile(r"[^\w .-]+")
-
-_FOLDER_NAME_MAX = 80
-"""Characters of the name, with room for a number in a schedule's name."""
-
-WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
-"""Default times between crawls of a local directory and of a folder at an address."""
+_FOLDER_NAME_CHARACTERS_MAX = 80
+"""Leaves room for a number in a schedule's name."""
+_WATCH_DIRECTORY_EVERY, _WATCH_ADDRESS_EVERY = "5m", "15m"
+"""Default times between crawls of a local directory, and of a folder at an address."""
 
 
 class ScheduleState(Struct, frozen=True):
+    """A schedule with its last and next run, as it is shown."""
+
     name: str
     what: str
+    """What it starts, in words."""
     when: str
+    """When it starts, in words, such as `Every 5 minutes`."""
     cron: str
     zone: str
     owner: str
@@ -67,13 +69,14 @@ class ScheduleState(Struct, frozen=True):
     is_waiting: bool
     """A slot is overdue: no tick has run for minutes."""
     trouble: str | None
+    """Why it cannot start."""
     paused_at: str | None
     definition: Mapping[str, Any] | None
     """None if the schedule is defined in the settings file, where alone it can be changed."""
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
-    return [_state_of(session, one) for one in known_schedules(session)]
+    return [_state_of(session, known) for known in known_schedules(session)]
 
 
 def overdue_schedules(session: Session) -> list[str]:
@@ -82,6 +85,7 @@ def overdue_schedules(session: Session) -> list[str]:
 
 
 def start_schedule_now(session: Session, name: str, *, owner: str | None = None) -> StartedSchedule:
+    """Start the work of the schedule once more. Its slots are not affected."""
     schedule = _find_schedule(session, name, owner).schedule
     work = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if work is None:
@@ -103,19 +107,20 @@ def _find_schedule(session: Session, name: str, owner: str | None = None) -> Kno
 
 def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
     schedule, stored = known.schedule, known.stored
-    now, last = session.clock(), session.store.schedules.last_run(schedule.name)
+    now, last_run = session.clock(), session.store.schedules.last_run(schedule.name)
     next_at = None if known.is_paused else next_slot(schedule, now)
-    job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
     trouble: str | None = known.fault or None
-    batch: Batch | None = None
     try:
         work_of(session, schedule, now)
     except PagemillError as error:
         trouble = trouble or str(error)
-    if batch_id is not None:
+    job: Job | None = None
+    batch: Batch | None = None
+    if last_run is not None and last_run.job_id is not None:
+        job = next(each_job(session, [last_run.job_id]), None)
+    if last_run is not None and last_run.batch_id is not None:
         with suppress(BatchNotFound):
-            batch = session.store.batches.get(batch_id)
-    jobs = () if job_id is None else session.job_queries.list(Selector(ids=(job_id,)))
+            batch = session.store.batches.get(last_run.batch_id)
     return ScheduleState(
         name=schedule.name,
         what=schedule.what,
@@ -125,11 +130,11 @@ def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
         owner=schedule.owner,
         missed=schedule.missed,
         next_at=None if next_at is None else as_text(next_at),
-        last_at=None if last is None else last.at,
-        last_slot=None if last is None else last.slot,
-        job_id=job_id,
-        job=next(iter(jobs), None),
-        batch_id=batch_id,
+        last_at=None if last_run is None else last_run.at,
+        last_slot=None if last_run is None else last_run.slot,
+        job_id=None if last_run is None else last_run.job_id,
+        job=job,
+        batch_id=None if last_run is None else last_run.batch_id,
         batch=batch,
         is_waiting=_is_overdue(session, known),
         trouble=trouble,
@@ -144,7 +149,7 @@ def _is_overdue(session: Session, known: KnownSchedule) -> bool:
     schedule = known.schedule
     last_slot = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
     if last_slot is None:
-        return True
+        return True  # no tick has seen it
     due = next_slot(schedule, last_slot)
     return due is not None and session.clock() - due > LATE
 
@@ -174,7 +179,7 @@ def resume_schedule(session: Session, name: str, *, owner: str | None = None) ->
     stored = _find_stored(session, name, owner)
     if stored.paused_at is not None:
         schedule = read_definition(session, stored).schedule
-        # Otherwise the slots of the pause would count as missed.
+        # Mark the slots of the pause as handled: otherwise they would count as missed.
         session.store.schedules.skip_slots(name, schedule.plan, session.clock(), "")
     return _save(session, stored, replace(stored, paused_at=None))
 
@@ -192,13 +197,16 @@ def watch_folder(
     every: str | None = None,
     name: str | None = None,
 ) -> tuple[ScheduleState, StartedSchedule]:
-    """Change the schedule that crawls the folder, or add one, and start it."""
+    """Change the owner's schedule that crawls the folder, or add one, and start it.
+
+    `options` are other fields of the crawl, such as `lang`. `every` is a length of time such as 1h.
+    """
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
-    every = every or (WATCH_DIRECTORY if is_directory else WATCH_ADDRESS)
+    every = every or (_WATCH_DIRECTORY_EVERY if is_directory else _WATCH_ADDRESS_EVERY)
     definition = {"cron": cron_every(every), "crawl": {"folder": folder, **(options or {})}}
-    existing = [known.schedule.name for known in known_schedules(session) if _crawls(known, folder, owner)]
-    if existing:
-        state = change_schedule(session, existing[0], definition)
+    names = [known.schedule.name for known in known_schedules(session) if _crawls(known, folder, owner)]
+    if names:
+        state = change_schedule(session, names[0], definition)
     else:
         state = add_schedule(session, name or _new_name_for(session, folder), definition, owner=owner)
     return state, start_schedule_now(session, state.name)
@@ -212,7 +220,7 @@ def _crawls(known: KnownSchedule, folder: str, owner: str) -> bool:
 
 def _new_name_for(session: Session, folder: str) -> str:
     last_part = folder.rstrip("/").rpartition("/")[2]
-    base = _INVALID_IN_NAME.sub("-", last_part).lstrip(" .-")[:_FOLDER_NAME_MAX] or "folder"
+    base = _INVALID_IN_NAME.sub("-", last_part).lstrip(" .-")[:_FOLDER_NAME_CHARACTERS_MAX] or "folder"
     taken = _known_names(session)
     names = (base if number == 1 else f"{base} {number}" for number in count(1))
     return next(name for name in names if name not in taken)
@@ -240,7 +248,7 @@ def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule
 
 
 def begin_restored_schedules(session: Session) -> None:
-    """Handle the slots of schedules that an undo has restored, from now on."""
+    """Let the slots of schedules that an undo has restored begin now, so that none counts as missed."""
     for stored in session.store.schedules.stored():
         plan = read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:

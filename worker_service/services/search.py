@@ -1,4 +1,8 @@
-"""Search documents by words and, if it is set up, by meaning."""
+"""Search documents by words and, if the setting `embeddings` names a model, by meaning.
+
+An embedder turns texts into vectors; texts of similar meaning have similar vectors. The daemon embeds the passages of
+all pages; a search embeds the query with the same model.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def find_documents(session: Session, request: SearchRequest) -> SearchResult:
+    """Raise `BatchNotFound` if the request is limited to an unknown batch."""
     require_batches(session, () if request.batch_id is None else (request.batch_id,))
     return session.search.find(request, lambda: _meaning_of(session, request.text))
 
@@ -37,18 +42,20 @@ def embedder_of(settings: Settings) -> Embedder:
     return _embedder(settings.embeddings, settings.embeddings_model, passage_limits(settings).edition)
 
 
-@cache
-def _embedder(setting: str, model: str, passages: str = "") -> Embedder:
+@cache  # loading the bundled model takes long
+def _embedder(setting: str, model: str, passages_edition: str = "") -> Embedder:
     from worker_service.base.embedding import Embedder
 
-    file = Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull, "embeddings-key")
-    return Embedder(setting, model, file.read_text("utf-8").strip() if file.is_file() else "", passages)
+    key_file = Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull, "embeddings-key")
+    key = key_file.read_text("utf-8").strip() if key_file.is_file() else ""
+    return Embedder(setting, model, key, passages_edition)
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
-    """Return the embedder that made the stored vectors; while they are replaced, it is not yet the one of the settings.
+    """Return the embedder that made the stored vectors, or None if it is no longer set up.
 
-    `name` is model/version/edition of the passages.
+    It is not that of the settings while the daemon replaces the vectors after a change of the settings. `name` is
+    model/version/edition, where the edition identifies the length of the passages.
     """
     from worker_service.base.embedding import BUNDLED
 

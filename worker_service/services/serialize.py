@@ -1,4 +1,4 @@
-"""Convert values to objects for JSON."""
+"""Convert values to what JSON can express: one form for `--json`, the API and notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ JSON_TEXT_FIELDS = ("payload", "result", "asked", "actions")
 
 
 def as_object(value: Any) -> Any:
-    """Convert a value and all in it. UNSET fields are left out; a job also gets its `state`."""
+    """Convert a value and everything in it.
+
+    Structs and named tuples become dicts without their UNSET fields, and other iterables lists. A job also gets its
+    `state`, a level becomes its name, and times get the form of ISO 8601.
+    """
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
         return value
     if isinstance(value, IntEnum):
@@ -30,18 +34,17 @@ def as_object(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return {key: item if key in JSON_TEXT_FIELDS else as_object(item) for key, item in value.items()}
+    # msgspec lists the fields of a Struct in the first attribute; named tuples and dataclasses have the second.
     names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
     if names is None:
         return [as_object(item) for item in value]
-    state = _state_of(value) if isinstance(value, Job) else {}
     fields = {name: getattr(value, name) for name in names}
-    return {name: _field_as_object(name, field) for name, field in fields.items() if field is not UNSET} | state
+    answer = {name: _field_as_object(name, field) for name, field in fields.items() if field is not UNSET}
+    if isinstance(value, Job):
+        from worker_service.services.jobs import state_of  # lists of documents need no jobs
 
-
-def _state_of(job: Job) -> dict[str, str]:
-    from worker_service.services.jobs import state_of  # lists of documents need no jobs
-
-    return {"state": state_of(job)}
+        answer["state"] = state_of(value)
+    return answer
 
 
 def _field_as_object(name: str, value: object) -> Any:

@@ -1,7 +1,7 @@
-"""The address of the running server, in a file beside the database.
+"""The address of the running server, in a file beside the database, so that other processes can write links to it.
 
-The running server holds a lock on the file, so the file of a killed server is recognised and ignored. Other users may
-be able to write in the directory: links and text that is no address are ignored too.
+The running server holds a lock on the file: the file of a killed server is not locked, and ignored. Other users may be
+able to write in the directory, so links, and text that is no address, are ignored, too.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ _ADDRESS = re.compile(r"https?://[!-~]{1,300}")
 
 @contextmanager
 def published_address(settings: Settings) -> Iterator[None]:
-    path = _beside(settings.database)
-    with ExitStack() as held:
-        # If this fails, the address from the settings is used.
+    """Publish the address of this server, if possible: without it, other processes write no links."""
+    path = _path_of_file(settings.database)
+    with ExitStack() as until_stopped:
         with suppress(OSError):
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-            file = held.enter_context(os.fdopen(opened, "w"))
+            # O_NONBLOCK: opening a FIFO, which another user may have put there, must not wait.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+            file = until_stopped.enter_context(os.fdopen(descriptor, "w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(0)
             file.write(settings.web_address)
             file.flush()
-            held.callback(path.unlink, missing_ok=True)
+            until_stopped.callback(path.unlink, missing_ok=True)
         yield
 
 
 def address(settings: Settings) -> str | None:
+    """Return the address of the running server, or None if none runs."""
     try:
-        opened = os.open(_beside(settings.database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(opened) as file:
+        descriptor = os.open(_path_of_file(settings.database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:  # the server is running
@@ -48,5 +50,5 @@ def address(settings: Settings) -> str | None:
     return None
 
 
-def _beside(database: Path) -> Path:
+def _path_of_file(database: Path) -> Path:
     return database.with_name(f"{database.name}.web-address")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from worker_service.base.errors import Refused
 from worker_service.jobs.documents import AskedAction, OnEnd, TagAction
@@ -11,18 +11,26 @@ from worker_service.jobs.tags import TagCount, read_one_tag, require_tags
 from worker_service.services.enqueue import check_action_payload
 from worker_service.services.session import Session, chunks
 
-_NAMED_MAX = 50
+_TAGS_NAMED_MAX = 50
 
 
 def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Return the documents that were tagged. Actions of new tags start once per generation."""
-    tags = require_tags(words)
-    return [document_id for part in chunks(document_ids) for document_id in session.store.tags.add(part, tags)]
+    """Return the ids of documents that did not have all tags. Actions of a new tag start once per generation."""
+    return _change_tags(session.store.tags.add, document_ids, words)
 
 
 def remove_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    tags = require_tags(words)
-    return [document_id for part in chunks(document_ids) for document_id in session.store.tags.remove(part, tags)]
+    """Return the ids of documents that had one of the tags."""
+    return _change_tags(session.store.tags.remove, document_ids, words)
+
+
+def _change_tags(
+    change: Callable[[Sequence[int], Sequence[str]], Sequence[int]], document_ids: Sequence[int], words: Sequence[str]
+) -> list[int]:
+    tags, changed_ids = require_tags(words), list[int]()
+    for chunk in chunks(document_ids):
+        changed_ids += change(chunk, tags)
+    return changed_ids
 
 
 def count_tags(session: Session, owner: str | None = None) -> Sequence[TagCount]:
@@ -30,7 +38,7 @@ def count_tags(session: Session, owner: str | None = None) -> Sequence[TagCount]
 
 
 def name_tags(session: Session, owner: str | None = None) -> Sequence[str]:
-    return session.store.tags.names(owner, most=_NAMED_MAX)
+    return session.store.tags.names(owner, most=_TAGS_NAMED_MAX)
 
 
 # ── Actions ───────────────────────────────────────────────────────────────────────────────────────────────────────────

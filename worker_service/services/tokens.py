@@ -1,4 +1,8 @@
-"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored."""
+"""Tokens, sign-in links and browser sessions: rows of one table, which holds only digests of their secrets.
+
+A token lets programs use the API. A link, or a token, signs in a browser, which begins a session: its text is the
+browser's cookie. The text of all three is id and secret.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ from worker_service.jobs.tokens import (
 from worker_service.services.parse import read_time
 from worker_service.services.session import Session
 
-LINK_FOR = timedelta(minutes=10)
-SESSION_FOR = timedelta(days=7)
+_LINK_VALID_FOR = timedelta(minutes=10)
+_SESSION_VALID_FOR = timedelta(days=7)
 
-_NAME_MOST = 100
+_NAME_CHARACTERS_MAX = 100
 
 
 class CreatedToken(Struct, frozen=True):
@@ -49,15 +53,16 @@ def create_token(
 ) -> CreatedToken:
     """Make a token that is valid until a time or for a length such as 90d; None means until it is removed.
 
-    Without `powers` it can only read: it lasts long and is given to programs, so it gets the least.
+    Without `powers` it can only read: it lasts long and is given to programs, so it gets the least. With an `owner`, it
+    gives access only to this owner's documents.
     """
-    valid_until = None if until is None else parse_until(until, now=session.clock())
-    made = _insert_token(
+    valid_until = None if until is None else _parse_until(until, now=session.clock())
+    created = _insert_token(
         session, TokenKind.TOKEN, _check_name(name), powers or [Power.READ], _check_owner(owner), valid_until
     )
-    if made is None:
+    if created is None:
         raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
-    return made
+    return created
 
 
 def create_link(
@@ -68,26 +73,30 @@ def create_link(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Make a link that signs in a browser once.
+    """Make a link that signs in a browser once. Without `until`, it is valid for ten minutes.
 
-    Without `powers` it has all of them, because it works once, for minutes, and its maker has them too.
+    Without `powers` it has all of them, because it works once, for minutes, and its maker has them, too.
     """
     session.store.tokens.forget_old()
     now = session.clock()
-    valid_until = add_duration(now, LINK_FOR) if until is None else parse_until(until, now=now)
+    valid_until = add_duration(now, _LINK_VALID_FOR) if until is None else _parse_until(until, now=now)
     checked_name = _check_name(name or session.actor)
-    made = _insert_token(session, TokenKind.LINK, checked_name, powers or [*Power], _check_owner(owner), valid_until)
-    assert made is not None  # only tokens need a unique name
-    return made
+    link = _insert_token(session, TokenKind.LINK, checked_name, powers or [*Power], _check_owner(owner), valid_until)
+    assert link is not None  # only tokens need a unique name
+    return link
 
 
 def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
-    """Begin a session by a token, or by a link, which works once. For another text, return None and write nothing."""
+    """Begin a session by the text of a token, or of a link, which works once. Return None if the text is not valid.
+
+    The session ends with the token at the latest.
+    """
     used = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
     if used is None:
+        # Write nothing for a visitor who only guesses.
         return None
     session.store.tokens.forget_old()
-    until = as_text(add_duration(session.clock(), SESSION_FOR))
+    until = as_text(add_duration(session.clock(), _SESSION_VALID_FOR))
     if used.kind is TokenKind.TOKEN and used.until is not None:
         until = min(until, used.until)
     secret = new_secret()
@@ -114,41 +123,44 @@ def find_session(session: Session, text: str) -> Token | None:
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
-    """List tokens, without links and sessions that have ended."""
+    """Return all tokens, and the links and sessions that can still be used."""
     now = as_text(session.clock())
+    return [token for token in session.store.tokens.list() if token.kind is TokenKind.TOKEN or _is_usable(token, now)]
 
-    def is_listed(token: Token) -> bool:
-        if token.kind is TokenKind.TOKEN:
-            return True
-        is_used_up = token.kind is TokenKind.LINK and token.used_at is not None
-        return not is_used_up and (token.until is None or token.until > now)
 
-    return [token for token in session.store.tokens.list() if is_listed(token)]
+def _is_usable(token: Token, now: str) -> bool:
+    if token.kind is TokenKind.LINK and token.used_at is not None:
+        return False
+    return token.until is None or token.until > now
 
 
 def remove_tokens(session: Session, names_or_ids: Sequence[str]) -> int:
     """Remove tokens by name or id, with the sessions that were begun with them."""
     tokens = session.store.tokens.list()
-    ids = {token.name: token.id for token in tokens if token.kind is TokenKind.TOKEN}
-    ids |= {str(token.id): token.id for token in tokens}
+    # No name of a token is a number.
+    id_by_name_or_id = {token.name: token.id for token in tokens if token.kind is TokenKind.TOKEN}
+    id_by_name_or_id |= {str(token.id): token.id for token in tokens}
     for name_or_id in names_or_ids:
-        if name_or_id not in ids:
-            hint = did_you_mean(name_or_id, ids, "`pagemill token ls` shows what there is")
+        if name_or_id not in id_by_name_or_id:
+            hint = did_you_mean(name_or_id, id_by_name_or_id, "`pagemill token ls` shows what there is")
             raise TokenNotFound(f"there is no token {name_or_id!r}", hint)
-    return session.store.tokens.remove([ids[name_or_id] for name_or_id in names_or_ids], actor=session.actor)
+    ids = [id_by_name_or_id[name_or_id] for name_or_id in names_or_ids]
+    return session.store.tokens.remove(ids, actor=session.actor)
 
 
 def end_session(session: Session, text: str) -> None:
-    if (found := find_session(session, text)) is not None:
-        # Without an actor, nothing is recorded: users sign out all the time.
-        session.store.tokens.remove([found.id], actor=None)
+    browser_session = find_session(session, text)
+    if browser_session is not None:
+        # Without an actor, no action is recorded: users sign out all the time.
+        session.store.tokens.remove([browser_session.id], actor=None)
 
 
 def note_use(session: Session, used_at_by_id: Mapping[int, str]) -> None:
+    """Record when tokens were used last."""
     session.store.tokens.note_use(used_at_by_id)
 
 
-def parse_until(text: str, *, now: datetime) -> datetime:
+def _parse_until(text: str, *, now: datetime) -> datetime:
     """Parse 90d (from now) or a time in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
     until = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
@@ -175,24 +187,28 @@ def _insert_token(
 
 
 def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
-    """Return the token with this text if it is valid and of one of the kinds."""
-    if (parsed := parse_token_text(text)) is None:
+    """Return the token with this text if it has not expired and is of one of the kinds."""
+    parsed = parse_token_text(text)
+    if parsed is None:
         return None
     token_id, secret = parsed
-    if (found := session.store.tokens.find(token_id)) is None:
+    stored = session.store.tokens.find(token_id)
+    if stored is None:
         return None
-    token, digest = found
+    token, digest = stored
+    if not is_secret(secret, digest) or token.kind not in kinds:
+        return None
     has_expired = token.until is not None and token.until <= as_text(session.clock())
-    return token if is_secret(secret, digest) and token.kind in kinds and not has_expired else None
+    return None if has_expired else token
 
 
 def _check_name(name: str) -> str:
-    if not name.strip() or not name.isprintable() or len(name) > _NAME_MOST or name.isdigit():
-        raise BadInput(f"the name of a token is one line of at most {_NAME_MOST} letters, and not a number")
+    if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS_MAX or name.isdigit():
+        raise BadInput(f"the name of a token is one line of at most {_NAME_CHARACTERS_MAX} letters, and not a number")
     return name
 
 
 def _check_owner(owner: str | None) -> str | None:
-    if owner is not None and (not owner.strip() or len(owner) > _NAME_MOST):
-        raise BadInput(f"an owner's name is one line of at most {_NAME_MOST} letters")
+    if owner is not None and (not owner.strip() or len(owner) > _NAME_CHARACTERS_MAX):
+        raise BadInput(f"an owner's name is one line of at most {_NAME_CHARACTERS_MAX} letters")
     return owner

@@ -1,4 +1,4 @@
-"""Undo an action of a user."""
+"""Undo an action of a user: a recorded change of jobs, of a batch or of a schedule."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ ACTIONS_EXAMINED_MAX = 1000
 
 def find_undoable(session: Session, action_id: int | None) -> Action:
     """Return the action with this id, or without an id the newest one that can be undone."""
-    actions = session.history.actions(most=ACTIONS_EXAMINED_MAX)
-    if action_id:
-        action = next((one for one in actions if one.id == action_id), None)
+    newest_first = session.history.actions(most=ACTIONS_EXAMINED_MAX)
+    if action_id is None:
+        candidates = [action for action in newest_first if action.undone_at is None and action.opposite]
     else:
-        action = next((one for one in actions if one.undone_at is None and one.opposite), None)
-    if action is None:
+        candidates = [action for action in newest_first if action.id == action_id]
+    if not candidates:
         which = "nothing" if action_id is None else f"no action {action_id}"
         raise Refused(f"there is {which} to undo", "see pagemill undo --list")
+    action = candidates[0]
     if action.undone_at is not None:
         raise Refused(f"action {action.id} was undone already")
     if action.opposite is None:

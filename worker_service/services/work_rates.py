@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from worker_service.jobs.counts import HourOfWork
 from worker_service.services.session import Session
 
 HOURS_MOST = 24 * 31
+"""Longest time that can be asked for."""
 _HOUR = timedelta(hours=1)
 
 
@@ -38,41 +40,49 @@ class Hour(Struct, frozen=True):
 
 
 def work_rates(session: Session, *, hours: int = 24) -> Sequence[WorkRate]:
-    starts = _starts(session, hours)
-    by_type: dict[str, list[HourOfWork]] = {}
-    for one in session.overview.hours_of_work(starts[0]):
-        by_type.setdefault(one.job_type, []).append(one)
-    return sorted((_rate(name, found, starts) for name, found in by_type.items()), key=lambda one: -one.jobs)
+    """Return the rates by job type, most jobs first."""
+    starts = _starts_of_hours(session, hours)
+    hours_by_type: dict[str, list[HourOfWork]] = defaultdict(list)
+    for hour in session.overview.hours_of_work(starts[0]):
+        hours_by_type[hour.job_type].append(hour)
+    rates = [_rate(job_type, hours_of_type, starts) for job_type, hours_of_type in hours_by_type.items()]
+    return sorted(rates, key=lambda rate: -rate.jobs)
 
 
 def work_by_hour(session: Session, *, hours: int = 24) -> Sequence[Hour]:
-    starts = _starts(session, hours)
-    found = session.overview.hours_of_work(starts[0])
-    return [_hour(at, [one for one in found if one.at == at]) for at in starts]
+    """Return each hour, oldest first, with the jobs of all types."""
+    starts = _starts_of_hours(session, hours)
+    hours_of_types = session.overview.hours_of_work(starts[0])
+    return [_hour(start, [hour for hour in hours_of_types if hour.at == start]) for start in starts]
 
 
-def _starts(session: Session, hours: int) -> Sequence[str]:
+def _starts_of_hours(session: Session, hours: int) -> Sequence[str]:
     this_hour = session.clock().replace(minute=0, second=0, microsecond=0)
     return [as_text(this_hour - back * _HOUR) for back in range(hours - 1, -1, -1)]
 
 
-def _rate(job_type: str, found: Sequence[HourOfWork], starts: Sequence[str]) -> WorkRate:
-    jobs, ended = sum(one.jobs for one in found), {one.at: one.jobs for one in found}
+def _rate(job_type: str, hours: Sequence[HourOfWork], starts: Sequence[str]) -> WorkRate:
+    jobs, jobs_by_start = sum(hour.jobs for hour in hours), {hour.at: hour.jobs for hour in hours}
     return WorkRate(
         job_type,
         jobs,
-        sum(one.failed for one in found),
-        sum(one.pages for one in found),
-        sum(one.seconds for one in found) / jobs,
-        max(one.longest_seconds for one in found),
-        sum(one.waited_seconds for one in found) / jobs,
-        max(one.longest_wait_seconds for one in found),
-        [ended.get(at, 0) for at in starts],
+        failed=sum(hour.failed for hour in hours),
+        pages=sum(hour.pages for hour in hours),
+        seconds_each=sum(hour.seconds for hour in hours) / jobs,
+        longest_seconds=max(hour.longest_seconds for hour in hours),
+        waited_seconds_each=sum(hour.waited_seconds for hour in hours) / jobs,
+        longest_wait_seconds=max(hour.longest_wait_seconds for hour in hours),
+        hourly=[jobs_by_start.get(start, 0) for start in starts],
     )
 
 
-def _hour(at: str, found: Sequence[HourOfWork]) -> Hour:
-    jobs = sum(one.jobs for one in found)
-    waited = sum(one.waited_seconds for one in found) / jobs if jobs else None
-    longest = max((one.longest_wait_seconds for one in found), default=None)
-    return Hour(at, jobs, sum(one.failed for one in found), sum(one.pages for one in found), waited, longest)
+def _hour(start: str, hours_of_types: Sequence[HourOfWork]) -> Hour:
+    jobs = sum(hour.jobs for hour in hours_of_types)
+    return Hour(
+        start,
+        jobs,
+        failed=sum(hour.failed for hour in hours_of_types),
+        pages=sum(hour.pages for hour in hours_of_types),
+        waited_seconds_each=sum(hour.waited_seconds for hour in hours_of_types) / jobs if jobs else None,
+        longest_wait_seconds=max((hour.longest_wait_seconds for hour in hours_of_types), default=None),
+    )
