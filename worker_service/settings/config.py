@@ -14,9 +14,6 @@ from typing import Any
 
 from worker_service.base.errors import ConfigError
 from worker_service.settings import locations, table_types, value_types
-from worker_service.settings.cluster import CLUSTER
-from worker_service.settings.notifications import ADDRESSES, RULES
-from worker_service.settings.trusted_proxy import PROXY
 from worker_service.settings.value_types import Setting
 
 HANDLERS_SETTINGS = "worker_service.settings"
@@ -148,20 +145,20 @@ class Settings:
     )
 
     cluster = Setting(
-        CLUSTER,
+        table_types.CLUSTER,
         "",
         "Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
         "[cluster.md](cluster.md)",
     )
 
     notify = Setting(
-        RULES,
+        table_types.RULES,
         [],
         "notifications by mail, webhook or chat: [notify.md](notify.md)",
         table="[[notify]]",
     )
     addresses = Setting(
-        ADDRESSES,
+        table_types.ADDRESSES,
         {},
         'address of each owner, for a `[[notify]]` with `to = "owner"`',
         table="[addresses]",
@@ -183,7 +180,7 @@ class Settings:
     )
     web_urls = Setting(value_types.URLS, [], "public addresses of the web page, such as a proxy's")
     proxy = Setting(
-        PROXY,
+        table_types.PROXY,
         {},
         "a proxy whose header names the user, and what each user may do: [http.md](http.md#sign-in-by-a-proxy)",
         table="[proxy]",
