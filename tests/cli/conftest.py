@@ -1,13 +1,15 @@
-"""A real database in a directory of its own, and two ways to give it a command: in this process, or as another."""
+"""A real database in a directory of its own, and ways to run a command on it: here, as a process, or on a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.store.kit import TYPES, lay_out, work_as
 from worker_service.cli import pagemill, system_steps
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job
+from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
@@ -33,15 +36,15 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def few_handlers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the shipped ones those of the owner's programs: who asks after handlers would import the libraries of all."""
-    place = tmp_path_factory.mktemp("site")
-    installed.keep_of_the_shipped(place, "command")
-    return place
+    """Hide the shipped handlers except `command`, because listing handlers imports the libraries of each."""
+    directory = tmp_path_factory.mktemp("site")
+    installed.keep_of_the_shipped(directory, "command")
+    return directory
 
 
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few_handlers: Path) -> None:
-    """Nothing of the person who runs the tests: no settings, no checkout, no terminal's colours."""
+    """Hide the settings, the checkout and the terminal of the user who runs the tests."""
     for name in [*os.environ]:
         if name.startswith("WORKER_") or name.endswith("_DIRECTORY") or name in ("NO_COLOR", "COLUMNS", "SUDO_USER"):
             monkeypatch.delenv(name)
@@ -70,7 +73,7 @@ def database(no_database: Path) -> Path:
 
 @pytest.fixture
 def run() -> Run:
-    """Give a command in this process. `fails` is the exit code that it is expected to end with."""
+    """Run a command in this process. `fails` is the expected exit code."""
 
     def run(*words: object, fails: int = 0, stdin: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(pagemill, [str(word) for word in words], input=stdin)
@@ -82,14 +85,12 @@ def run() -> Run:
 
 @pytest.fixture
 def process() -> Process:
-    """Give a command as a process of its own."""
+    """Run a command as a process of its own. `fails` is the expected exit code."""
 
-    def process(
-        *words: object, fails: int = 0, stdin: str | None = None, **more: Any
-    ) -> subprocess.CompletedProcess[str]:
-        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    def process(*words: object, fails: int = 0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        command = [*COMMAND, *map(str, words)]
         result = subprocess.run(
-            [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **given, **more
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False, env=env
         )
         assert result.returncode == fails, result.stdout + result.stderr
         return result
@@ -99,7 +100,7 @@ def process() -> Process:
 
 @dataclass
 class Daemon:
-    """Does to jobs what a daemon would."""
+    """Changes jobs as a daemon would."""
 
     store: Store
 
@@ -136,37 +137,79 @@ def shelf(database: Path) -> Iterator[Shelf]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The file system of an image, as bare as can be."""
-    place = tmp_path / "image"
-    place.mkdir()
-    return place
+    """The empty file system of an image."""
+    directory = tmp_path / "image"
+    directory.mkdir()
+    return directory
 
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that would have been run."""
-    given: list[list[str]] = []
+    """Record the commands that steps would run, and run none."""
+    recorded: list[list[str]] = []
 
-    def take(step: system_steps.RunCommand) -> None:
-        given.append([*step.argv])
+    def record(step: system_steps.RunCommand) -> None:
+        recorded.append([*step.argv])
 
-    monkeypatch.setattr(system_steps.RunCommand, "do", take)
-    return given
-
-
-@pytest.fixture
-def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as anybody looks who does not start it: its name and number among what is installed."""
-    metadata = tmp_path / "site" / "ray-2.60.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 2.60.0\n")
-    monkeypatch.syspath_prepend(str(metadata.parent))
+    monkeypatch.setattr(system_steps.RunCommand, "do", record)
+    return recorded
 
 
 def items(result: Result) -> list[Any]:
-    found: list[Any] = json.loads(result.stdout)["items"]
-    return found
+    values: list[Any] = json.loads(result.stdout)["items"]
+    return values
 
 
 def states(run: Run) -> dict[int, str]:
     return {job["id"]: job["state"] for job in items(run("ls", "--json"))}
+
+
+def write_files(*names: str) -> list[Path]:
+    """Write files with different contents, and return their absolute paths."""
+    paths = [Path(name).absolute() for name in names]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(b"content of " + os.fsencode(path.name))
+    return paths
+
+
+def jobs_of_type(shelf: Shelf, job_type: str) -> list[Job]:
+    """Return the jobs in the order of their ids."""
+    return [*reversed(shelf.store.job_queries.list(Selector(job_types=(job_type,))))]
+
+
+def payloads_of_type(shelf: Shelf, job_type: str) -> list[Any]:
+    return [json.loads(job.payload or "null") for job in jobs_of_type(shelf, job_type)]
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def start_command(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_on_terminal(*words: str, typed: str = "", prompt: bytes = b"", columns: int = 60) -> tuple[int, str]:
+    """Run a command on a terminal, type the text once `prompt` is shown, and return the exit code and the screen."""
+    our_end, command_end = pty.openpty()
+    environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    # A session of its own, because a password is asked for at the terminal of the session.
+    command = subprocess.Popen(
+        [*COMMAND, *words], stdin=command_end, stdout=command_end, stderr=command_end, env=environ,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(command_end)
+    screen, is_typed = b"", False
+    try:
+        while True:
+            if not is_typed and prompt in screen:
+                is_typed = bool(os.write(our_end, typed.encode())) or not typed
+            if not (output := os.read(our_end, 65536)):
+                break
+            screen += output
+    except OSError:  # Linux says so that the other end is closed
+        pass
+    os.close(our_end)
+    return command.wait(timeout=60), screen.decode().replace("\r\n", "\n")

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, items
+from tests.cli.conftest import Run, items, start_command, write_files
 from tests.cli.stored_documents import Shelf, sha256_of
-from tests.cli.test_wait import begin
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.documents import DocumentRequest
@@ -35,7 +34,7 @@ def state_of(shelf: Shelf, batch_id: int) -> BatchState:
     return shelf.store.batches.get(batch_id).state
 
 
-def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
+def test_the_list_shows_the_progress_of_each_batch(run: Run, shelf: Shelf) -> None:
     assert "there are no batches yet: pagemill add" in run("batch", "ls").stderr
     begun(shelf, "a.pdf", "b.pdf", "c.pdf")
     begun(shelf, "d.pdf", owner="bob", name="")
@@ -59,16 +58,16 @@ def test_batch_show_prints_the_request_and_the_next_step(run: Run, shelf: Shelf)
     begun(shelf, "a.pdf")
     fail(shelf, "DAMAGED", "it is damaged")
 
-    shown = run("batch", "show", "batch:1")
+    result = run("batch", "show", "batch:1")
 
-    assert shown.stdout.startswith("batch 1 (reports): finished, 1 failed · 1 file · 0 pages\n")
-    assert "files                1 failed" in shown.stdout
-    assert re.search(r"^added \(UTC\) +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown.stdout, re.MULTILINE)
-    assert "pagemill batch retry 1" in shown.stderr
+    assert result.stdout.startswith("batch 1 (reports): finished, 1 failed · 1 file · 0 pages\n")
+    assert "files                1 failed" in result.stdout
+    assert re.search(r"^added \(UTC\) +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", result.stdout, re.MULTILINE)
+    assert "pagemill batch retry 1" in result.stderr
     assert json.loads(run("batch", "show", 1, "--json").stdout)["batch"]["note"] is None
 
 
-def test_a_batch_is_stopped_and_gone_on_with(run: Run, shelf: Shelf) -> None:
+def test_a_batch_is_stopped_and_resumed(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf", "b.pdf")
 
     assert run("batch", "stop", 1).stdout == "stopped batch 1 (reports)\n"
@@ -92,7 +91,7 @@ def test_resume_says_which_other_batch_of_the_owner_now_waits(run: Run, shelf: S
     assert state_of(shelf, second) is BatchState.WAITING
 
 
-def test_retry_tries_again_what_failed_and_nothing_else(run: Run, shelf: Shelf) -> None:
+def test_retry_runs_only_failed_jobs_again(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf", "b.pdf")
     shelf.publish(shelf.next_job(), "a.pdf", "one")
     fail(shelf, "DAMAGED", "it is damaged")
@@ -109,15 +108,15 @@ def _done(run: Run, shelf: Shelf) -> str:
     return run("batch", "retry", 1, fails=1).stderr
 
 
-def test_cancel_asks_first_and_leaves_a_batch_that_can_be_gone_on_with(run: Run, shelf: Shelf) -> None:
+def test_cancel_asks_first_and_the_batch_can_be_resumed(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf", "b.pdf", "c.pdf")
     shelf.next_job()
 
     assert run("batch", "cancel", 1, "--dry-run").stdout == "would cancel 3 jobs of batch 1 (reports)\n"
     assert "add --yes" in run("batch", "cancel", 1, fails=1).stderr
-    done = run("batch", "cancel", 1, "--yes")
+    result = run("batch", "cancel", 1, "--yes")
 
-    assert done.stdout == "cancelled 2 jobs of batch 1 (reports)\nasked 1 job to stop\n"
+    assert result.stdout == "cancelled 2 jobs of batch 1 (reports)\nasked 1 job to stop\n"
     assert state_of(shelf, 1) is BatchState.STOPPED
     assert run("batch", "resume", 1).stdout == "batch 1 (reports) continues, retrying 2 jobs\n"
 
@@ -135,9 +134,7 @@ def test_only_an_ended_batch_can_be_removed(run: Run, shelf: Shelf) -> None:
     assert "there is no batch 1" in run("batch", "show", 1, fails=66).stderr
 
 
-def test_the_documents_of_a_batch_are_listed_searched_counted_exported_and_handed_over(
-    run: Run, shelf: Shelf, tmp_path: Path
-) -> None:
+def test_documents_are_listed_searched_counted_and_exported_by_batch(run: Run, shelf: Shelf, tmp_path: Path) -> None:
     shelf.read("other.pdf", "climate", roles=("original", "text"))
     begun(shelf, "a.pdf", "b.pdf")
     shelf.publish(shelf.next_job(), "a.pdf", "climate risk", roles=("original", "text"))
@@ -160,7 +157,7 @@ def test_the_documents_of_a_batch_are_listed_searched_counted_exported_and_hande
         assert "there is no batch 7" in run(*words, "--batch", 7, fails=66).stderr
 
 
-def test_what_a_running_job_asks_for_is_told_of_in_json_as_well(run: Run, shelf: Shelf) -> None:
+def test_json_of_cancel_and_resume_has_the_jobs_and_the_state(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf", "b.pdf")
     job = shelf.next_job()
 
@@ -175,33 +172,25 @@ def test_what_a_running_job_asks_for_is_told_of_in_json_as_well(run: Run, shelf:
 # ── batch add, and --batch ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def papers(*names: str) -> list[Path]:
-    made = [Path(name).absolute() for name in names]
-    for path in made:
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_text(f"a,b\n{path.name},1\n")
-    return made
-
-
 def sources_of(shelf: Shelf, batch_id: int) -> list[str]:
     found = shelf.store.job_queries.list(Selector(batch_id=batch_id))
     return sorted(job.source_key or json.loads(job.payload or "")["folder"] for job in found)
 
 
-def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_once(run: Run, shelf: Shelf) -> None:
-    first, second, third = papers("in/a.csv", "in/deep/b.csv", "c.csv")
-    papers("in/.hidden.csv", "in/notes.log")
+def test_sources_of_all_kinds_are_one_batch_and_each_file_is_added_once(run: Run, shelf: Shelf) -> None:
+    first, second, third = write_files("in/a.csv", "in/deep/b.csv", "c.csv")
+    write_files("in/.hidden.csv", "in/notes.log")
     folder = "https://drive.google.com/drive/folders/1a2B3c4D5e6F7g"
     stdin = f"c.csv\n\n{folder}?usp=sharing\r\nhttps://example.org/d.pdf\n".encode()
 
-    added = run(
+    result = run(
         *("add", "in", "in/a.csv", folder, "-", "--owner", "ann", "--name", "reports", "--lang", "deu"),
         *("--then", "webhook", "--on-failure", "webhook"),
         stdin=stdin,
     )
 
-    assert added.stdout == "batch:1\n"
-    assert added.stderr == (
+    assert result.stdout == "batch:1\n"
+    assert result.stderr == (
         f"skipped: 1 .log, 1 hidden\n  {Path('in/.hidden.csv').absolute()}\n  {Path('in/notes.log').absolute()}\n"
         "batch 1 (reports): pagemill wait batch:1 --progress\n"
     )
@@ -220,7 +209,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
 
 
 def test_only_jobs_that_need_a_credential_get_it(run: Run, shelf: Shelf) -> None:
-    papers("a.csv")
+    write_files("a.csv")
     drive = "https://drive.google.com"
     addresses = (
         f"{drive}/drive/folders/1a2B3c4D5e6F7g",
@@ -243,8 +232,8 @@ def test_a_retry_without_failed_jobs_changes_nothing(run: Run, shelf: Shelf) -> 
     assert run("batch", "retry", 1).stderr == "no job of batch 1 (reports) has failed; nothing changed\n"
 
 
-def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(run: Run, shelf: Shelf) -> None:
-    papers("a.csv")
+def test_actions_of_a_batch_run_when_it_ends_and_a_webhook_gets_its_state(run: Run, shelf: Shelf) -> None:
+    write_files("a.csv")
     run("add", "a.csv", "--then-batch", 'webhook={"url": "https://example.org"}', "--then-batch", "call_ann")
     event = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
 
@@ -255,62 +244,38 @@ def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(ru
     shelf.store.leases.complete(shelf.next_job(["io"]).lease, None)
 
     assert [job.job_type for job in shelf.store.job_queries.list(Selector())] == ["call_ann", "webhook", "download"]
-    told = json.loads(shelf.store.job_queries.get(2).payload or "")
-    assert told["event"] == {"type": "batch.done", "data": {"batch": 1, "state": "done"}}
+    answer = json.loads(shelf.store.job_queries.get(2).payload or "")
+    assert answer["event"] == {"type": "batch.done", "data": {"batch": 1, "state": "done"}}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["add", "nowhere.pdf"], 2, "there is no file or directory 'nowhere.pdf': write an address with its https://"),
-        (["add", "./nowhere.pdf"], 2, "there is no file"),
-        (["add", "sftp://example.org/a"], 2, "a source is a Drive id or URL"),
-        (["add", "-"], 2, "the list on stdin is empty"),
-        (["add", "a.csv", "--dry-run", "--wait"], 2, "leave out --wait or --dry-run"),
-        (["add", "a.csv", "--timeout", "1s"], 2, "--timeout works only with --wait"),
-        (["add", "a.csv", "--then-batch", "webhook={"], 2, "is not an action: write TYPE"),
-        (["add", "a.csv", "--priority", "11"], 2, "11"),
-        (["add"], 2, "missing argument"),
-    ],
-)
-def test_a_batch_that_cannot_be_begun_is_refused_in_a_sentence(
-    run: Run, shelf: Shelf, words: list[str], code: int, sentence: str
-) -> None:
-    papers("a.csv")
-
-    assert sentence in run(*words, fails=code, stdin="").stderr
-    assert items(run("batch", "ls", "--json")) == []
-    assert shelf.store.job_queries.count(Selector()) == 0
-
-
-def test_a_dry_run_says_how_much_there_is_of_files_folders_and_addresses_together(shelf: Shelf) -> None:
-    first, second = papers("in/a.csv", "in/b.csv")
+def test_a_dry_run_adds_up_files_folders_and_addresses(shelf: Shelf) -> None:
+    first, second = write_files("in/a.csv", "in/b.csv")
     content = hashlib.sha256(first.read_bytes()).hexdigest()
     shelf.read(first.name, "one", key=str(first), content=content, roles=("original", "text"))
     folder = "https://drive.google.com/drive/folders/1a2B3c4D5e6F7g"
 
-    asking = begin("add", "in", folder, "https://example.org/d.pdf", "--dry-run", "--json")
+    asking = start_command("add", "in", folder, "https://example.org/d.pdf", "--dry-run", "--json")
     shelf.store.leases.complete(shelf.next_job().lease, '{"enqueued": 3, "unchanged": 2, "bytes": 1000}')
-    found = json.loads(asking.communicate(timeout=60)[0])
+    answer = json.loads(asking.communicate(timeout=60)[0])
 
     size = second.stat().st_size
-    assert {name: found[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read", "unsized")} == {
+    assert {name: answer[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read", "unsized")} == {
         "files": 8, "bytes": 2 * size + 1000, "known": 3, "to_read": 5, "bytes_to_read": size + 1000, "unsized": 1,
     }  # fmt: skip
-    assert found["seconds"] is not None
+    assert answer["seconds"] is not None
     assert shelf.store.batches.list() == []
 
 
-def test_a_dry_run_of_an_address_counts_no_document_that_is_there(run: Run, shelf: Shelf) -> None:
+def test_a_dry_run_of_an_address_counts_no_existing_document(run: Run, shelf: Shelf) -> None:
     shelf.read("a.csv", "one", key="/srv/a.csv")
 
-    found = json.loads(run("batch", "add", "https://example.org/d.pdf", "--dry-run", "--json").stdout)
+    answer = json.loads(run("batch", "add", "https://example.org/d.pdf", "--dry-run", "--json").stdout)
 
-    assert (found["files"], found["known"], found["unsized"]) == (1, 0, 1)
+    assert (answer["files"], answer["known"], answer["unsized"]) == (1, 0, 1)
 
 
-def test_an_ingest_says_which_batch_it_replaces_before_it_does(run: Run, shelf: Shelf) -> None:
-    papers("first/a.csv", "second/b.csv")
+def test_add_names_the_batch_that_it_replaces(run: Run, shelf: Shelf) -> None:
+    write_files("first/a.csv", "second/b.csv")
     run("add", "first", "--owner", "ann")
 
     second = run("add", "second", "--owner", "ann")
@@ -331,10 +296,10 @@ def test_an_ingest_says_which_batch_it_replaces_before_it_does(run: Run, shelf: 
         (["add", "a.csv", "--batch", "2"], 1, "batch 2 (reports) is done, and takes nothing more: begin a new one"),
     ],
 )
-def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(
+def test_a_refused_addition_to_a_batch_adds_no_job(
     run: Run, shelf: Shelf, words: list[str], code: int, sentence: str
 ) -> None:
-    papers("a.csv", "in/b.csv")
+    write_files("a.csv", "in/b.csv")
     begun(shelf, "x.pdf")
     begun(shelf)
     before = shelf.store.job_queries.count(Selector())
@@ -344,7 +309,7 @@ def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(
 
 
 def test_added_files_are_more_urgent_than_watched_folders(run: Run, shelf: Shelf) -> None:
-    papers("a.csv", "in/b.csv")
+    write_files("a.csv", "in/b.csv")
     shelf.read("d.pdf", "one", roles=("original", "text"))
 
     run("add", "a.csv")
@@ -361,12 +326,12 @@ def test_added_files_are_more_urgent_than_watched_folders(run: Run, shelf: Shelf
 
 def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_OWNER_POLICY", "queue")
-    papers("a.csv", "b.csv")
+    write_files("a.csv", "b.csv")
     run("add", "a.csv", "--owner", "ann")
 
-    told = run("add", "b.csv", "--owner", "ann")
+    result = run("add", "b.csv", "--owner", "ann")
 
-    assert told.stderr == "batch 2 (b.csv) waits for the owner's other batch: pagemill batch ls --owner ann\n"
+    assert result.stderr == "batch 2 (b.csv) waits for the owner's other batch: pagemill batch ls --owner ann\n"
     assert "batches before it: pagemill batch ls --owner ann --status active" in run("batch", "show", 2).stderr
     why = run("why", 2, fails=3).stdout
     assert "BATCH_WAITING" in why

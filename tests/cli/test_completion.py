@@ -80,7 +80,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -
     return CliRunner().invoke(pagemill, [], prog_name="pagemill").output.splitlines()
 
 
-def test_each_place_completes_what_it_takes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_argument_and_option_completes_its_values(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
     shelf.read("b.pdf", "one", owner="alice")
 
@@ -102,15 +102,15 @@ def test_each_place_completes_what_it_takes(shelf: Shelf, monkeypatch: pytest.Mo
         assert [one.partition(",")[0] for one in completed(monkeypatch, f"pagemill {line}")] == [kind], line
 
 
-def test_without_a_database_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_without_a_database_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(completed(monkeypatch, "pagemill show "))
 
 
 def test_a_job_of_an_unknown_type_waits_with_a_warning(run: Run, daemon: Daemon) -> None:
-    told = run("enqueue", "downlod")
+    result = run("enqueue", "downlod")
 
-    assert told.stdout == "1\n"
-    assert told.stderr == "job 1 waits: no handler is installed for 'downlod': did you mean download?\n"
+    assert result.stdout == "1\n"
+    assert result.stderr == "job 1 waits: no handler is installed for 'downlod': did you mean download?\n"
     assert "handlers ls" in run("enqueue", "zzzzzz").stderr
     assert run("enqueue", "download", "--set", "source=/srv/a").stderr == ""
     # Installed, though no worker that runs now takes it.

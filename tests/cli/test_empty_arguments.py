@@ -44,7 +44,7 @@ def test_an_empty_path_or_name_is_a_usage_error(run: Run, shelf: Shelf, words: l
     assert shelf.store.job_queries.count(Selector()) == 0
 
 
-def test_an_empty_value_that_chooses_nothing_is_still_allowed(run: Run, shelf: Shelf) -> None:
+def test_an_empty_owner_is_allowed(run: Run, shelf: Shelf) -> None:
     Path("a.txt").write_text("a file of the current directory")
 
     run("add", "a.txt", "--owner", "")

@@ -38,7 +38,7 @@ def test_every_option_reaches_its_column(run: Run) -> None:
     assert {name: row[name] for name in expected} == expected
 
 
-def test_without_a_number_of_its_own_a_job_gets_the_retries_that_the_settings_give_its_type(
+def test_the_settings_give_the_retries_of_a_type_unless_the_job_has_its_own(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.toml").write_text("[retries.ocr_pages]\nmax = 5\n")
@@ -61,7 +61,7 @@ def test_a_payload_comes_from_the_word_a_file_or_standard_input(run: Run, tmp_pa
     assert [job(run, n)["payload"]["from"] for n in (1, 2, 3)] == ["word", "file", "stdin"]
 
 
-def test_set_reads_json_where_it_is_json_and_text_elsewhere(run: Run) -> None:
+def test_set_parses_json_and_keeps_other_values_as_text(run: Run) -> None:
     words = ["n=1", "f=true", "t=007", "l=[1,2]", 's="42"', "e=", "u=a=b", "deep.er=x", "nan=NaN"]
 
     run("enqueue", "a", "--payload", '{"kept":0,"n":9}', *(part for word in words for part in ("--set", word)))
@@ -90,7 +90,7 @@ def test_a_payload_that_is_not_json_is_refused(run: Run, payload: str, sentence:
     assert items(run("ls", "--json")) == []
 
 
-def test_a_payload_over_the_limit_is_refused_wherever_it_comes_from(
+def test_a_payload_over_the_limit_is_refused_from_each_source(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKER_PAYLOAD_BYTES_MAX", "1024")
@@ -130,7 +130,7 @@ def test_a_payload_that_is_not_utf8_is_refused(run: Run) -> None:
         (["--set", "novalue"], "write it like file_id=abc"),
     ],
 )
-def test_what_cannot_be_understood_is_a_usage_error_and_no_job(run: Run, words: list[str], sentence: str) -> None:
+def test_an_invalid_option_is_a_usage_error_and_adds_no_job(run: Run, words: list[str], sentence: str) -> None:
     assert sentence in run("enqueue", "a", *words, fails=2).stderr
     assert items(run("ls", "--json")) == []
 
@@ -146,7 +146,7 @@ SCHEMA = """{"$ref": "#/$defs/Payload", "$defs": {"Payload": {
         (["--set", "url=https://a", "--set", "pages=few"], 'payload.pages: the value is not of type "integer"'),
     ],
 )
-def test_a_payload_that_its_handler_cannot_read_is_refused_by_the_name_of_the_field(
+def test_a_payload_that_does_not_fit_is_refused_with_the_name_of_the_field(
     run: Run, daemon: Daemon, words: list[str], sentence: str
 ) -> None:
     daemon.store.workers.register(worker("w1", SCHEMA))
@@ -159,14 +159,14 @@ def test_a_payload_that_its_handler_cannot_read_is_refused_by_the_name_of_the_fi
 
 
 @pytest.mark.parametrize("other", [None, '{"type": "object"}'])
-def test_a_payload_that_fits_one_of_the_workers_is_taken(run: Run, daemon: Daemon, other: str | None) -> None:
+def test_a_payload_that_fits_one_worker_is_accepted(run: Run, daemon: Daemon, other: str | None) -> None:
     daemon.store.workers.register(worker("w1", SCHEMA))
     daemon.store.workers.register(worker("w2", other))
 
     assert run("enqueue", "ocr_pages").stdout == "1\n"
 
 
-def test_of_a_type_that_no_live_worker_knows_nothing_is_refused(run: Run, daemon: Daemon) -> None:
+def test_a_payload_of_a_type_without_a_live_worker_is_accepted(run: Run, daemon: Daemon) -> None:
     daemon.store.workers.register(worker("w1", SCHEMA))
 
     assert run("enqueue", "download").stdout == "1\n"
@@ -179,11 +179,11 @@ def worker(name: str, schema: str | None) -> Worker:
 def test_a_live_job_with_the_unique_key_is_returned_instead(run: Run) -> None:
     run("enqueue", "a", "--unique", "nightly")
 
-    again = run("enqueue", "a", "--unique", "nightly")
+    result = run("enqueue", "a", "--unique", "nightly")
     as_json = run("enqueue", "a", "--unique", "nightly", "--json")
 
-    assert again.stdout == "1\n"
-    assert "nothing was added" in again.stderr
+    assert result.stdout == "1\n"
+    assert "nothing was added" in result.stderr
     assert json.loads(as_json.stdout).items() >= {"id": 1, "existing": True}.items()
 
 
@@ -200,21 +200,21 @@ def test_after_any_runs_once_the_other_has_failed(run: Run, daemon: Daemon) -> N
     assert job(run, 3)["error_code"] == "DEPENDENCY_FAILED"
 
 
-def test_once_per_day_holds_after_the_job_has_ended_and_was_removed(run: Run, daemon: Daemon) -> None:
+def test_once_per_month_adds_no_second_job_even_after_the_first_is_deleted(run: Run, daemon: Daemon) -> None:
     once = ("enqueue", "ocr_pages", "--unique", "nightly", "--once-per")
     run(*once, "month")
     daemon.fail()
     run("delete", "1", "--yes")
 
-    again = run(*once, "month")
+    result = run(*once, "month")
 
-    assert again.stdout == "1\n"
-    assert "nothing was added: job 1 with this unique key is live or was added this month" in again.stderr
+    assert result.stdout == "1\n"
+    assert "nothing was added: job 1 with this unique key is live or was added this month" in result.stderr
     # Another period is told by itself, and so is the key alone.
     assert run(*once, "week").stdout == "2\n"
     assert run(*once[:-1]).stdout == "2\n"
 
 
-def test_once_per_says_what_it_needs(run: Run, database: Path) -> None:
+def test_once_per_requires_a_unique_key_and_a_known_period(run: Run, database: Path) -> None:
     assert "needs a --unique KEY" in run("enqueue", "a", "--once-per", "day", fails=2).stderr
     assert "'year' is not one of" in run("enqueue", "a", "--unique", "k", "--once-per", "year", fails=2).stderr

@@ -77,7 +77,7 @@ def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_attempt_is_logged_on_stderr_and_its_result_is_data(run: Run, install: Install, tmp_path: Path) -> None:
+def test_run_one_logs_to_stderr_and_prints_the_result(run: Run, install: Install, tmp_path: Path) -> None:
     install()
     (tmp_path / "job.json").write_text('{"pages": 3}')
 
@@ -85,8 +85,8 @@ def test_an_attempt_is_logged_on_stderr_and_its_result_is_data(run: Run, install
 
     assert json.loads(result.stdout) == {"pages": 3}
     # Progress may be told between two lines.
-    said = result.stderr.splitlines()
-    assert said.index("for u on local") < said.index("printed by the way")
+    stderr_lines = result.stderr.splitlines()
+    assert stderr_lines.index("for u on local") < stderr_lines.index("printed by the way")
     assert " 40 % page 4 of 10\n" in result.stderr
     assert "follow-up job: assemble" in result.stderr
 
@@ -106,7 +106,7 @@ def test_an_attempt_is_logged_on_stderr_and_its_result_is_data(run: Run, install
         ),
     ],
 )
-def test_an_attempt_that_is_not_done_says_why(run: Run, install: Install, then: str, said: list[str]) -> None:
+def test_a_failed_attempt_prints_the_reason(run: Run, install: Install, then: str, said: list[str]) -> None:
     install()
     payload = json.dumps({"pages": 1, "then": then})
 
@@ -117,47 +117,42 @@ def test_an_attempt_that_is_not_done_says_why(run: Run, install: Install, then: 
 
 
 @pytest.mark.parametrize("payload", ["{oops", '{"page": 1}'])
-def test_a_bad_payload_ends_65(run: Run, install: Install, payload: str) -> None:
+def test_a_bad_payload_ends_with_exit_code_65(run: Run, install: Install, payload: str) -> None:
     install()
     run("run-one", "--type", "count_pages", "--payload", payload, fails=65)
 
 
-def test_a_type_without_a_handler_ends_69_and_names_those_there_are(run: Run, install: Install) -> None:
-    install()
-    result = run("run-one", "--type", "count_page", fails=69)
+@pytest.mark.parametrize(
+    ("job_type", "is_broken", "sentence"),
+    [
+        ("count_page", False, "count_pages, needs_engine"),
+        ("needs_engine", False, "the engine is not installed"),
+        ("count_pages", True, "is not the name of a job type"),
+    ],
+    ids=["unknown type", "missing capability", "set aside"],
+)
+def test_a_type_that_cannot_run_here_ends_with_exit_code_69_and_the_reason(
+    run: Run, install: Install, job_type: str, is_broken: bool, sentence: str
+) -> None:
+    install(COUNTER.replace("BROKEN", str(is_broken)))
 
-    assert {"count_pages,", "needs_engine,"} <= {*f"{result.stderr.strip()},".split()}
-
-
-def test_a_missing_capability_ends_69(run: Run, install: Install) -> None:
-    install()
-    result = run("run-one", "--type", "needs_engine", fails=69)
-
-    assert "the engine is not installed" in result.stderr
-
-
-def test_a_handler_that_is_set_aside_ends_69_with_the_reason(run: Run, install: Install) -> None:
-    install(COUNTER.replace("BROKEN", "True"))
-
-    result = run("run-one", "--type", "count_pages", fails=69)
-
-    assert "is not the name of a job type" in result.stderr
+    assert sentence in run("run-one", "--type", job_type, fails=69).stderr
 
 
-def test_with_json_the_whole_end_is_one_object(run: Run, install: Install) -> None:
+def test_with_json_run_one_prints_one_object(run: Run, install: Install) -> None:
     install()
 
-    done = run("run-one", "--json", "--type", "count_pages", "--payload", '{"pages": 3}')
+    result = run("run-one", "--json", "--type", "count_pages", "--payload", '{"pages": 3}')
     payload = '{"pages": 3, "then": "never"}'
     never = run("run-one", "--json", "--type", "count_pages", "--payload", payload, fails=1)
 
-    told = json.loads(done.stdout)
-    assert (told["outcome"], told["result"], told["follow_ups"]) == ("done", {"pages": 3}, ["assemble"])
-    assert told["memory_peak_bytes"] > 0
+    answer = json.loads(result.stdout)
+    assert (answer["outcome"], answer["result"], answer["follow_ups"]) == ("done", {"pages": 3}, ["assemble"])
+    assert answer["memory_peak_bytes"] > 0
     assert json.loads(never.stdout)["error_code"] == "NO_SUCH_FILE"
 
 
-def test_its_files_stay_only_in_a_directory_that_was_named(
+def test_files_are_kept_only_with_directory(
     run: Run, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
@@ -185,7 +180,7 @@ def test_a_program_of_the_settings_runs_without_a_database(run: Run, own_program
 # ── handlers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_installed_is_listed_with_what_it_may_use(run: Run, install: Install) -> None:
+def test_handlers_are_listed_with_their_limits(run: Run, install: Install) -> None:
     install(shipped=installed.shipped())
     lines = run("handlers", "ls").stdout.splitlines()
 
@@ -196,7 +191,7 @@ def test_what_is_installed_is_listed_with_what_it_may_use(run: Run, install: Ins
     assert installed.shipped().keys() - {"command"} <= by_type.keys()
 
 
-def test_what_is_set_aside_is_listed_with_its_reason(run: Run, install: Install) -> None:
+def test_a_handler_that_cannot_be_imported_is_listed_with_the_reason(run: Run, install: Install) -> None:
     install("1 / 0", count_pages="acme_pages:handler")
 
     listed = json.loads(run("handlers", "ls", "--json").stdout)["items"]
@@ -206,18 +201,18 @@ def test_what_is_set_aside_is_listed_with_its_reason(run: Run, install: Install)
     assert "ZeroDivisionError" in told["set_aside"]
 
 
-def test_a_handler_is_shown_with_all_that_it_declares_and_its_schema(run: Run, install: Install) -> None:
+def test_show_prints_the_declaration_and_schema_of_a_handler(run: Run, install: Install) -> None:
     install()
 
-    shown = run("handlers", "show", "count_pages").stdout
-    told = json.loads(run("handlers", "show", "count_pages", "--json").stdout)
+    stdout = run("handlers", "show", "count_pages").stdout
+    answer = json.loads(run("handlers", "show", "count_pages", "--json").stdout)
     schema = json.loads(run("handlers", "show", "count_pages", "--schema").stdout)
 
-    assert "spec                 acme_pages:counter\n" in shown
-    assert "wall_seconds         60\n" in shown
-    assert json.loads(shown.split("\n\n", 1)[1]) == schema == told["payload_schema"]
+    assert "spec                 acme_pages:counter\n" in stdout
+    assert "wall_seconds         60\n" in stdout
+    assert json.loads(stdout.split("\n\n", 1)[1]) == schema == answer["payload_schema"]
     assert schema["$defs"]["Payload"]["required"] == ["pages"]
-    assert (told["class"], told["network"], told["sandbox"], told["missing"]) == ("cpu", False, "strict", None)
+    assert (answer["class"], answer["network"], answer["sandbox"], answer["missing"]) == ("cpu", False, "strict", None)
 
 
 def add_to_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,30 +280,30 @@ def test_a_new_handler_overwrites_nothing(run: Run, tmp_path: Path, there: str) 
 
 
 @pytest.mark.parametrize("name", ["../evil", "Big", "class", "json", "worker_service", "a-b", ""])
-def test_a_name_that_cannot_be_a_module_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+def test_a_handler_name_that_cannot_be_a_module_is_refused(run: Run, tmp_path: Path, name: str) -> None:
     run("handlers", "new", name, fails=2)
 
     assert [*tmp_path.glob("*.py")] == []
 
 
-def test_a_command_of_the_administrator_is_shown_with_its_limits(run: Run, own_programs: Path) -> None:
+def test_a_program_of_the_settings_is_shown_with_its_limits(run: Run, own_programs: Path) -> None:
 
     argv = '["/bin/echo", "--key=secret", ["--user", "{account?}"], "{payload.ids*}"]'
     more = 'memory = "2 GiB"\nsandbox = "strict"\nwrite = ["/srv/out"]\npermanent = [2, 64]\nstdin = "{payload}"\n'
     own_programs.write_text(f"[commands.greet]\nargv = {argv}\n{more}")
 
-    told = run("handlers", "show", "greet").stdout
+    stdout = run("handlers", "show", "greet").stdout
 
-    shown = dict(line.split(None, 1) for line in told.split("\n\n")[0].splitlines())
+    shown = dict(line.split(None, 1) for line in stdout.split("\n\n")[0].splitlines())
     assert (shown["program"], shown["takes"], shown["stdin"]) == ("/bin/echo", "{account?} {payload.ids*}", "{payload}")
     assert (shown["cwd"], shown["files"]) == ("an empty directory for each attempt", "all but hidden ones")
     assert (shown["wall_seconds"], shown["memory"]) == ("3600", "2,048 MiB for each process")
     assert (shown["exit_codes_done"], shown["exit_codes_permanent"]) == ("0", "2, 64")
     assert (shown["writes"], shown["sandbox"]) == ("/srv/out", "strict")
-    assert "secret" not in told
+    assert "secret" not in stdout
 
 
-def test_ctrl_c_ends_an_attempt_and_all_that_it_started(own_programs: Path) -> None:
+def test_ctrl_c_ends_an_attempt_and_its_processes(own_programs: Path) -> None:
     own_programs.write_text('[commands.wait]\nargv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]\n')
     words = [*COMMAND, "run-one", "--type", "wait"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:

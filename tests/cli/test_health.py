@@ -40,7 +40,7 @@ def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: P
     assert [(item["level"], item["name"]) for item in items(as_json)] == [("critical", "P4")]
 
 
-def test_the_doctor_sees_a_published_file_that_is_not_as_published(run: Run, findings: Findings, shelf: Shelf) -> None:
+def test_the_doctor_finds_published_files_that_changed(run: Run, findings: Findings, shelf: Shelf) -> None:
     missing, short, other = (shelf.read(f"{name}.pdf", "climate") for name in "abc")
     assert run("doctor", "--audit").stdout.startswith("✓")
     assert "files" not in findings()
@@ -63,7 +63,7 @@ def test_the_doctor_sees_a_published_file_that_is_not_as_published(run: Run, fin
     assert f"pagemill reindex {missing} --force" in by_digest[0]["fix"]
 
 
-def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_settings(
+def test_the_doctor_warns_about_limits_that_differ_from_the_settings(
     run: Run, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.toml").write_text("[limits.type]\nocr_pages = 2\ndownload = 3\n")
@@ -79,7 +79,7 @@ def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_
 
 
 @pytest.mark.usefixtures("all_handlers")
-def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
+def test_without_a_daemon_the_doctor_examines_the_handlers(
     findings: Findings, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "own.toml"
@@ -97,7 +97,7 @@ def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
     assert (read["level"], read["detail"].startswith("trained data for ")) == ("ok", True)
 
 
-def test_the_doctor_says_of_a_second_database_beside_the_first_what_run_refuses(
+def test_the_doctor_reports_a_workspace_of_another_database(
     run: Run, process: Process, findings: Findings, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first.db", tmp_path / "second.db"
@@ -114,9 +114,7 @@ def test_the_doctor_says_of_a_second_database_beside_the_first_what_run_refuses(
     assert findings("--database", first, fails=1)["workspace"]["level"] == "ok"
 
 
-def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
-    run: Run, findings: Findings, shelf: Shelf
-) -> None:
+def test_the_doctor_drops_a_failure_that_a_newer_job_replaces(run: Run, findings: Findings, shelf: Shelf) -> None:
     no_secret = Failure("SECRET_ABSENT", "there is no credential password-a", remedy="give it")
     for key in ("a.pdf", "b.pdf"):
         request_document(shelf.store, key)
@@ -125,15 +123,13 @@ def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
 
     found = findings()["1 job ingest"]
     assert found["fix"] == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"
-    again = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
+    result = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
 
-    assert again.stdout == "retried 1 job\n"
+    assert result.stdout == "retried 1 job\n"
     assert not [name for name in findings() if name.endswith("ingest")]
 
 
-def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after_the_failure(
-    findings: Findings, daemon: Daemon
-) -> None:
+def test_the_doctor_drops_an_absent_credential_after_a_daemon_has_started(findings: Findings, daemon: Daemon) -> None:
     daemon.store.intake.enqueue(NewJob("download"))
     daemon.fail("SECRET_ABSENT", "there is no credential webhook", "give the service LoadCredential=webhook:/path")
 
@@ -145,7 +141,7 @@ def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after
     assert "1 job download" not in findings()
 
 
-def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
+def test_a_job_whose_worker_has_no_row_is_reported_everywhere(
     run: Run, findings: Findings, daemon: Daemon, database: Path
 ) -> None:
     run("enqueue", "ocr_pages")
@@ -185,7 +181,7 @@ def test_the_doctor_says_how_the_daemon_connects_to_ray(
     assert (findings(fails=1)["Ray"]["level"], findings(fails=1)["Ray"]["detail"]) == ("ok", "a token, without TLS")
 
 
-def test_the_doctor_names_the_data_that_pages_in_another_script_want(run: Run, shelf: Shelf) -> None:
+def test_the_doctor_names_the_missing_ocr_data_of_a_script(run: Run, shelf: Shelf) -> None:
     install = "apt-get install tesseract-ocr-script-arab"
     unread = {"script": "Arabic", "language": "script/Arabic", "install": install}
     shelf.read("a.pdf", "one", "two", layout=json.dumps({"size": [1, 1], "unread": unread}), confidence=0.0)

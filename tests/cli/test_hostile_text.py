@@ -21,8 +21,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import worker_service.cli
+from tests.cli.conftest import run_on_terminal
 from tests.cli.stored_documents import Shelf
-from tests.cli.test_processes import on_a_terminal
 from tests.store.kit import ByHand
 from worker_service.base.clock import wall_clock
 from worker_service.base.events import begin_logging
@@ -40,95 +40,44 @@ NOT_UTF_8 = "latin\udce9\x1b[2J.pdf"
 POWER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 OURS_ON_A_TERMINAL = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*[mAHJK])")
 
-JOBS = ("ls", "stats", "failures", "why 1", "why 2", "why 3", "show 1", "show 2", "show 3", "logs 1")
-WORDS = [
-    *JOBS,
-    *("ls --status running", "ls --type EVIL", "ls --owner EVIL --since 1d", "ls --match payload.source=EVIL"),
-    *("cluster", "cluster ls", "cluster drain EVIL", "cluster use EVIL", "cluster test"),
-    "cluster init EVIL",
-    *("why", "logs", "wait 1 2 --timeout 0s", "wait --type EVIL --timeout 0s --progress", "wait document:1"),
-    *("documents", "documents ls --name ev", "show document:1", "show document:2", "text 1", "search climate"),
-    *("tables 1", "tables 1 --pages 1-", "tables 2 --json"),
-    *("keywords TERMS", "keywords TERMS --csv", "export 1 -o out", "export 1 -o out", "export --owner EVIL -o EVIL"),
-    *("export --job 1 -o out", "add DIR", "add DIR --wait --timeout 0s", "add DIR/NOT_UTF_8", "add EVIL"),
-    *("add DIR --watch", "add EVIL --watch", "add DIR/NOT_UTF_8 --watch"),
-    *(
-        "crawl DIR --depth 1",
-        "add DIR --depth 1 --dry-run",
-        "crawl EVIL",
-        "reindex --owner EVIL --dry-run",
-        "reindex 1 2",
-    ),
-    *("documents adopt DIR --dry-run", "documents adopt DIR --yes", "documents EVIL"),
-    *("cancel --owner EVIL --dry-run", "retry --owner EVIL --dry-run", "delete --owner EVIL --dry-run"),
-    *("cancel 3", "priority 1 --owner EVIL --dry-run", "priority 1 2", "undo --dry-run", "undo --list", "undo"),
-    *(
-        "prune --older-than 0s --dry-run",
-        "prune --older-than 0s",
-        "retry 1",
-        "retry --owner EVIL",
-        "delete 2",
-        "delete 2 --yes",
-    ),
-    *("pause EVIL --reason EVIL --for 1h", "pause --owner EVIL", "", "unpause EVIL", "unpause EVIL"),
-    *(
-        "top",
-        "top --once",
-        "workers",
-        "workers ls",
-        "workers slots",
-        "status",
-        "status --oldest EVIL",
-        "doctor",
-        "doctor --audit",
-    ),
-    *("handlers ls", "handlers show evil", "handlers show EVIL", "handlers new EVIL", "run-one --type evil"),
-    *("run-one --type EVIL", "run-one --type evil --payload EVIL", "doctor --online"),
-    *(
-        "init",
-        "init --database EVIL/nowhere",
-        "db migrate --dry-run",
-        "db backup EVIL",
-        "db backup EVIL",
-        "db restore EVIL --yes",
-        "db check",
-        "db rebuild-search",
-    ),
-    *("config show", "config docs", "completion bash", "service install --dry-run", "service uninstall --dry-run"),
-    *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),
-    *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
-    *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
-    *("schedules", "failures ls", "failures dismiss 3", "failures dismiss --all --owner EVIL --yes"),
-    *("schedules add EVIL --crawl EVIL --every 1h", "schedules add EVIL --job EVIL --cron EVIL --payload EVIL"),
-    *("schedules add evil2 --job EVIL --every 1d", "schedules change evil2 --every 1h", "schedules pause evil2"),
-    *("schedules resume evil2", "schedules rm evil2", "schedules rm EVIL"),
-    *("schedules ls", "schedules tick", "schedules run-now evil", "schedules run-now EVIL", "schedules example"),
-    *(
-        "batch ls",
-        "batch ls --owner EVIL",
-        "batch show 1",
-        "run-now 1",
-        "batch stop 1",
-        "batch resume 1",
-        "batch retry 1",
-        "batch EVIL",
-    ),
-    *(
-        "batch cancel 1 --dry-run",
-        "batch cancel 1 --yes",
-        "batch rm 1 --dry-run",
-        "batch rm 1 --yes",
-        "batch show EVIL",
-    ),
-    *("add DIR --owner EVIL", "add NOT_UTF_8", "add DIR --watch --owner EVIL", "ingest DIR --batch EVIL"),
-    *("add DIR --name evil --owner EVIL", "add DIR --dry-run", "batch show 2"),
-    *("notify ls", "notify test", "notify test EVIL"),
-    *("token make EVIL", "token make evil --owner EVIL", "token link EVIL", "token link --owner EVIL", "token ls"),
-    *("token rm EVIL", "token rm evil", "token make NOT_UTF_8", "serve --listen EVIL", "serve --listen EVIL/web.sock"),
-    *("actions ls", "actions ls 1", "actions add EVIL EVIL", "actions rm EVIL --owner EVIL EVIL"),
-    *("tag ls", "tag ls --owner EVIL", "tag add EVIL 1", "tag rm EVIL --name EVIL", "documents --tag EVIL"),
-    *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
-]
+COMMANDS = """
+ls | stats | failures | why 1 | why 2 | why 3 | show 1 | show 2 | show 3 | logs 1 | ls --status running
+ls --type EVIL | ls --owner EVIL --since 1d | ls --match payload.source=EVIL | cluster | cluster ls
+cluster drain EVIL | cluster use EVIL | cluster test | cluster init EVIL | why | logs | wait 1 2 --timeout 0s
+wait --type EVIL --timeout 0s --progress | wait document:1 | documents | documents ls --name ev | show document:1
+show document:2 | text 1 | search climate | tables 1 | tables 1 --pages 1- | tables 2 --json | keywords TERMS
+keywords TERMS --csv | export 1 -o out | export 1 -o out | export --owner EVIL -o EVIL | export --job 1 -o out
+add DIR | add DIR --wait --timeout 0s | add DIR/NOT_UTF_8 | add EVIL | add DIR --watch | add EVIL --watch
+add DIR/NOT_UTF_8 --watch | crawl DIR --depth 1 | add DIR --depth 1 --dry-run | crawl EVIL
+reindex --owner EVIL --dry-run | reindex 1 2 | documents adopt DIR --dry-run | documents adopt DIR --yes
+documents EVIL | cancel --owner EVIL --dry-run | retry --owner EVIL --dry-run | delete --owner EVIL --dry-run
+cancel 3 | priority 1 --owner EVIL --dry-run | priority 1 2 | undo --dry-run | undo --list | undo
+prune --older-than 0s --dry-run | prune --older-than 0s | retry 1 | retry --owner EVIL | delete 2 | delete 2 --yes
+pause EVIL --reason EVIL --for 1h | pause --owner EVIL | unpause EVIL | unpause EVIL | top | top --once | workers
+workers ls | workers slots | status | status --oldest EVIL | doctor | doctor --audit | handlers ls
+handlers show evil | handlers show EVIL | handlers new EVIL | run-one --type evil | run-one --type EVIL
+run-one --type evil --payload EVIL | doctor --online | init | init --database EVIL/nowhere | db migrate --dry-run
+db backup EVIL | db backup EVIL | db restore EVIL --yes | db check | db rebuild-search | config show | config docs
+completion bash | service install --dry-run | service uninstall --dry-run | enqueue EVIL --owner EVIL --payload EVIL
+enqueue EVIL --set EVIL=EVIL | enqueue EVIL --payload @EVIL | EVIL | ls --EVIL | ls --status EVIL | ls --since EVIL
+ls --match EVIL | show EVIL | why EVIL | enqueue NOT_UTF_8 --owner NOT_UTF_8 | ls --owner NOT_UTF_8 | search NOT_UTF_8
+--database EVIL ls | schedules | failures ls | failures dismiss 3 | failures dismiss --all --owner EVIL --yes
+schedules add EVIL --crawl EVIL --every 1h | schedules add EVIL --job EVIL --cron EVIL --payload EVIL
+schedules add evil2 --job EVIL --every 1d | schedules change evil2 --every 1h | schedules pause evil2
+schedules resume evil2 | schedules rm evil2 | schedules rm EVIL | schedules ls | schedules tick
+schedules run-now evil | schedules run-now EVIL | schedules example | batch ls | batch ls --owner EVIL | batch show 1
+run-now 1 | batch stop 1 | batch resume 1 | batch retry 1 | batch EVIL | batch cancel 1 --dry-run
+batch cancel 1 --yes | batch rm 1 --dry-run | batch rm 1 --yes | batch show EVIL | add DIR --owner EVIL
+add NOT_UTF_8 | add DIR --watch --owner EVIL | ingest DIR --batch EVIL | add DIR --name evil --owner EVIL
+add DIR --dry-run | batch show 2 | notify ls | notify test | notify test EVIL | token make EVIL
+token make evil --owner EVIL | token link EVIL | token link --owner EVIL | token ls | token rm EVIL | token rm evil
+token make NOT_UTF_8 | serve --listen EVIL | serve --listen EVIL/web.sock | actions ls | actions ls 1
+actions add EVIL EVIL | actions rm EVIL --owner EVIL EVIL | tag ls | tag ls --owner EVIL | tag add EVIL 1
+tag rm EVIL --name EVIL | documents --tag EVIL | documents rm --owner EVIL --dry-run | documents rm --owner EVIL
+documents rm 1 2 --yes | undo --list
+"""
+# `pagemill` alone, and each command above. Words in capitals stand for hostile values.
+WORDS = ["", *re.split(r" \| |\n", COMMANDS.strip())]
 # `db shell` is the sqlite3 program. The daemon's log has a test of its own. A report and the answers of `mcp` have what
 # others wrote as JSON.
 INTO_FILES = {"file.write", "opened.write", "sheet.write"}
@@ -237,13 +186,13 @@ def commands(group: click.Group, above: str = "") -> Iterator[str]:
             yield f"{above}{name}"
 
 
-def test_the_sweep_is_over_all_commands() -> None:
+def test_every_command_is_run_with_hostile_values() -> None:
     left_out = {one for one in commands(pagemill) if not any(f"{line} ".startswith(f"{one} ") for line in WORDS)}
 
     assert left_out - {"documents ls"} == NOT_SWEPT
 
 
-def test_nothing_that_a_stranger_wrote_has_power_over_who_looks(stranger: Path, database: Path) -> None:
+def test_no_command_prints_control_characters_of_stored_values(stranger: Path, database: Path) -> None:
     with crawled(database):
         for line in WORDS:
             words = words_of(line, stranger)
@@ -257,7 +206,7 @@ def test_nothing_that_a_stranger_wrote_has_power_over_who_looks(stranger: Path, 
                     assert is_text or not any(row.startswith(FORGED) for row in said.splitlines()), (words, said)
 
 
-def test_one_place_prints() -> None:
+def test_only_output_and_progress_print() -> None:
     """`output` makes harmless what it prints: no command goes past it. Shown a module that does, it names it."""
     rooms = Path(worker_service.cli.__file__).parent
     past = {path.name: found for path in rooms.glob("*.py") if (found := _printing(path.read_text()))}
@@ -279,7 +228,7 @@ def _printing(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_the_daemon_log_has_no_power_either(log_format: str) -> None:
+def test_the_log_of_the_daemon_has_no_control_characters(log_format: str) -> None:
     lines = io.StringIO()
     log = begin_logging(log_format, stream=lines)
 
@@ -290,7 +239,7 @@ def test_the_daemon_log_has_no_power_either(log_format: str) -> None:
     assert log_format != "json" or json.loads(line)["source"] == EVIL
 
 
-def test_json_says_the_real_values(stranger: Path) -> None:
+def test_json_has_the_real_values(stranger: Path) -> None:
     [job, *_] = json.loads(given(["ls", "--json", "--status", "failed"]).stdout)["items"]
     [page] = json.loads(given(["text", "1", "--json"]).stdout)["items"]
     [refused] = [json.loads(given(["show", EVIL, "--json"]).stderr)["error"]]
@@ -301,14 +250,14 @@ def test_json_says_the_real_values(stranger: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["ls", "search climate", "top --once", "delete 1 2"])
-def test_on_a_terminal_only_our_own_colours_act(stranger: Path, line: str) -> None:
-    _, screen = on_a_terminal(*words_of(line, stranger), typed="n\n", columns=90)
+def test_a_terminal_gets_only_our_own_escape_sequences(stranger: Path, line: str) -> None:
+    _, screen = run_on_terminal(*words_of(line, stranger), typed="n\n", columns=90)
 
     assert "ev" in screen
     assert not POWER.search(OURS_ON_A_TERMINAL.sub("", screen))
 
 
-def test_what_a_shell_completes_is_one_line_for_each(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_skips_names_with_control_characters(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_PAGEMILL_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "pagemill ls --owner ")
     monkeypatch.setenv("COMP_CWORD", "3")

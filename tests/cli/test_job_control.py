@@ -23,7 +23,7 @@ def enqueue(run: Run, number: int, job_type: str = "ocr_pages") -> None:
         run("enqueue", job_type)
 
 
-def test_one_job_by_its_id_is_changed_at_once(run: Run) -> None:
+def test_a_single_job_by_id_is_changed_without_a_question(run: Run) -> None:
     enqueue(run, 2)
 
     assert run("cancel", 1).stdout == "cancelled 1 job\n"
@@ -33,7 +33,7 @@ def test_one_job_by_its_id_is_changed_at_once(run: Run) -> None:
     assert states(run) == {1: "pending", 2: "pending"}
 
 
-def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
+def test_a_delete_asks_first_even_for_one_job(run: Run) -> None:
     enqueue(run, 3)
 
     one, two = run("delete", 1, fails=1).stderr, run("delete", 1, 2, fails=1).stderr
@@ -41,8 +41,8 @@ def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
     assert "Delete 1 job? This cannot be undone. Nothing was done" in one
     assert "Delete 2 jobs? This cannot be undone. Nothing was done, because this is not a terminal" in two
     assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
-    done = run("delete", 1, 2, "--yes")
-    assert (done.stdout, done.stderr) == ("deleted 2 jobs\n", "")
+    result = run("delete", 1, 2, "--yes")
+    assert (result.stdout, result.stderr) == ("deleted 2 jobs\n", "")
     assert states(run) == {3: "pending"}
     [action] = items(run("undo", "--list", "--json"))
     assert "cannot be undone: it was a delete" in run("undo", action["id"], "--yes", fails=1).stderr
@@ -50,7 +50,7 @@ def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [["--status", "pending"], ["1", "2"], ["--type", "ocr_pages"]])
-def test_many_jobs_are_not_changed_where_nobody_can_be_asked(run: Run, words: list[str]) -> None:
+def test_without_a_terminal_several_jobs_are_changed_only_with_yes(run: Run, words: list[str]) -> None:
     enqueue(run, 2)
 
     result = run("cancel", *words, fails=1)
@@ -60,7 +60,7 @@ def test_many_jobs_are_not_changed_where_nobody_can_be_asked(run: Run, words: li
     assert set(states(run).values()) == {"pending"}
 
 
-def test_a_dry_run_counts_shows_some_and_changes_nothing(run: Run) -> None:
+def test_a_dry_run_shows_a_sample_and_changes_nothing(run: Run) -> None:
     enqueue(run, 7)
 
     text = run("cancel", "--status", "pending", "--dry-run", "--yes").stdout
@@ -72,7 +72,7 @@ def test_a_dry_run_counts_shows_some_and_changes_nothing(run: Run) -> None:
     assert set(states(run).values()) == {"pending"}
 
 
-def test_yes_changes_all_that_match_and_says_how_to_put_it_back(run: Run) -> None:
+def test_yes_changes_all_matching_jobs_and_names_undo(run: Run) -> None:
     enqueue(run, 3)
     enqueue(run, 1, "download")
 
@@ -84,28 +84,26 @@ def test_yes_changes_all_that_match_and_says_how_to_put_it_back(run: Run) -> Non
 
 
 @pytest.mark.parametrize(("verb", "code"), [("cancel", "CANCELLED"), ("delete", "JOB_DELETED")])
-def test_the_documents_that_will_not_be_read_are_named_before_and_after(
-    run: Run, shelf: Shelf, verb: str, code: str
-) -> None:
+def test_documents_that_a_change_fails_are_named_before_and_after(run: Run, shelf: Shelf, verb: str, code: str) -> None:
     shelf.read("read.pdf", "text")
     for name in ("a.pdf", "b.pdf"):
         shelf.ask(name)
     enqueue(run, 1)
     sentence = f"2 documents {{}} failed ({code}); pagemill reindex 2 3 reads them again"
 
-    looked = run(verb, "--status", "pending", "--dry-run").stdout
-    told = json.loads(run(verb, "--status", "pending", "--dry-run", "--json").stdout)
-    asked = run(verb, "--status", "pending", fails=1).stderr
+    stdout = run(verb, "--status", "pending", "--dry-run").stdout
+    answer = json.loads(run(verb, "--status", "pending", "--dry-run", "--json").stdout)
+    stderr = run(verb, "--status", "pending", fails=1).stderr
     done = run(verb, "--status", "pending", "--yes").stderr
 
-    assert sentence.format("would be") in looked
-    assert told["documents"] == [2, 3]
-    assert sentence.format("will be") in asked
+    assert sentence.format("would be") in stdout
+    assert answer["documents"] == [2, 3]
+    assert sentence.format("will be") in stderr
     assert sentence.format("are") in done
     assert [one["error_code"] for one in items(run("documents", "--status", "failed", "--json"))] == [code, code]
 
 
-def test_what_concerns_no_document_says_nothing_of_documents(run: Run, shelf: Shelf) -> None:
+def test_a_change_that_fails_no_document_mentions_none(run: Run, shelf: Shelf) -> None:
     shelf.fail("a.pdf", "PDF_BROKEN", "half of it is missing")
     enqueue(run, 1)
 
@@ -113,7 +111,7 @@ def test_what_concerns_no_document_says_nothing_of_documents(run: Run, shelf: Sh
     assert "documents" not in json.loads(run("retry", "--type", "nothing", "--dry-run", "--json").stdout)
 
 
-def test_nothing_said_is_not_everything(run: Run) -> None:
+def test_a_change_without_a_selector_is_refused(run: Run) -> None:
     enqueue(run, 2)
 
     for words in (["cancel"], ["retry"], ["delete"], ["priority", "1"], ["cancel", "--yes"]):
@@ -122,11 +120,11 @@ def test_nothing_said_is_not_everything(run: Run) -> None:
     assert set(states(run).values()) == {"pending"}
 
 
-def test_nothing_that_matches_is_nothing_to_do(run: Run) -> None:
+def test_a_selector_without_matches_is_no_error(run: Run) -> None:
     assert "no job matches" in run("retry", "--status", "failed").stderr
 
 
-def test_what_one_job_does_not_allow_is_refused_with_its_reason(run: Run, daemon: Daemon) -> None:
+def test_a_change_that_the_state_of_a_job_forbids_is_refused(run: Run, daemon: Daemon) -> None:
     enqueue(run, 1)
     assert "job 1: it is pending" in run("retry", 1, fails=1).stderr
 
@@ -138,7 +136,7 @@ def test_what_one_job_does_not_allow_is_refused_with_its_reason(run: Run, daemon
     assert "it is completed" in run("priority", 3, 1, fails=1).stderr
 
 
-def test_of_many_each_refusal_is_named_and_the_others_are_done(run: Run) -> None:
+def test_of_several_jobs_the_refused_ones_are_named_and_the_others_changed(run: Run) -> None:
     enqueue(run, 2)
     run("cancel", 1)
 
@@ -148,7 +146,7 @@ def test_of_many_each_refusal_is_named_and_the_others_are_done(run: Run) -> None
     assert "job 1: it is already cancelled" in result.stderr
 
 
-def test_one_id_that_is_not_there_stops_all_of_them(run: Run) -> None:
+def test_an_unknown_id_stops_the_whole_change(run: Run) -> None:
     enqueue(run, 1)
 
     run("cancel", 1, 99, "--yes", fails=66)
@@ -156,34 +154,27 @@ def test_one_id_that_is_not_there_stops_all_of_them(run: Run) -> None:
     assert states(run) == {1: "pending"}
 
 
-def test_retry_by_type_leaves_what_has_completed(run: Run, daemon: Daemon) -> None:
+def test_retry_by_type_skips_completed_jobs_unless_they_are_selected(run: Run, daemon: Daemon) -> None:
     enqueue(run, 3)
     daemon.complete()
     daemon.fail()
     run("cancel", 3)
 
     run("retry", "--type", "ocr_pages", "--yes")
-
     assert states(run) == {1: "completed", 2: "pending", 3: "pending"}
 
-
-def test_completed_jobs_are_retried_when_asked_for(run: Run, daemon: Daemon) -> None:
-    enqueue(run, 1)
-    daemon.complete()
-
     run("retry", "--status", "completed", "--yes")
+    assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
 
-    assert states(run) == {1: "pending"}
 
-
-def test_a_status_that_a_verb_can_do_nothing_about_is_refused(run: Run) -> None:
+def test_a_status_that_a_verb_cannot_change_is_refused(run: Run) -> None:
     assert (
         "only jobs that are pending or running can be cancelled" in run("cancel", "--status", "failed", fails=2).stderr
     )
     assert "can be pruned" in run("prune", "--older-than", "1d", "--status", "pending", fails=2).stderr
 
 
-def test_undo_does_the_opposite_of_the_newest_action_that_has_not_been_undone(run: Run) -> None:
+def test_undo_reverses_the_newest_action_that_is_not_undone(run: Run) -> None:
     enqueue(run, 3)
     run("cancel", "--status", "pending", "--yes")
     run("retry", 2)
@@ -260,11 +251,11 @@ def test_prune_removes_only_ended_jobs_that_are_old_enough(run: Run, daemon: Dae
     assert states(run) == {1: "completed", 3: "pending"}
 
 
-def test_prune_wants_to_know_how_old(run: Run) -> None:
+def test_prune_requires_an_age(run: Run) -> None:
     assert "--older-than" in run("prune", "--status", "failed", "--yes", fails=2).stderr
 
 
-def test_a_pause_holds_a_type_until_it_is_lifted(run: Run, daemon: Daemon) -> None:
+def test_a_paused_type_starts_no_job_until_unpause(run: Run, daemon: Daemon) -> None:
     enqueue(run, 1)
 
     run("pause", "ocr_pages", "--reason", "new disk")
@@ -280,13 +271,13 @@ def test_a_pause_has_exactly_one_scope(run: Run) -> None:
         assert "give one of TYPE" in run("pause", *words, fails=2).stderr
 
 
-def test_lifting_a_pause_that_is_not_there_says_what_is_paused(run: Run) -> None:
+def test_unpause_of_something_else_lists_the_pauses(run: Run) -> None:
     run("pause", "ocr_pages")
 
     assert "type ocr was not paused; paused: type ocr_pages" in run("unpause", "ocr", fails=1).stderr
 
 
-def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
+def test_a_pause_of_an_unknown_type_warns_about_the_spelling(run: Run) -> None:
     enqueue(run, 1)
 
     assert "check the spelling" in run("pause", "ocr_page").stderr
@@ -296,20 +287,18 @@ def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
 # ── cancel --now ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_cancel_now_says_which_jobs_still_stop_and_why(
-    run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancel_now_names_the_jobs_that_still_run(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_control, "_KILL_SECONDS_MAX", 0.0)
     for _ in range(3):
         run("enqueue", "ocr_pages")
     daemon.claim(2)
     daemon.store.job_control.cancel(Selector(ids=(2,)), actor="somebody else")
 
-    told = run("cancel", "1", "2", "3", "--now", "--yes", fails=1)
+    result = run("cancel", "1", "2", "3", "--now", "--yes", fails=1)
     as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)
 
-    assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
-    assert "job 1 is still stopping: worker w1 (pid 1 on here) still has to prove its processes gone" in told.stderr
+    assert result.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
+    assert "job 1 is still stopping: worker w1 (pid 1 on here) still has to prove its processes gone" in result.stderr
     assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
     assert {held.lease.job_id: held.without_grace for held in daemon.store.leases.leases_of("w1")} == {
         1: True,
@@ -317,7 +306,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     }
 
 
-def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
+def test_cancel_now_of_a_job_of_a_dead_worker_says_who_ends_it(
     run: Run, daemon: Daemon, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_control, "_KILL_SECONDS_MAX", 0.0)
@@ -327,12 +316,12 @@ def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
     an_hour_ago.leases.beat("w1", ())
     an_hour_ago.close()
 
-    told = run("cancel", "1", "--now", fails=1)
+    result = run("cancel", "1", "--now", fails=1)
 
-    assert "its worker w1 is gone or silent: the next daemon ends the job" in told.stderr
+    assert "its worker w1 is gone or silent: the next daemon ends the job" in result.stderr
 
 
-def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_now_applies_to_one_attempt_only(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_control, "_KILL_SECONDS_MAX", 0.0)
     run("enqueue", "ocr_pages")
     [job] = daemon.claim()
@@ -347,7 +336,7 @@ def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: py
     assert [attempt.signal for attempt in daemon.store.history.attempts(1)] == [None, None]
 
 
-def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
+def test_run_now_starts_a_job_that_waits_for_a_time(run: Run) -> None:
     run("enqueue", "ocr_pages", "--run-at", "+1d")
     enqueue(run, 2)
     assert "to start it now: pagemill run-now 1" in run("why", 1, fails=3).stdout

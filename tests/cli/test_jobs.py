@@ -15,7 +15,6 @@ from tests.store.kit import ByHand
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.job import NewJob
-from worker_service.services.job_advice import NEXT_MOVES_BY_GATE
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -34,14 +33,14 @@ def test_the_newest_job_is_listed_first(run: Run) -> None:
     assert [line.split()[:3] for line in lines[1:]] == [["2", "pending", "download"], ["1", "pending", "ocr_pages"]]
 
 
-def test_an_empty_queue_is_said_beside_the_data(run: Run) -> None:
+def test_an_empty_queue_is_noted_on_stderr(run: Run) -> None:
     result = run("ls")
 
     assert (result.stdout, result.stderr) == ("", "the queue is empty\n")
     assert json.loads(run("ls", "--json").stdout) == {"items": [], "next": None}
 
 
-def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
+def test_each_option_selects_jobs(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--owner", "alice", "--platform", "gdrive", "--batch", 7, "--set", "file.id=abc")
     run("enqueue", "download", "--owner", "bob", "--set", "n=1", "--account", "user,124")
     daemon.store.leases.claim("w1", 1)
@@ -79,11 +78,11 @@ def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
         (["--statsu", "failed"], "did you mean --status?"),
     ],
 )
-def test_a_selector_that_cannot_be_understood_says_how_to_write_it(run: Run, words: list[str], sentence: str) -> None:
+def test_an_invalid_selector_is_refused_with_an_example(run: Run, words: list[str], sentence: str) -> None:
     assert sentence.lower() in run("ls", *words, fails=2).stderr.lower()
 
 
-def test_the_state_says_why_a_pending_job_is_not_looked_at(run: Run) -> None:
+def test_the_state_of_a_pending_job_says_what_it_waits_for(run: Run) -> None:
     run("enqueue", "a")
     run("enqueue", "a", "--run-at", "+10m")
     run("enqueue", "a", "--after", "1")
@@ -91,7 +90,7 @@ def test_the_state_says_why_a_pending_job_is_not_looked_at(run: Run) -> None:
     assert [job["state"] for job in items(run("ls", "--json"))] == ["waiting", "scheduled", "pending"]
 
 
-def test_show_tells_the_whole_story_of_a_job(run: Run, daemon: Daemon) -> None:
+def test_show_prints_attempts_events_log_and_result(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--set", "a=1")
     [claimed] = daemon.claim()
     daemon.store.leases.report([Report(claimed.lease, 40, "page 4 of 10", ["first line", "second line"])])
@@ -112,14 +111,14 @@ def test_show_tells_the_whole_story_of_a_job(run: Run, daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "why", "logs", "cancel", "retry", "delete", "wait"])
-def test_a_job_that_is_not_there_is_exit_66(run: Run, verb: str) -> None:
+def test_an_unknown_job_ends_with_exit_code_66(run: Run, verb: str) -> None:
     result = run(verb, 99, fails=66)
 
     assert result.stderr.startswith("pagemill: there is no job 99")
     assert json.loads(run(verb, 99, "--json", fails=66).stderr)["error"]["code"] == "job_not_found"
 
 
-def test_why_prints_each_gate_and_the_next_move(run: Run) -> None:
+def test_why_prints_each_gate_with_the_next_step(run: Run) -> None:
     run("enqueue", "a", "--run-at", "+10m")
 
     lines = run("why", 1, fails=3).stdout.splitlines()
@@ -128,7 +127,7 @@ def test_why_prints_each_gate_and_the_next_move(run: Run) -> None:
     assert all(line.startswith("    next: ") for line in lines[1::2])
 
 
-def test_why_says_to_restart_the_daemon_where_the_handler_came_after_it(
+def test_why_says_to_restart_a_daemon_that_is_older_than_the_handler(
     run: Run, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKER_HANDLERS_DIR", str(tmp_path / "dropped"))
@@ -138,11 +137,11 @@ def test_why_says_to_restart_the_daemon_where_the_handler_came_after_it(
     (tmp_path / "dropped").mkdir()
     (tmp_path / "dropped" / "count_words.py").write_text("")
 
-    assert "its handler is installed" in (said := run("why", 1, fails=3).stdout)
-    assert "stop and start pagemill run" in said
+    assert "its handler is installed" in (stdout := run("why", 1, fails=3).stdout)
+    assert "stop and start pagemill run" in stdout
 
 
-def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) -> None:
+def test_why_lists_no_gate_of_a_job_that_can_start(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
 
     assert "nothing holds job 1" in run("why", 1).stdout
@@ -152,23 +151,21 @@ def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) 
     assert "has been running" in run("why", 1).stdout
 
 
-def test_why_says_how_long_a_running_job_is_silent_and_how_long_it_may_take(
-    run: Run, daemon: Daemon, database: Path
-) -> None:
+def test_why_shows_the_silence_and_the_time_limit_of_a_running_job(run: Run, daemon: Daemon, database: Path) -> None:
     run("enqueue", "ocr_pages", "--timeout", "2h")
     daemon.claim()
     heard = "UPDATE worker_job_attempt SET heard_at = strftime('%Y-%m-%d %H:%M:%f', 'now', '-15 seconds')"
     ByHand(database)(heard)
 
-    said = run("why", 1).stdout
+    stdout = run("why", 1).stdout
 
-    assert re.search(r"; no progress for 1\d s, its time limit is 2 h", " ".join(said.split()))
+    assert re.search(r"; no progress for 1\d s, its time limit is 2 h", " ".join(stdout.split()))
     whole = json.loads(run("why", 1, "--json").stdout)
     assert whole["silent_seconds"] >= 15
     assert whole["limit_seconds"] == 7200
 
 
-def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
+def test_why_explains_a_failed_job(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     daemon.fail("HTTP_503")
 
@@ -179,17 +176,17 @@ def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
     assert move == "    next: it would fail again in the same way; when the cause is fixed: pagemill retry 1"
 
 
-def test_why_tells_the_remedy_that_a_failed_job_names_and_no_retry_that_would_fail(run: Run, shelf: Shelf) -> None:
+def test_why_prints_the_remedy_of_the_error_instead_of_a_retry(run: Run, shelf: Shelf) -> None:
     document = shelf.fail(
         "secret.pdf", "PDF_ENCRYPTED", "the file is encrypted", "give its password with --password-file"
     )
 
-    told = run("why").stdout
+    stdout = run("why").stdout
 
-    assert told.endswith(f"    next: give its password with --password-file; then: pagemill reindex {document}\n")
+    assert stdout.endswith(f"    next: give its password with --password-file; then: pagemill reindex {document}\n")
 
 
-def test_why_proposes_a_retry_where_retries_are_used_up(run: Run, daemon: Daemon) -> None:
+def test_why_proposes_a_retry_after_the_last_one(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--max-retries", 1)
     [first] = daemon.claim()
     daemon.store.leases.fail(first.lease, Failure("HTTP_503", "busy"), retry_at=wall_clock())
@@ -203,7 +200,7 @@ def in_an_hour() -> datetime:
     return wall_clock() + timedelta(hours=1)
 
 
-def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon: Daemon) -> None:
+def test_without_an_id_why_and_logs_show_the_newest_job_with_a_problem(run: Run, daemon: Daemon) -> None:
     assert run("why").stderr == "no job has a problem\n"
     assert run("logs").stderr == "no job has a problem\n"
 
@@ -229,16 +226,7 @@ def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon:
     assert (first.endswith(" (nobody_knows) waits:"), second.split()[0]) == (True, "UNKNOWN_TYPE")
 
 
-def test_each_gate_has_a_next_move() -> None:
-    gates = (
-        "WORKER_DOWN PAUSED BATCH_STOPPED BATCH_WAITING DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY"
-        " TYPE_FULL SLOTS_FULL NO_NODE CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
-    )
-
-    assert list(NEXT_MOVES_BY_GATE) == gates.split()
-
-
-def test_logs_prints_what_was_reported_in_order(run: Run, daemon: Daemon) -> None:
+def test_logs_prints_all_lines_in_order(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     [claimed] = daemon.claim()
     daemon.store.leases.report([Report(claimed.lease, lines=[f"line {n}" for n in range(1500)])])
@@ -249,7 +237,7 @@ def test_logs_prints_what_was_reported_in_order(run: Run, daemon: Daemon) -> Non
     assert len(items(run("logs", 1, "--json"))) == 1500
 
 
-def test_following_the_log_of_an_ended_job_ends(run: Run, daemon: Daemon) -> None:
+def test_logs_follow_ends_at_once_for_an_ended_job(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     [claimed] = daemon.claim()
     daemon.store.leases.report([Report(claimed.lease, lines=["only line"])])
@@ -270,7 +258,7 @@ def test_stats_counts_by_type_and_sums_up(run: Run, daemon: Daemon) -> None:
     assert sum(row["pending"] + row["held"] for row in items(run("stats", "--json"))) == 3
 
 
-def test_stats_counts_what_is_pending_by_platform(run: Run, daemon: Daemon) -> None:
+def test_stats_counts_pending_jobs_by_platform(run: Run, daemon: Daemon) -> None:
     for platform in ("instagram", "youtube", "instagram", "gdrive"):
         run("enqueue", "ocr_pages", "--platform", platform)
     daemon.claim()
@@ -299,7 +287,7 @@ def test_failures_lists_files_in_plain_words_until_they_are_dismissed(run: Run, 
     assert [one["name"] for one in items(run("failures", "--json"))] == ["c.pdf", "b.pdf"]
 
 
-def test_pagemill_alone_tells_the_state_in_five_lines(run: Run) -> None:
+def test_pagemill_without_a_verb_prints_the_state_in_five_lines(run: Run) -> None:
     run("enqueue", "a")
     run("pause", "--all", "--reason", "moving house")
 
@@ -311,7 +299,7 @@ def test_pagemill_alone_tells_the_state_in_five_lines(run: Run) -> None:
     assert json.loads(run("--json").stdout)["jobs"]["pending"] == 1
 
 
-def test_pagemill_alone_and_top_tell_how_far_batches_are(run: Run) -> None:
+def test_pagemill_without_a_verb_and_top_show_active_batches(run: Run) -> None:
     for number in (7, 8):
         run("enqueue", "ocr_pages", "--batch", number)
     run("batch", "stop", 8)
@@ -322,20 +310,20 @@ def test_pagemill_alone_and_top_tell_how_far_batches_are(run: Run) -> None:
     assert [one["batch"]["id"] for one in json.loads(run("top", "--json").stdout)["batches"]] == [7]
 
 
-def test_status_says_which_source_rests_and_until_when_while_nothing_else_is_pending(run: Run, daemon: Daemon) -> None:
+def test_status_names_a_resting_source_that_holds_all_pending_jobs(run: Run, daemon: Daemon) -> None:
     until = wall_clock() + timedelta(hours=1)
     daemon.store.intake.enqueue(NewJob("download", platform="drive", source="gdrive:drive"))
     [job] = daemon.claim()
     daemon.store.leases.rest_source("gdrive:drive", until, "the quota is used up")
     daemon.store.leases.snooze(job.lease, until, Failure("DRIVE_QUOTA", "the quota is used up"))
 
-    told = run("status", fails=1).stdout
+    stdout = run("status", fails=1).stdout
 
     sentence = f"SOURCE_RESTING, gdrive:drive rests until {as_text(until)}: the quota is used up"
-    assert told.startswith(f"WARNING: no pending job can start: {sentence} |")
+    assert stdout.startswith(f"WARNING: no pending job can start: {sentence} |")
     run("enqueue", "download")
     assert run("status").stdout.startswith("OK: ")
 
 
-def test_who_asks_to_see_a_batch_is_told_where(run: Run) -> None:
+def test_show_of_a_batch_names_batch_show(run: Run) -> None:
     assert "for a batch: pagemill batch show batch:6" in run("show", "batch:6", fails=2).stderr

@@ -70,7 +70,7 @@ def test_an_assistant_searches_and_fetches_pages_documents_and_tables(shelf: She
     assert tables["tables"] == [{"page": 1, "rows": [["EUR", "2024"], ["Sales", "310"]]}]
 
 
-def test_an_owner_s_assistant_sees_nothing_of_the_others_and_adds_only_if_it_may(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_assistant_of_an_owner_sees_only_that_owner_and_adds_only_with_operate(shelf: Shelf, tmp_path: Path) -> None:
     shelf.read("ann.pdf", "the climate", owner="ann")
     shelf.read("bob.pdf", "the climate", owner="bob")
     (tmp_path / "new.txt").write_text("new")
@@ -94,7 +94,7 @@ def test_an_owner_s_assistant_sees_nothing_of_the_others_and_adds_only_if_it_may
     assert (added["batch"], added["jobs"]) == (1, 1)
 
 
-def test_without_the_package_it_says_what_to_install(run: Run, monkeypatch: Any) -> None:
+def test_without_the_package_mcp_says_what_to_install(run: Run, monkeypatch: Any) -> None:
     monkeypatch.delitem(sys.modules, "worker_service.services.assistant_tools", raising=False)
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
 

@@ -7,29 +7,29 @@ from datetime import timedelta
 
 import pytest
 
-from worker_service.base.sanitize import as_json, harmless
+from worker_service.base.sanitize import as_json, harmless, harmless_cell
 from worker_service.cli.output import length, table_lines
 
 
-def test_in_a_pipe_one_long_cell_pads_no_other_row() -> None:
+def test_without_a_terminal_a_long_cell_pads_no_other_row() -> None:
     lines = table_lines(("ID", "NAME", "NOTE"), [(1, "n" * 80, "x"), (2, "short", "y")])
 
     assert lines[1] == f" 1  {'n' * 80}  x"
     assert lines[2] == f" 2  {'short':32}  y"
 
 
-def test_columns_stand_under_their_headings_and_numbers_to_the_right() -> None:
+def test_columns_are_aligned_and_numbers_are_to_the_right() -> None:
     assert table_lines(("ID", "TYPE"), [(7, "a"), (1234, None)]) == ["  ID  TYPE", "   7  a", "1234  -"]
 
 
-def test_the_widest_column_gives_way_first() -> None:
+def test_the_widest_column_is_cut_first() -> None:
     lines = table_lines(("ID", "A", "B"), [(1, "x" * 30, "y" * 10)], width=40)
 
     assert lines[1] == f" 1  {'x' * 23}…  {'y' * 10}"
     assert max(map(len, lines)) == 40
 
 
-def test_a_state_is_cut_only_in_need() -> None:
+def test_short_columns_are_cut_last() -> None:
     row = ("cancelled", "t" * 30, "n" * 30)
     wide, narrow = (table_lines(("STATE", "TYPE", "NOTE"), [row], width=width)[1] for width in (40, 24))
 
@@ -37,7 +37,7 @@ def test_a_state_is_cut_only_in_need() -> None:
     assert len(narrow) == 24
 
 
-def test_empty_columns_are_left_out_where_there_is_a_width() -> None:
+def test_empty_columns_are_left_out_on_a_terminal() -> None:
     rows = [(1, None, "a"), (2, "", "b")]
 
     assert table_lines(("ID", "OWNER", "TYPE"), rows, width=80)[0] == "ID  TYPE"
@@ -61,7 +61,7 @@ def test_a_narrow_table_drops_columns_in_order_and_cuts_no_protected_one() -> No
     assert shown(60).split() == ["ID", "NAME", "ERROR", "NOTE"]
 
 
-def test_wide_letters_count_as_what_the_terminal_gives_them() -> None:
+def test_wide_letters_count_as_two_columns() -> None:
     lines = table_lines(("NAME", "X"), [("報告書", "a"), ("report", "b")])
 
     assert lines[1:] == ["報告書  a", "report  b"]
@@ -85,7 +85,19 @@ def test_control_characters_are_made_visible(text: str, shown: str) -> None:
     assert harmless(shown) == shown
 
 
-def test_json_holds_the_real_value_and_escapes_what_would_act() -> None:
+@pytest.mark.parametrize(
+    "text", ["=b", "+b", "-b", "@SUM(A1)", "\t=b", "\r=b", "\n=b", "\uff1db", "-cmd|' /C calc'!A0", "+2+3"]
+)
+def test_text_that_begins_like_a_formula_gets_a_quote(text: str) -> None:
+    assert str(harmless_cell(text)).startswith("'")
+
+
+@pytest.mark.parametrize("number", ["-3.5", "+5", "-1,204.50", "-1 234", "-12%", "1-2", 7, None])
+def test_a_number_with_a_sign_stays_as_it_is(number: object) -> None:
+    assert harmless_cell(number) == number
+
+
+def test_json_has_the_real_value_with_control_characters_escaped() -> None:
     value = {"name": "\x1b[2J\x7f\x9b\u202e\udce9\U000e0041 Gr\u00f6\u00dfe"}
 
     written = as_json(value)
@@ -98,5 +110,5 @@ def test_json_holds_the_real_value_and_escapes_what_would_act() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "60 min"), (7200, "2 h"), (172800, "2 d")]
 )
-def test_a_length_of_time_is_said_in_its_largest_useful_unit(seconds: int, words: str) -> None:
+def test_a_length_of_time_is_shown_in_its_largest_useful_unit(seconds: int, words: str) -> None:
     assert length(timedelta(seconds=seconds)) == words

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, ROOT, Process, Run
+from tests.cli.conftest import COMMAND, ROOT, Process, Run, run_on_terminal
 from tests.cli.stored_documents import Shelf
 from tests.store.test_migrations import ORIGINAL
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def on_a_terminal(*words: str, typed: str = "", asked: bytes = b"", columns: int = 60) -> tuple[int, str]:
-    """Run the command on a terminal of its own, type something once `asked` is shown; return exit code and screen."""
-    ours, theirs = pty.openpty()
-    environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-    # A session of its own, because a password is asked for at the terminal of the session.
-    child = subprocess.Popen(
-        [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True
-    )
-    os.close(theirs)
-    screen, is_typed = b"", False
-    try:
-        while True:
-            if not is_typed and asked in screen:
-                is_typed = bool(os.write(ours, typed.encode())) or not typed
-            if not (part := os.read(ours, 65536)):
-                break
-            screen += part
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
-    return child.wait(timeout=60), screen.decode().replace("\r\n", "\n")
-
-
 def test_a_password_is_asked_for_and_not_shown(run: Run, shelf: Shelf) -> None:
     document_id = shelf.read("locked.pdf", "words", roles=("original",))
     workspace = shelf.workspace
 
-    code, screen = on_a_terminal("reindex", str(document_id), "--password", asked=b"Password: ", typed="sesame\n")
+    code, screen = run_on_terminal("reindex", str(document_id), "--password", prompt=b"Password: ", typed="sesame\n")
     refused = run("reindex", str(document_id), "--password", fails=2)
 
     assert (code, "Password:" in screen, "sesame" in screen) == (0, True, False)
@@ -82,7 +58,7 @@ def test_with_json_an_error_is_one_object_on_stderr(run: Run) -> None:
     assert result.stdout == ""
 
 
-def test_the_program_is_named_pagemill_however_it_was_started(process: Process) -> None:
+def test_the_program_is_always_named_pagemill(process: Process) -> None:
     assert process("--help").stdout.startswith("Usage: pagemill ")
     checkout = subprocess.run(
         [COMMAND[0], str(ROOT / "cli.py"), "--version"], capture_output=True, text=True, check=True
@@ -116,7 +92,7 @@ def test_init_twice_changes_nothing(run: Run, no_database: Path) -> None:
     [(0o2770, 0o022, 0o664), (0o2770, 0o077, 0o660), (0o755, 0o022, 0o644), (0o1777, 0o022, 0o644)],
     ids=lambda mode: f"{mode:04o}",
 )
-def test_init_lets_the_group_write_where_the_directory_is_the_groups(
+def test_init_lets_the_group_write_if_it_owns_the_directory(
     run: Run, tmp_path: Path, folder: int, umask: int, file: int
 ) -> None:
     (tmp_path / "shared").mkdir()
@@ -132,7 +108,7 @@ def test_init_lets_the_group_write_where_the_directory_is_the_groups(
     assert database.stat().st_mode & 0o777 == file
 
 
-def test_of_two_inits_at_once_one_makes_it(no_database: Path, run: Run) -> None:
+def test_of_two_inits_at_once_one_creates_the_database(no_database: Path, run: Run) -> None:
     both = [
         subprocess.Popen([*COMMAND, "init", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -145,7 +121,7 @@ def test_of_two_inits_at_once_one_makes_it(no_database: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [["ls"], ["init"], ["enqueue", "a"], ["db", "migrate"]])
-def test_a_text_file_is_not_taken_for_a_database(run: Run, no_database: Path, words: list[str]) -> None:
+def test_a_text_file_is_refused_as_a_database(run: Run, no_database: Path, words: list[str]) -> None:
     no_database.write_text("a letter to grandmother\n" * 100)
 
     result = run(*words, fails=78)
@@ -155,7 +131,7 @@ def test_a_text_file_is_not_taken_for_a_database(run: Run, no_database: Path, wo
     assert no_database.read_text().startswith("a letter to grandmother")
 
 
-def test_output_onto_a_full_disk_is_said() -> None:
+def test_output_to_a_full_disk_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [*COMMAND, "config", "show"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -165,11 +141,11 @@ def test_output_onto_a_full_disk_is_said() -> None:
     assert "no space left" in result.stderr
 
 
-def test_a_postgresql_address_is_refused_in_a_sentence(run: Run) -> None:
+def test_a_postgresql_address_is_refused(run: Run) -> None:
     assert "SQLite only" in run("--database", "postgresql://host/db", "ls", fails=78).stderr
 
 
-def test_a_database_that_was_named_on_the_line_is_used(run: Run, tmp_path: Path) -> None:
+def test_the_option_database_chooses_the_database(run: Run, tmp_path: Path) -> None:
     other = tmp_path / "new" / "folder" / "other.db"
 
     run("--database", other, "init")
@@ -179,7 +155,7 @@ def test_a_database_that_was_named_on_the_line_is_used(run: Run, tmp_path: Path)
     run("ls", fails=69)
 
 
-def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(run: Run, database: Path) -> None:
+def test_a_write_to_a_full_disk_fails_and_keeps_the_database_intact(run: Run, database: Path) -> None:
     run("enqueue", "a")
     # No file of the child may grow past this: the kernel's own refusal, as close to a full disk as a test can come.
     largest = f"ulimit -f {database.stat().st_size // 512 + 64}; trap '' XFSZ;"
@@ -197,23 +173,23 @@ def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(run: 
 
 
 @pytest.mark.usefixtures("database")
-def test_a_reader_that_goes_away_is_no_fault(run: Run) -> None:
+def test_a_closed_pipe_is_no_error(run: Run) -> None:
     for _ in range(3):
         run("enqueue", "a")
 
-    shown = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", f"{' '.join(COMMAND)} ls | head -1"], capture_output=True, text=True, check=True
     )
 
-    assert shown.stdout.startswith("ID")
-    assert shown.stderr == ""
+    assert result.stdout.startswith("ID")
+    assert result.stderr == ""
 
 
 @pytest.mark.usefixtures("database")
 def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process, run: Run) -> None:
     run("enqueue", "a" * 200)
 
-    _, screen = on_a_terminal("ls", columns=80)
+    _, screen = run_on_terminal("ls", columns=80)
 
     assert all(len(line) <= 80 for line in screen.splitlines())
     assert "…" in screen
@@ -221,18 +197,18 @@ def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process, run: Ru
 
 
 @pytest.mark.usefixtures("database")
-def test_colour_is_for_terminals_that_want_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_terminals_without_no_color_get_colours(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("enqueue", "a")
     run("cancel", 1)
 
-    assert "\x1b[" in on_a_terminal("ls", columns=200)[1]
+    assert "\x1b[" in run_on_terminal("ls", columns=200)[1]
     assert "\x1b[" not in run("ls").stdout
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[" not in on_a_terminal("ls", columns=200)[1]
+    assert "\x1b[" not in run_on_terminal("ls", columns=200)[1]
 
 
 @pytest.mark.usefixtures("database")
-def test_on_a_terminal_a_change_is_shown_and_confirmed_and_a_final_one_wants_the_number_typed(run: Run) -> None:
+def test_on_a_terminal_a_change_is_confirmed_and_a_final_one_by_its_number(run: Run) -> None:
     for _ in range(3):
         run("enqueue", "a")
 
@@ -243,18 +219,18 @@ def test_on_a_terminal_a_change_is_shown_and_confirmed_and_a_final_one_wants_the
         ("prune --older-than 2199-01-01", "y", 1, "nothing was done"),
         ("prune --older-than 2199-01-01", "2", 0, "pruned 2 jobs"),
     ):
-        ended, screen = on_a_terminal(*words.split(), typed=f"{typed}\n", columns=120)
+        ended, screen = run_on_terminal(*words.split(), typed=f"{typed}\n", columns=120)
         assert (ended, shown in screen) == (code, True), screen
 
 
 @pytest.mark.usefixtures("database")
-def test_words_that_are_not_utf8_are_refused(run: Run) -> None:
+def test_arguments_that_are_not_utf8_are_refused(run: Run) -> None:
     assert "not UTF-8" in run("enqueue", "a", "--owner", "\udcff", fails=2).stderr
 
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
-def test_a_stream_that_is_closed_is_no_fault(closed: str) -> None:
+def test_a_closed_standard_stream_is_no_error(closed: str) -> None:
     command = " ".join(COMMAND)
 
     for words in ("ls", "enqueue a"):
@@ -266,7 +242,7 @@ def test_a_stream_that_is_closed_is_no_fault(closed: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "modules_max"),
-    [(["ls"], 28), (["ls", "--json"], 29), (["documents"], 30), (["documents", "--json"], 31)],
+    [(["ls"], 31), (["ls", "--json"], 32), (["documents"], 33), (["documents", "--json"], 34)],
 )
 def test_a_listing_imports_nothing_that_it_does_not_need(database: Path, words: list[str], modules_max: int) -> None:
     listing = "import sys; from worker_service.cli import pagemill\n"
@@ -286,7 +262,7 @@ def test_a_listing_imports_nothing_that_it_does_not_need(database: Path, words: 
 
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
-def test_the_shell_reads_and_writes_only_when_told_to(process: Process, run: Run, database: Path) -> None:
+def test_the_shell_is_read_only_unless_write_is_given(process: Process, run: Run, database: Path) -> None:
     run("enqueue", "a")
 
     assert process("db", "shell", "SELECT job_type FROM worker_job_queue").stdout == "a\n"
@@ -300,7 +276,7 @@ def test_the_shell_reads_and_writes_only_when_told_to(process: Process, run: Run
 
 
 @pytest.mark.usefixtures("database")
-def test_the_shell_says_so_when_there_is_no_sqlite3_program(process: Process, tmp_path: Path) -> None:
+def test_the_shell_without_the_sqlite3_program_says_how_to_install_it(process: Process, tmp_path: Path) -> None:
     result = process("db", "shell", fails=69, env={**os.environ, "PATH": str(tmp_path)})
 
     assert "sqlite3 program is not installed" in result.stderr
@@ -328,10 +304,10 @@ def test_in_a_directory_a_backup_is_named_by_the_time_and_the_newest_are_kept(ru
     for name in [*names, "pagemill-before.db"]:
         (place / name).write_bytes(b"")
 
-    made = json.loads(run("db", "backup", place, "--keep", "2", "--json").stdout)
+    answer = json.loads(run("db", "backup", place, "--keep", "2", "--json").stdout)
 
-    assert [Path(one).name for one in made["removed"]] == names[:2]
-    assert {one.name for one in place.iterdir()} == {names[2], "pagemill-before.db", Path(made["backup"]).name}
+    assert [Path(one).name for one in answer["removed"]] == names[:2]
+    assert {one.name for one in place.iterdir()} == {names[2], "pagemill-before.db", Path(answer["backup"]).name}
     assert "is not a directory" in run("db", "backup", place / "x.db", "--keep", "2", fails=2).stderr
 
 
@@ -350,7 +326,7 @@ def test_a_database_of_the_original_proposal_is_adopted_by_migrate(run: Run, no_
 
 
 @pytest.mark.usefixtures("database")
-def test_check_looks_at_the_database(run: Run) -> None:
+def test_check_lists_what_it_checked(run: Run) -> None:
     # Whether all is good depends on the machine; that it looked, and says what to do, does not.
     result = subprocess.run([*COMMAND, "db", "check", "--json"], capture_output=True, text=True, check=False)
 

@@ -69,7 +69,9 @@ def _expect_good(told: Told, lines: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("way", ["at rest", "in use", "cut off"])
-def test_who_may_only_read_can_look_at_everything(way: str, run: Run, shelf: Shelf, look: Look, database: Path) -> None:
+def test_a_user_who_may_only_read_can_run_every_command_that_changes_nothing(
+    way: str, run: Run, shelf: Shelf, look: Look, database: Path
+) -> None:
     shelf.read("Report.pdf", "the climate report")
     run("pause", "ocr_pages")
     run("enqueue", "ocr_pages")
@@ -89,7 +91,7 @@ def test_who_may_only_read_can_look_at_everything(way: str, run: Run, shelf: She
     assert "1 pending" in told[""][1]
 
 
-def test_what_changes_something_is_refused_with_who_may(run: Run, look: Look) -> None:
+def test_a_user_who_may_only_read_cannot_change_anything(run: Run, look: Look) -> None:
     run("enqueue", "ocr_pages")
 
     told = look("enqueue ocr_pages", "cancel 1 --yes", "pause --all")
@@ -123,7 +125,7 @@ def test_an_idle_connection_sees_later_writes(run: Run, look: Look, database: Pa
     writer.communicate(timeout=60)
 
 
-def test_where_it_cannot_be_looked_into_the_reason_is_said(run: Run, look: Look, database: Path) -> None:
+def test_a_database_with_an_unreadable_log_is_refused_with_the_reason(run: Run, look: Look, database: Path) -> None:
     run("enqueue", "ocr_pages")
     Path(f"{database}-wal").write_bytes(b"")
 
@@ -132,16 +134,16 @@ def test_where_it_cannot_be_looked_into_the_reason_is_said(run: Run, look: Look,
 
 
 @pytest.mark.skipif(not READER, reason="only root can put a database into the hands of a group")
-def test_who_is_not_in_its_group_is_told_how_to_join(run: Run, database: Path, tmp_path: Path) -> None:
+def test_a_user_outside_the_group_is_told_how_to_join(run: Run, database: Path, tmp_path: Path) -> None:
     for path, mode in ((database, 0o660), (tmp_path, 0o2770)):
         os.chown(path, 2, 2)
         path.chmod(mode)
 
     words = [*READER, sys.executable, "-m", "worker_service.cli", "status"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+    result = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
 
-    assert done.returncode == 3
-    assert done.stdout == (
+    assert result.returncode == 3
+    assert result.stdout == (
         f"UNKNOWN: {database} may not be read by you: join the group bin by `sudo usermod -aG bin root`, then log in "
         "again\n"
     )

@@ -81,9 +81,7 @@ def test_a_report_has_versions_settings_findings_and_failures_and_lists_its_file
     assert [one["to_status"] for one in found["events"]["items"]] == ["failed", "running"]
 
 
-def test_names_and_messages_are_in_the_report_only_on_request_and_payloads_never(
-    bundle: Bundle, daemon: Daemon
-) -> None:
+def test_names_are_in_the_report_only_on_request_and_payloads_never(bundle: Bundle, daemon: Daemon) -> None:
     fail_one(daemon)
 
     without, whole = bundle(), bundle("--with-names")
@@ -113,22 +111,23 @@ def test_arguments_of_programs_and_names_of_owners_are_not_in_the_report(
     assert "hunter2" not in whole["whole"]
 
 
-def test_a_report_is_for_its_owner_and_replaces_nothing_unasked(run: Run, database: Path, tmp_path: Path) -> None:
+def test_a_report_is_private_and_replaces_a_file_only_with_force(run: Run, database: Path, tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
     target.write_text("mine")
 
     refused = run("report", "-o", target, fails=1)
 
     assert (f"{target} exists already: --force replaces it" in refused.stderr, target.read_text()) == (True, "mine")
-    told = json.loads(run("report", "-o", target, "--force", "--json").stdout)
-    assert (told["report"], [one["name"] for one in told["items"]]) == (str(target), [f"{one}.json" for one in PARTS])
+    answer = json.loads(run("report", "-o", target, "--force", "--json").stdout)
+    assert (answer["report"], [one["name"] for one in answer["items"]]) == (
+        str(target),
+        [f"{one}.json" for one in PARTS],
+    )
     assert target.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.glob(".bundle*")] == []
 
 
-def test_where_the_database_cannot_be_opened_the_report_says_why_and_tells_the_rest(
-    bundle: Bundle, no_database: Path
-) -> None:
+def test_without_a_readable_database_the_report_has_the_error_and_the_rest(bundle: Bundle, no_database: Path) -> None:
     no_database.write_text("this is no database, but somebody's notes " * 100)
 
     found = bundle()

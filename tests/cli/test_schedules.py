@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Daemon, Process, Run, items
+from tests.cli.conftest import Daemon, Run, items
 from tests.store.kit import ByHand
 from worker_service.jobs.attempts import Report
 
@@ -26,7 +26,7 @@ def minutely(database: Path, monkeypatch: pytest.MonkeyPatch) -> ByHand:
 
 
 @pytest.mark.usefixtures("minutely")
-def test_a_tick_tells_each_slot_and_its_job_and_the_list_how_that_stands(run: Run) -> None:
+def test_tick_prints_each_slot_and_the_list_shows_the_state_of_its_job(run: Run) -> None:
     ticked = run("schedules", "tick").stdout.splitlines()
 
     assert ticked[0].startswith("minutely: 20")
@@ -40,7 +40,7 @@ def test_a_tick_tells_each_slot_and_its_job_and_the_list_how_that_stands(run: Ru
 
 
 @pytest.mark.usefixtures("minutely")
-def test_the_list_shows_what_the_last_run_has_found(run: Run, daemon: Daemon) -> None:
+def test_the_list_shows_the_message_of_the_last_run(run: Run, daemon: Daemon) -> None:
     run("schedules", "run-now", "minutely")
     [job] = daemon.claim()
     daemon.store.leases.report([Report(job.lease, percent=0, message="1 folder · 3 enqueued")])
@@ -49,35 +49,25 @@ def test_the_list_shows_what_the_last_run_has_found(run: Run, daemon: Daemon) ->
     assert "1 folder · 3 enqueued" in run("schedules").stdout
 
 
-@pytest.mark.usefixtures("minutely")
-def test_a_tick_is_a_process_for_cron_and_says_nothing_where_nothing_is_due(process: Process) -> None:
-    process("schedules", "tick")
-
-    told = [process("schedules", "tick").stdout for _ in range(3)]
-
-    # Not each of three, were the minute to change.
-    assert "" in told
-
-
 def test_a_list_shows_that_the_job_is_gone_and_that_no_timer_runs(run: Run, minutely: ByHand) -> None:
     run("schedules", "run-now", "minutely")
     run("delete", "1", "--yes")
     minutely("UPDATE schedule_plan SET until = strftime('%Y-%m-%d %H:%M:00.000', 'now', '-10 minutes')")
 
-    listed = run("schedules", "ls")
+    result = run("schedules", "ls")
 
-    assert "gone" in listed.stdout
-    assert "no timer runs the schedules: systemctl enable --now pagemill-schedule.timer" in listed.stderr
+    assert "gone" in result.stdout
+    assert "no timer runs the schedules: systemctl enable --now pagemill-schedule.timer" in result.stderr
 
 
 @pytest.mark.usefixtures("minutely")
-def test_one_is_begun_now_by_its_name(run: Run) -> None:
+def test_run_now_starts_a_schedule_by_its_name(run: Run) -> None:
     assert run("schedules", "run-now", "minutely").stdout == "1\n"
     assert json.loads(run("schedules", "run-now", "minutely", "--json").stdout)["job_id"] == 2
     assert "did you mean minutely?" in run("schedules", "run-now", "minutly", fails=2).stderr
 
 
-def test_a_tick_that_could_not_begin_all_ends_with_1(run: Run, minutely: ByHand) -> None:
+def test_a_tick_that_could_not_start_everything_ends_with_1(run: Run, minutely: ByHand) -> None:
     Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
 
     assert "there is no directory /nowhere" in run("schedules", "tick", fails=1).stderr
@@ -85,12 +75,14 @@ def test_a_tick_that_could_not_begin_all_ends_with_1(run: Run, minutely: ByHand)
 
 
 @pytest.mark.usefixtures("database")
-def test_without_schedules_the_list_says_how_to_write_one(run: Run) -> None:
+def test_without_schedules_the_list_says_how_to_add_one(run: Run) -> None:
     assert "pagemill schedules add" in run("schedules", "ls").stderr
     assert "[[schedule]]" in run("schedules", "example").stdout
 
 
-def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduled_crawl_enqueues_the_same_job_as_add(
+    run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = database.parent / "reports"
     folder.mkdir()
     crawl = f'{{ folder = "{folder}", lang = ["deu"], mime = ["application/pdf"], max_size = 5, force-ocr = true }}'
@@ -137,10 +129,10 @@ def test_an_invalid_crawl_of_a_schedule_is_refused(
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\ncrawl = {crawl}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
-    said = run("schedules", "run-now", "n", fails=2).stderr
+    stderr = run("schedules", "run-now", "n", fails=2).stderr
 
-    assert said.startswith("pagemill: schedule n: crawl: ")
-    assert sentence in said
+    assert stderr.startswith("pagemill: schedule n: crawl: ")
+    assert sentence in stderr
 
 
 def test_doctor_reports_overdue_and_invalid_schedules(run: Run, minutely: ByHand) -> None:
@@ -178,9 +170,9 @@ def test_a_scheduled_batch_belongs_to_its_owner_and_replaces_no_other(
     assert {(row["owner"], row["priority"]) for row in rows} == {("ann", 7)}
     batches = ByHand(database)("SELECT name, owner, state, json_extract(asked, '$.schedule') AS of FROM batch")
     assert [tuple(row.values()) for row in batches] == [("n", "ann", "active", "n"), ("n", "ann", "waiting", "n")]
-    listed = run("schedules", "ls").stdout
-    assert "batch 2" in listed
-    assert "waiting" in listed
+    stdout = run("schedules", "ls").stdout
+    assert "batch 2" in stdout
+    assert "waiting" in stdout
 
 
 @pytest.mark.parametrize(
@@ -197,7 +189,9 @@ def test_an_invalid_batch_of_a_schedule_is_refused(
     assert sentence in run("schedules", "run-now", "n", fails=2).stderr
 
 
-def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduled_batch_enqueues_the_same_jobs_as_add(
+    run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = database.parent / "reports"
     (folder / "below").mkdir(parents=True)
     for name in ("a.pdf", "below/b.pdf", ".hidden.pdf"):

@@ -26,16 +26,16 @@ def files(place: Path) -> list[str]:
     return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
 
 
-def test_a_dry_run_says_every_step_and_does_none(run: Run, root: Path, commands: list[list[str]]) -> None:
+def test_a_dry_run_prints_every_step_and_does_none(run: Run, root: Path, commands: list[list[str]]) -> None:
     result = run("service", "install", "--dry-run", "--root", root, "--python", PYTHON)
 
     assert (files(root), commands) == ([], [])
-    said = result.stdout.splitlines()
-    assert f"write  {root}/etc/systemd/system/pagemill.service" in said
-    assert f"run    systemctl --root={root} enable pagemill.service pagemill-commands.service" in said
+    lines = result.stdout.splitlines()
+    assert f"write  {root}/etc/systemd/system/pagemill.service" in lines
+    assert f"run    systemctl --root={root} enable pagemill.service pagemill-commands.service" in lines
 
 
-def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
+def test_install_starts_the_daemons(run: Run) -> None:
     steps = items(run("service", "install", "--dry-run", "--python", PYTHON, "--json"))
 
     paths = [step["path"] for step in steps if step["step"] != "run"]
@@ -61,7 +61,7 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
     ]
 
 
-def test_with_the_web_it_starts_that_as_well(run: Run) -> None:
+def test_install_with_web_also_starts_the_web_page(run: Run) -> None:
     steps = items(run("service", "install", "--dry-run", "--python", PYTHON, "--web", "--json"))
 
     ran = [" ".join(step["argv"]) for step in steps if step["step"] == "run"]
@@ -69,19 +69,19 @@ def test_with_the_web_it_starts_that_as_well(run: Run) -> None:
     assert "pagemill serve" in run("service", "install", "--user", "--web", fails=2).stderr
 
 
-def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_prints_how_to_add_a_key_and_a_user(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "ann")
 
-    said = run("service", "install", "--dry-run", "--python", PYTHON).stderr
+    stderr = run("service", "install", "--dry-run", "--python", PYTHON).stderr
 
     # The name by which downloads and crawls ask for it, unless told otherwise.
-    assert "LoadCredential=drive:/etc/pagemill/drive.json" in said
-    assert "chmod 600 /etc/pagemill/drive.json" in said
-    assert "usermod -aG pagemill ann," in said
-    assert "pagemill-offline@TYPE" in said
+    assert "LoadCredential=drive:/etc/pagemill/drive.json" in stderr
+    assert "chmod 600 /etc/pagemill/drive.json" in stderr
+    assert "usermod -aG pagemill ann," in stderr
+    assert "pagemill-offline@TYPE" in stderr
 
 
-def test_what_is_written_is_what_is_shipped_with_this_python(run: Run, root: Path, commands: list[list[str]]) -> None:
+def test_the_written_unit_is_the_shipped_one_with_this_python(run: Run, root: Path, commands: list[list[str]]) -> None:
     run("service", "install", "--root", root, "--python", PYTHON)
 
     written = (root / "etc/systemd/system/pagemill.service").read_text()
@@ -91,7 +91,7 @@ def test_what_is_written_is_what_is_shipped_with_this_python(run: Run, root: Pat
     assert (root / "etc/pagemill/pagemill.toml").read_text() == (SHIPPED / "pagemill.toml").read_text()
 
 
-def test_settings_that_are_there_are_kept(run: Run, root: Path, commands: list[list[str]]) -> None:
+def test_existing_settings_are_kept(run: Run, root: Path, commands: list[list[str]]) -> None:
     settings = root / "etc/pagemill/pagemill.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("concurrency = 3\n")
@@ -103,7 +103,7 @@ def test_settings_that_are_there_are_kept(run: Run, root: Path, commands: list[l
 
 
 @needs_systemd
-def test_an_image_gets_its_user_its_directories_and_its_units(run: Run, root: Path) -> None:
+def test_install_in_an_image_creates_user_directories_and_units(run: Run, root: Path) -> None:
     run("service", "install", "--root", root, "--python", PYTHON)
     # Again does no harm.
     run("service", "install", "--root", root, "--python", PYTHON)
@@ -129,7 +129,7 @@ def test_uninstall_without_an_install_has_nothing_to_do(run: Run, root: Path, co
     assert commands == []
 
 
-def test_a_user_gets_a_unit_and_a_database_of_their_own(run: Run, tmp_path: Path, commands: list[list[str]]) -> None:
+def test_install_for_a_user_creates_a_unit_and_a_database(run: Run, tmp_path: Path, commands: list[list[str]]) -> None:
     unit = tmp_path / "home/systemd/user/pagemill.service"
 
     run("service", "install", "--user", "--python", PYTHON)
@@ -144,18 +144,16 @@ def test_a_user_gets_a_unit_and_a_database_of_their_own(run: Run, tmp_path: Path
     assert ["systemctl", "--user", "disable", "--now", "pagemill.service"] in commands
 
 
-def test_the_command_of_the_installation_is_linked_to_where_every_shell_looks(
-    run: Run, root: Path, commands: list[list[str]]
-) -> None:
+def test_install_links_the_command_into_usr_local_bin(run: Run, root: Path, commands: list[list[str]]) -> None:
     script = root / PYTHON.lstrip("/").replace("python", "pagemill")
     script.parent.mkdir(parents=True)
     script.touch()
 
-    said = run("service", "install", "--root", root, "--python", PYTHON).stdout
+    stdout = run("service", "install", "--root", root, "--python", PYTHON).stdout
 
     link = root / "usr/local/bin/pagemill"
     assert link.readlink() == Path("/opt/pagemill/bin/pagemill")
-    assert f"link   {link} to /opt/pagemill/bin/pagemill" in said.splitlines()
+    assert f"link   {link} to /opt/pagemill/bin/pagemill" in stdout.splitlines()
     # What somebody put there is theirs.
     link.unlink()
     link.touch()
@@ -221,13 +219,13 @@ def test_a_machine_without_systemd_says_so(run: Run, root: Path, monkeypatch: py
     )
 
 
-def test_the_database_is_set_in_the_settings_and_not_here(run: Run) -> None:
+def test_install_refuses_the_option_database(run: Run) -> None:
     result = run("service", "install", "--dry-run", "--python", PYTHON, "--database", "/tmp/x.db", fails=2)
 
     assert "/etc/pagemill/pagemill.toml" in result.stderr
 
 
-def test_a_path_with_signs_of_systemds_own_is_written_so_that_it_means_itself() -> None:
+def test_special_characters_in_the_path_of_python_are_escaped_for_systemd() -> None:
     text = units.unit_text("pagemill.service", '/srv/my "100%"/bin/python')
 
     assert 'ExecStart="/srv/my \\"100%%\\"/bin/python" -m worker_service' in text.splitlines()

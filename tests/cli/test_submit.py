@@ -9,15 +9,13 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from job_handlers.fetch.sources import read_reference
 from job_handlers.fetch.sources.local import revision_of
-from tests.cli.conftest import COMMAND, Run, items
+from tests.cli.conftest import COMMAND, Run, Terminal, items, jobs_of_type, payloads_of_type, start_command, write_files
 from tests.cli.stored_documents import Shelf
-from tests.cli.test_wait import Terminal, begin
 from tests.store.kit import claim, ranges, save
 from worker_service.base.errors import WaitTimedOut
 from worker_service.base.path_text import path_of
@@ -25,79 +23,61 @@ from worker_service.cli.progress import Display, reading_in_words, watch_reading
 from worker_service.cli.waiting import DocumentsProgress, wait_for_documents
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
-from worker_service.jobs.job import Job
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.services.session import Session
 from worker_service.settings.loading import load_settings
 
-
-def jobs(shelf: Shelf, job_type: str) -> list[Job]:
-    return [*reversed(shelf.store.job_queries.list(Selector(job_types=(job_type,))))]
-
-
-def payloads(shelf: Shelf, job_type: str) -> list[Any]:
-    return [json.loads(job.payload or "null") for job in jobs(shelf, job_type)]
-
-
-def papers(*names: str) -> list[Path]:
-    made = [Path(name).absolute() for name in names]
-    for path in made:
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_bytes(b"content of " + os.fsencode(path.name))
-    return made
-
-
 # ── add ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
+def test_added_jobs_get_the_retries_of_their_type_in_the_settings(
     run: Run, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.toml").write_text("[retries.download]\nmax = 9\n[retries.crawl]\nmax = 7\n")
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
-    papers("in/a.pdf")
+    write_files("in/a.pdf")
 
     run("add", "in/a.pdf")
     run("add", "in", "--pattern", "*")
 
-    assert [job.max_retries for job in jobs(shelf, "download")] == [9]
-    assert [job.max_retries for job in jobs(shelf, "crawl")] == [7]
+    assert [job.max_retries for job in jobs_of_type(shelf, "download")] == [9]
+    assert [job.max_retries for job in jobs_of_type(shelf, "crawl")] == [7]
 
 
 def test_each_file_becomes_a_job_with_the_given_options(run: Run, shelf: Shelf) -> None:
-    first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.log")
+    first, second, _ = write_files("in/a.pdf", "in/deep/b.TIFF", "in/notes.log")
 
     run("add", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--force-ocr", "--then", "webhook")
 
-    assert [(job.platform, job.owner) for job in jobs(shelf, "download")] == [("local", "ann")] * 2
-    assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
+    assert [(job.platform, job.owner) for job in jobs_of_type(shelf, "download")] == [("local", "ann")] * 2
+    assert [(job.name, job.source_key) for job in jobs_of_type(shelf, "download")] == [
         (path.name, read_reference(str(path))[1].key) for path in (first, second)
     ]
     read = {"languages": ["eng", "deu"], "quality": "best", "force_ocr": True}
     then = [{"job_type": "webhook", "standing": True}]
-    assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False, "then": then}
+    assert payloads_of_type(shelf, "download")[0] == {"source": str(first), "read": read, "force": False, "then": then}
 
 
-def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_force(run: Run, shelf: Shelf) -> None:
-    [report] = papers("report.pdf")
+def test_an_unchanged_file_is_downloaded_again_only_with_force_or_new_options(run: Run, shelf: Shelf) -> None:
+    [report] = write_files("report.pdf")
     # As a download leaves it behind that found the file untouched for a minute.
     shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
     ingest = ("add", "report.pdf", "--json")
 
     [known] = items(run(*ingest))
-    told = run("add", "report.pdf", "--wait")
+    result = run("add", "report.pdf", "--wait")
     forced, other = items(run(*ingest, "--force")), items(run(*ingest, "--lang", "deu"))
 
     assert (known["job_id"], known["document_id"], known["decision"]) == (None, 1, "unchanged")
-    assert told.stdout == "batch 2 (report.pdf): done · 1 file · 1 page\n"
+    assert result.stdout == "batch 2 (report.pdf): done · 1 file · 1 page\n"
     assert [one[0]["decision"] for one in (forced, other)] == [None, None]
-    assert len(jobs(shelf, "download")) == 2
+    assert len(jobs_of_type(shelf, "download")) == 2
 
 
-def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again(run: Run, shelf: Shelf) -> None:
-    report, kept = papers("report.pdf", "kept.pdf")
+def test_a_known_file_whose_copy_was_deleted_is_downloaded_again(run: Run, shelf: Shelf) -> None:
+    report, kept = write_files("report.pdf", "kept.pdf")
     for path in (report, kept):
         shelf.read(path.name, "words", key=str(path), roles=("original",), revision=revision_of(path.stat()))
     [original] = shelf.store.library.files(1)
@@ -106,11 +86,11 @@ def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again(run: Ru
     found = items(run("add", "report.pdf", "kept.pdf", "--json"))
 
     assert [(one["job_id"] is None, one["decision"]) for one in found] == [(False, None), (True, "unchanged")]
-    assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), False)]
+    assert [(one["source"], one["force"]) for one in payloads_of_type(shelf, "download")] == [(str(report), False)]
 
 
-def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, shelf: Shelf) -> None:
-    [report] = papers("annual  report")
+def test_adding_a_known_file_keeps_the_name_of_its_document(run: Run, shelf: Shelf) -> None:
+    [report] = write_files("annual  report")
     # Spaces, and what was missing behind the name, are the download's to mend.
     shelf.read("annual report.pdf", "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
 
@@ -121,18 +101,18 @@ def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, she
     assert document["name"] == "annual report.pdf"
 
 
-def test_who_waits_is_told_what_holds_the_others_when_the_first_file_is_known(run: Run, shelf: Shelf) -> None:
-    known, _ = papers("a.pdf", "b.pdf")
+def test_waiting_names_the_gate_of_the_first_new_job(run: Run, shelf: Shelf) -> None:
+    known, _ = write_files("a.pdf", "b.pdf")
     shelf.read("a.pdf", "words", key=str(known), roles=("original",), revision=revision_of(known.stat()))
     run("pause", "download")
 
-    told = run("add", "a.pdf", "b.pdf", "--wait", "--timeout", "0", fails=124)
+    result = run("add", "a.pdf", "b.pdf", "--wait", "--timeout", "0", fails=124)
 
-    assert "job 2 waits: type download is paused" in told.stderr
+    assert "job 2 waits: type download is paused" in result.stderr
 
 
-def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: Shelf) -> None:
-    [notes] = papers("notes.md")
+def test_a_file_named_by_the_user_may_have_any_format(run: Run, shelf: Shelf) -> None:
+    [notes] = write_files("notes.md")
     action = ("--then", 'webhook={"url": "https://example.com"}')
 
     [item] = items(run("add", "notes.md", "--force", "--force-ocr", "--password-file", "password-a", *action, "--json"))
@@ -140,21 +120,28 @@ def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: She
     assert (item["job_id"], item["decision"]) == (1, None)
     then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}, "standing": True}]
     read = {"force_ocr": True, "password_file": "password-a"}
-    assert payloads(shelf, "download") == [{"source": str(notes), "read": read, "force": True, "then": then}]
+    assert payloads_of_type(shelf, "download") == [{"source": str(notes), "read": read, "force": True, "then": then}]
 
 
-def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
-    [path] = papers("a.pdf ")
+def test_a_space_at_the_end_of_a_name_is_kept(run: Run, shelf: Shelf) -> None:
+    [path] = write_files("a.pdf ")
 
     run("add", "a.pdf ")
 
-    assert [path_of(read_reference(one["source"])[1].key) for one in payloads(shelf, "download")] == [path]
+    assert [path_of(read_reference(one["source"])[1].key) for one in payloads_of_type(shelf, "download")] == [path]
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("none.pdf",), "there is no file or directory 'none.pdf'"),
+        (("none.pdf",), "there is no file or directory 'none.pdf': write an address with its https://"),
+        (("./none.pdf",), "there is no file"),
+        (("sftp://example.org/a",), "a source is a Drive id or URL"),
+        (("-",), "the list on stdin is empty"),
+        (("a.pdf", "--dry-run", "--wait"), "leave out --wait or --dry-run"),
+        (("a.pdf", "--timeout", "1s"), "--timeout works only with --wait"),
+        (("a.pdf", "--then-batch", "webhook={"), "is not an action: write TYPE"),
+        (("a.pdf", "--priority", "11"), "11"),
         (("empty",), "there is nothing to read below /"),
         ((), "missing argument"),
         (("a.pdf", "--quality", "good"), "'good' is not one of 'fast', 'auto', 'best'"),
@@ -165,28 +152,29 @@ def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
         (("a.pdf", "--then", "=1"), "is not an action"),
     ],
 )
-def test_what_cannot_be_brought_in_is_refused_and_nothing_is_enqueued(
+def test_an_invalid_source_or_option_is_refused_and_adds_no_job(
     run: Run, shelf: Shelf, words: tuple[str, ...], sentence: str
 ) -> None:
-    papers("a.pdf")
+    write_files("a.pdf")
     Path("empty").mkdir()
 
-    assert sentence in run("add", *words, fails=2).stderr
-    assert jobs(shelf, "download") == []
+    assert sentence in run("add", *words, fails=2, stdin="").stderr
+    assert items(run("batch", "ls", "--json")) == []
+    assert jobs_of_type(shelf, "download") == []
 
 
 @pytest.mark.parametrize("verb", [("add", "a.pdf"), ("reindex", "--status", "failed", "--yes")])
-def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_read(
+def test_an_action_that_does_not_fit_its_handler_is_refused_and_adds_no_job(
     run: Run, shelf: Shelf, verb: tuple[str, ...]
 ) -> None:
-    papers("a.pdf")
+    write_files("a.pdf")
     facts = HandlerFacts("webhook", payload_schema='{"type": "object", "required": ["url"]}')
     shelf.store.workers.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
 
-    told = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
+    stderr = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
 
-    assert 'the payload does not fit webhook: payload: "url" is a required property' in told
-    assert told.endswith("`pagemill handlers show webhook` shows what fits\n")
+    assert 'the payload does not fit webhook: payload: "url" is a required property' in stderr
+    assert stderr.endswith("`pagemill handlers show webhook` shows what fits\n")
     assert not shelf.store.job_queries.list(Selector())
 
 
@@ -201,10 +189,8 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("verb", [("add", "a.pdf"), ("reindex", "1")])
-def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refused(
-    run: Run, shelf: Shelf, verb: tuple[str, ...]
-) -> None:
-    papers("a.pdf")
+def test_a_missing_language_is_noted_and_an_unknown_one_refused(run: Run, shelf: Shelf, verb: tuple[str, ...]) -> None:
+    write_files("a.pdf")
     shelf.read("old.pdf", "text", roles=("text", "original"))
     before = len(shelf.store.job_queries.list(Selector()))
     facts = HandlerFacts("reads", choices=json.dumps(CHOICES))
@@ -223,10 +209,8 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
 
 
 @pytest.mark.parametrize("choices", ["7", '{"lang":7}', '{"lang":{"there":[1]}}', "[[]]"])
-def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
-    run: Run, shelf: Shelf, choices: str
-) -> None:
-    papers("a.pdf")
+def test_damaged_choices_of_a_worker_refuse_no_language(run: Run, shelf: Shelf, choices: str) -> None:
+    write_files("a.pdf")
     shelf.store.workers.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
 
     run("add", "a.pdf", "--lang", "eng")
@@ -234,67 +218,69 @@ def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
     assert len(shelf.store.job_queries.list(Selector())) == 1
 
 
-def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
-    [_, hidden] = papers("in/a.pdf", "in/deep/b.pdf")
+def test_a_directory_that_cannot_be_listed_is_refused(shelf: Shelf) -> None:
+    [_, hidden] = write_files("in/a.pdf", "in/deep/b.pdf")
     hidden.parent.chmod(0)
     # Root may look into everything, until it gives that up.
     may_not = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
-    told = subprocess.run([*may_not, *COMMAND, "add", "in"], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([*may_not, *COMMAND, "add", "in"], capture_output=True, text=True, timeout=60, check=False)
     hidden.parent.chmod(0o700)
 
-    assert (told.returncode, jobs(shelf, "download")) == (77, [])
-    assert f"{hidden.parent} cannot be used: permission denied" in told.stderr
+    assert (result.returncode, jobs_of_type(shelf, "download")) == (77, [])
+    assert f"{hidden.parent} cannot be used: permission denied" in result.stderr
 
 
-def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: Shelf) -> None:
-    papers("in/a.pdf", "in/b.doc", "in/c.doc", "in/README", "in/.hidden.pdf", "in/.git/d.pdf", "in/deep/e.TIFF")
+def test_files_that_a_directory_leaves_out_are_counted_and_listed(run: Run, shelf: Shelf) -> None:
+    write_files("in/a.pdf", "in/b.doc", "in/c.doc", "in/README", "in/.hidden.pdf", "in/.git/d.pdf", "in/deep/e.TIFF")
     Path("in/link.pdf").symlink_to("a.pdf")
     Path("in/folder").symlink_to("deep")
 
-    told = run("add", "in")
+    result = run("add", "in")
 
-    assert [Path(payload["source"]).name for payload in payloads(shelf, "download")] == ["a.pdf", "e.TIFF"]
-    assert "skipped: 2 .doc, 2 hidden, 2 symbolic links, 1 other" in told.stderr.splitlines()
-    said = json.loads(run("add", "in", "in/.hidden.pdf", "--json").stdout)
-    assert said["left_out"] == {".doc": 2, "hidden": 2, "symbolic_links": 2, "others": 1}
-    named = {Path(one["path"]).name: one["why"] for one in said["left_out_files"]}
+    assert [Path(payload["source"]).name for payload in payloads_of_type(shelf, "download")] == ["a.pdf", "e.TIFF"]
+    assert "skipped: 2 .doc, 2 hidden, 2 symbolic links, 1 other" in result.stderr.splitlines()
+    answer = json.loads(run("add", "in", "in/.hidden.pdf", "--json").stdout)
+    assert answer["left_out"] == {".doc": 2, "hidden": 2, "symbolic_links": 2, "others": 1}
+    named = {Path(one["path"]).name: one["why"] for one in answer["left_out_files"]}
     assert named == {
         "b.doc": ".doc", "c.doc": ".doc", "README": "others", ".hidden.pdf": "hidden", ".git": "hidden",
         "link.pdf": "symbolic_links", "folder": "symbolic_links",
     }  # fmt: skip
-    assert all(one["path"] in told.stderr for one in said["left_out_files"])
+    assert all(one["path"] in result.stderr for one in answer["left_out_files"])
     # What somebody names is meant.
-    assert len(said["items"]) == 3
-    papers("other/b.doc")
+    assert len(answer["items"]) == 3
+    write_files("other/b.doc")
     nothing = run("add", "other", fails=2).stderr
     assert "there is nothing to read below" in nothing
     assert "(skipped: 1 .doc)" in nothing
 
 
-def test_a_name_that_is_not_utf_8_stops_nothing_and_leads_back_to_its_file(run: Run, shelf: Shelf) -> None:
-    papers("in/a.pdf", "in/latin\udce9.pdf", "in\udce9/b.pdf")
+def test_a_file_name_that_is_not_utf_8_can_be_added(run: Run, shelf: Shelf) -> None:
+    write_files("in/a.pdf", "in/latin\udce9.pdf", "in\udce9/b.pdf")
 
     run("add", "in", "in\udce9")
     run("add", "in\udce9", "--pattern", "*")
-    papers("in\udce9/b.txt")
+    write_files("in\udce9/b.txt")
     run("documents", "adopt", "in\udce9", "--yes")
 
     here = Path.cwd()
-    sources = [payload["source"] for payload in payloads(shelf, "download")]
+    sources = [payload["source"] for payload in payloads_of_type(shelf, "download")]
     assert sources == [f"{here}/in/a.pdf", f"file://{here}/in/latin%E9.pdf", f"file://{here}/in%E9/b.pdf"]
     assert [path_of(read_reference(source)[1].key).is_file() for source in sources] == [True] * 3
-    assert [read_reference(source)[1].key for source in sources] == [job.source_key for job in jobs(shelf, "download")]
-    assert [job.name for job in jobs(shelf, "download")] == ["a.pdf", "latin\u00e9.pdf", "b.pdf"]
-    [crawl] = jobs(shelf, "crawl")
+    assert [read_reference(source)[1].key for source in sources] == [
+        job.source_key for job in jobs_of_type(shelf, "download")
+    ]
+    assert [job.name for job in jobs_of_type(shelf, "download")] == ["a.pdf", "latin\u00e9.pdf", "b.pdf"]
+    [crawl] = jobs_of_type(shelf, "crawl")
     assert (crawl.name, path_of(json.loads(crawl.payload or "")["folder"]).is_dir()) == (f"{here}/in\u00e9", True)
-    [adopt] = payloads(shelf, "adopt")
+    [adopt] = payloads_of_type(shelf, "adopt")
     assert path_of(adopt["text"]).is_file()
 
 
-def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(run: Run, shelf: Shelf) -> None:
-    first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
-    waiting = begin("add", "in", "--wait", "--timeout", "60s")
+def test_waiting_ends_with_1_and_the_reason_of_each_failure(run: Run, shelf: Shelf) -> None:
+    first, second, third = write_files("in/a.pdf", "in/b.pdf", "in/c.pdf")
+    waiting = start_command("add", "in", "--wait", "--timeout", "60s")
 
     # One is refused when it is brought in, one when it is read.
     shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
@@ -310,9 +296,9 @@ def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(ru
     assert f"{second}: PDF_BROKEN: it cannot be opened\n" in err
 
 
-def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_jobs_go_on(database: Path) -> None:
-    papers("a.pdf")
-    asking = begin("add", "a.pdf", "--wait")
+def test_waiting_without_a_daemon_says_so_and_ctrl_c_ends_only_the_waiting(database: Path) -> None:
+    write_files("a.pdf")
+    asking = start_command("add", "a.pdf", "--wait")
     assert asking.stderr is not None
 
     assert asking.stderr.readline() == ("no daemon is running, so nothing is read yet; to start one: pagemill run\n")
@@ -326,7 +312,7 @@ def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_j
 # ── crawl ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
+def test_a_dry_run_of_a_folder_waits_for_the_crawl(shelf: Shelf) -> None:
     Path("reports").mkdir()
     for result, shown in (
         (
@@ -335,7 +321,7 @@ def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
         ),
         (None, ("", "job 2: the credential is refused", 2)),
     ):
-        asking = begin("add", "reports", "--pattern", "*", "--dry-run")
+        asking = start_command("add", "reports", "--pattern", "*", "--dry-run")
         job = shelf.next_job()
         if result is None:
             shelf.store.leases.fail(job.lease, Failure("X", "the credential is refused"), retry_at=None)
@@ -346,49 +332,49 @@ def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
         assert shown[1] in err
 
 
-def test_what_is_to_follow_a_failure_follows_a_file_that_never_became_a_document(run: Run, shelf: Shelf) -> None:
-    papers("a.pdf")
+def test_a_failure_action_runs_for_a_file_that_never_became_a_document(run: Run, shelf: Shelf) -> None:
+    write_files("a.pdf")
     told = '{"document": "{document_id}", "job": "{job_id}", "batch": "{batch_id}", "code": "{error_code}"}'
 
     for words in (["add", "a.pdf"], ["batch", "add", "a.pdf"]):
         run(*words, "--then", "call_ann", "--on-failure", f"call_bob={told}")
         shelf.fail_next("NOT_FOUND", "it is gone")
 
-    facts = [(one["job"], one["batch"], one["code"], one["document"]) for one in payloads(shelf, "call_bob")]
+    facts = [(one["job"], one["batch"], one["code"], one["document"]) for one in payloads_of_type(shelf, "call_bob")]
     assert facts == [(1, 1, "NOT_FOUND", None), (3, 2, "NOT_FOUND", None)]
-    assert jobs(shelf, "call_ann") == []
+    assert jobs_of_type(shelf, "call_ann") == []
 
 
 # ── dry runs ──
 
 
 def test_a_dry_run_estimates_the_files_and_the_time(run: Run, shelf: Shelf) -> None:
-    first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
+    first, second, third = write_files("in/a.pdf", "in/b.pdf", "in/c.pdf")
     for number, path in enumerate((first, second, third)):
         path.write_bytes(b"x" * 1000 + bytes([number]))
-    told = run("add", "in", "--dry-run").stdout.splitlines()
-    assert told == [
+    lines = run("add", "in", "--dry-run").stdout.splitlines()
+    assert lines == [
         "3 files, 3.0 kB: 0 read already and unchanged, 3 to read, 3.0 kB",
         "no estimate of the time: no document has been read yet",
     ]
     assert json.loads(run("add", "in", "--dry-run", "--json").stdout)["seconds"] is None
-    assert jobs(shelf, "download") == []
+    assert jobs_of_type(shelf, "download") == []
 
     for path in (first, second):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         shelf.read(path.name, "one", key=str(path), content=content, roles=("original", "text"))
     second.write_bytes(b"y" * 1001)
 
-    found = json.loads(run("add", "in", "--dry-run", "--json").stdout)
-    assert {name: found[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read")} == {
+    answer = json.loads(run("add", "in", "--dry-run", "--json").stdout)
+    assert {name: answer[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read")} == {
         "files": 3, "bytes": 3003, "known": 1, "to_read": 2, "bytes_to_read": 2002,
     }  # fmt: skip
-    pace = found["pace"]
+    pace = answer["pace"]
     assert (pace["documents"], pace["pages"], pace["size"], pace["seconds"] > 0) == (2, 2, 6, True)
-    assert found["seconds"] == round(2002 * pace["seconds"] / 6)
-    said = run("add", "in", "--dry-run").stdout
-    assert "1 read already and unchanged, 2 to read, 2.0 kB\nabout " in said
-    assert said.endswith(" a minute (the speed of the last 2 documents)\n")
+    assert answer["seconds"] == round(2002 * pace["seconds"] / 6)
+    stdout = run("add", "in", "--dry-run").stdout
+    assert "1 read already and unchanged, 2 to read, 2.0 kB\nabout " in stdout
+    assert stdout.endswith(" a minute (the speed of the last 2 documents)\n")
     assert json.loads(run("add", "in", "--dry-run", "--force", "--json").stdout)["to_read"] == 3
     assert json.loads(run("add", "in", "--dry-run", "--owner", "ann", "--json").stdout)["known"] == 0
     assert "nothing to wait for" in run("add", "in", "--dry-run", "--wait", fails=2).stderr
@@ -406,13 +392,13 @@ def test_reindex_keeps_the_settings_that_are_not_given(run: Run, shelf: Shelf) -
     [wish] = items(run("reindex", 1, "--lang", "deu", "--json"))
     assert (wish["job_id"], wish["decision"], wish["document_id"]) == (2, "accepted", 1)
     assert "none: already being read" in run("reindex", 1, "--lang", "deu").stdout
-    job = jobs(shelf, "ingest")[1]
+    job = jobs_of_type(shelf, "ingest")[1]
     way = json.loads(shelf.store.attempts.known_document(1).settings)
     assert (job.payload, job.owner, way) == (None, "ann", {"force_ocr": True, "languages": ["deu"]})
     assert (job.document_id, job.generation) == (1, 2)
 
 
-def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) -> None:
+def test_as_usual_forgets_the_settings_of_a_document(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"force_ocr":true,"languages":["deu"]}')
 
     run("reindex", 1, "--as-usual", "--quality", "best")
@@ -420,15 +406,15 @@ def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) 
     assert json.loads(shelf.store.attempts.known_document(1).settings) == {"quality": "best"}
 
 
-def test_reading_again_says_when_nothing_would_be_recognised(run: Run, shelf: Shelf) -> None:
+def test_reindex_notes_documents_that_ocr_options_do_not_change(run: Run, shelf: Shelf) -> None:
     document_id = shelf.with_tables("a.pdf", [["Revenue", "7"]])
 
-    told = run("reindex", document_id, "--quality", "best").stderr
+    stderr = run("reindex", document_id, "--quality", "best").stderr
 
-    assert "a.pdf: all text comes from the file itself; to recognise its pages anew, add --force-ocr" in told
+    assert "a.pdf: all text comes from the file itself; to recognise its pages anew, add --force-ocr" in stderr
 
 
-def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(
+def test_a_stalled_reading_is_taken_over_after_the_patience_of_the_settings(
     run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.read("a.pdf", "one", roles=("original", "text"))
@@ -444,24 +430,24 @@ def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended
     assert "read again: the earlier attempt has stalled" in run("reindex", 1).stdout
 
 
-def test_without_its_original_in_the_workspace_a_document_is_brought_in_again(run: Run, shelf: Shelf) -> None:
+def test_a_document_without_its_original_is_downloaded_again(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
     [original] = [file for file in shelf.store.library.files(1) if file.role == "original"]
     (shelf.workspace / original.path).unlink()
 
     assert "  read  " in run("reindex", 1, "--force").stdout
-    assert [one["source"] for one in payloads(shelf, "download")] == ["/srv/a.pdf"]
+    assert [one["source"] for one in payloads_of_type(shelf, "download")] == ["/srv/a.pdf"]
 
 
-def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
+def test_several_documents_are_read_again_only_with_yes(run: Run, shelf: Shelf) -> None:
     for name in ("a.pdf", "b.pdf"):
         shelf.fail(name, "PDF_BROKEN", "it is broken")
 
     assert "Read 2 documents again?" in run("reindex", "--status", "failed", fails=1).stderr
     assert len(items(run("reindex", "--status", "failed", "--dry-run", "--json"))) == 2
-    assert jobs(shelf, "download") == []
+    assert jobs_of_type(shelf, "download") == []
     assert len(run("reindex", "--status", "failed", "--yes").stdout.splitlines()) == 3
-    assert len(jobs(shelf, "download")) == 2
+    assert len(jobs_of_type(shelf, "download")) == 2
 
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--force", "--json")])
@@ -480,35 +466,35 @@ def test_a_reindex_of_no_document_or_an_unknown_one_is_refused(run: Run, shelf: 
     assert "name the documents to read again" in run("reindex", fails=2).stderr
     assert "there is no document 5" in run("reindex", 5, fails=66).stderr
     assert "no document matches" in run("reindex", "--status", "failed", "--yes").stderr
-    assert len(jobs(shelf, "ingest")) == 1
+    assert len(jobs_of_type(shelf, "ingest")) == 1
 
 
 # ── adopt ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_read_elsewhere_is_taken_over_and_the_rest_is_noted(run: Run, shelf: Shelf) -> None:
-    first, _, third = papers("read/a.pdf", "read/a.txt", "read/b.pdf")
+def test_adopt_imports_existing_texts_and_records_the_other_files(run: Run, shelf: Shelf) -> None:
+    first, _, third = write_files("read/a.pdf", "read/a.txt", "read/b.pdf")
 
     assert "1 with text, 1 without" in run("documents", "adopt", "read", "--dry-run").stderr
     assert items(run("documents", "--json")) == []
     assert "Record 2 files" in run("documents", "adopt", "read", fails=1).stderr
-    told = run("documents", "adopt", "read", "--owner", "ann", "--yes").stdout
+    stdout = run("documents", "adopt", "read", "--owner", "ann", "--yes").stdout
 
-    assert "  read  " in told
-    assert "recorded" in told
+    assert "  read  " in stdout
+    assert "recorded" in stdout
     by_key = {one["source_key"]: one for one in items(run("documents", "--json"))}
     assert {key: one["status"] for key, one in by_key.items()} == {str(first): "queued", str(third): "not_indexed"}
     assert by_key[str(third)]["content"] == hashlib.sha256(third.read_bytes()).hexdigest()
     assert {one["owner"] for one in by_key.values()} == {"ann"}
-    assert payloads(shelf, "adopt") == [{"text": str(first.with_suffix(".txt"))}]
+    assert payloads_of_type(shelf, "adopt") == [{"text": str(first.with_suffix(".txt"))}]
 
 
-def test_what_is_known_already_is_not_adopted_again(run: Run, shelf: Shelf) -> None:
-    [path, _] = papers("read/a.pdf", "read/a.txt")
+def test_a_known_document_is_not_adopted_again(run: Run, shelf: Shelf) -> None:
+    [path, _] = write_files("read/a.pdf", "read/a.txt")
     shelf.read("a.pdf", "our text", key=str(path), content=hashlib.sha256(path.read_bytes()).hexdigest())
 
     assert "none: unchanged" in run("documents", "adopt", "read", "--yes").stdout
-    assert jobs(shelf, "adopt") == []
+    assert jobs_of_type(shelf, "adopt") == []
     path.write_text("other content")
     assert "  read  " in run("documents", "adopt", "read", "--yes").stdout
 
@@ -518,7 +504,7 @@ def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) ->
 
     assert "there is nothing to read below" in run("documents", "adopt", "none", "--yes", fails=2).stderr
     assert "'nowhere' does not exist" in run("documents", "adopt", "nowhere", "--yes", fails=2).stderr
-    papers("notes.txt", "one/a.pdf")
+    write_files("notes.txt", "one/a.pdf")
     counted = run("documents", "adopt", "one", "--dry-run", "--json").stdout
     assert json.loads(counted) == {"read": 0, "not_read": 1}
     assert "'notes.txt' is a file" in run("documents", "adopt", "notes.txt", "--yes", fails=2).stderr
@@ -527,12 +513,12 @@ def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) ->
 # ── wait ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_waiting_for_documents_that_were_read_failed_or_are_not_there(run: Run, shelf: Shelf) -> None:
+def test_wait_reports_documents_that_were_read_failed_or_are_unknown(run: Run, shelf: Shelf) -> None:
     shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
     shelf.wish("b.pdf")
 
-    told = run("wait", "document:1", fails=1)
-    assert (told.stdout, told.stderr) == ("0 read, 1 failed, 0 pages\n", "a.pdf: PDF_BROKEN: it is broken\n")
+    result = run("wait", "document:1", fails=1)
+    assert (result.stdout, result.stderr) == ("0 read, 1 failed, 0 pages\n", "a.pdf: PDF_BROKEN: it is broken\n")
     assert (
         "after 0s, 1 of 2 were not read" in run("wait", "document:1", "document:2", "--timeout", "0s", fails=124).stderr
     )
@@ -577,13 +563,13 @@ def test_the_progress_of_documents_has_their_page_rate_since_the_wait_began() ->
         (DocumentsProgress(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
     ],
 )
-def test_progress_is_said_in_pages_their_rate_and_the_time_left(
+def test_progress_has_the_pages_their_rate_and_the_time_left(
     reading: DocumentsProgress, seconds: float, before: int, expected: str
 ) -> None:
     assert reading_in_words(reading, seconds, before) == expected
 
 
-def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shelf: Shelf) -> None:
+def test_pages_left_are_known_once_every_document_is_counted(shelf: Shelf) -> None:
     def look(*names: str) -> tuple[int, int | None]:
         readings: list[DocumentsProgress] = []
         session = Session(shelf.store, load_settings(), "somebody")
@@ -615,11 +601,9 @@ def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shel
         ("enqueue", "webhook", "--on-failure", "webhok"),
     ],
 )
-def test_that_nobody_knows_what_is_to_follow_is_told_where_it_is_asked_for(
-    run: Run, shelf: Shelf, words: tuple[str, ...]
-) -> None:
-    papers("a.pdf")
+def test_an_unknown_type_of_a_follow_up_job_is_noted(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
+    write_files("a.pdf")
 
-    said = run(*words).stderr
+    stderr = run(*words).stderr
 
-    assert "the follow-up jobs will wait: no handler is installed for 'webhok': did you mean webhook?" in said
+    assert "the follow-up jobs will wait: no handler is installed for 'webhok': did you mean webhook?" in stderr

@@ -49,9 +49,9 @@ def test_a_verb_of_another_package_is_listed_and_called_and_replaces_no_own_verb
     assert run("documents", "greet", "Bob", fails=3).stdout == "hello Bob\n"
     assert "hello" not in run("ls").stdout
 
-    shown = run("--help").stdout
-    assert "greet      Greet somebody." in shown or "greet   Greet somebody." in shown
-    assert all(verb in shown for verb in ("add", "search", "reindex"))
+    stdout = run("--help").stdout
+    assert "greet      Greet somebody." in stdout or "greet   Greet somebody." in stdout
+    assert all(verb in stdout for verb in ("add", "search", "reindex"))
 
 
 @pytest.mark.usefixtures("_others", "database")

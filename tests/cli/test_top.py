@@ -72,44 +72,44 @@ def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemo
     for job_type in ("download", "download", "assemble"):
         run("enqueue", job_type)
 
-    shown = [" ".join(line.split()) for line in run("top", "--once").stdout.splitlines()]
+    lines = [" ".join(line.split()) for line in run("top", "--once").stdout.splitlines()]
 
-    assert " UTC · 1 running · 3 pending, the oldest for 0 s" in shown[0]
-    assert "w1 alive 1 of 200 (100 cpu, 100 io) here 0 s ago" in shown
-    assert "1 ocr_pages report.pdf alice w1 0 s running 40% page 4 of 10" in shown
-    assert shown.index("download 2 0") < shown.index("assemble 1 0")
+    assert " UTC · 1 running · 3 pending, the oldest for 0 s" in lines[0]
+    assert "w1 alive 1 of 200 (100 cpu, 100 io) here 0 s ago" in lines
+    assert "1 ocr_pages report.pdf alice w1 0 s running 40% page 4 of 10" in lines
+    assert lines.index("download 2 0") < lines.index("assemble 1 0")
 
 
 @pytest.mark.usefixtures("database")
-def test_a_type_of_which_all_jobs_are_held_is_pending(run: Run) -> None:
+def test_held_jobs_count_as_pending(run: Run) -> None:
     run("enqueue", "ocr_pages", "--run-at", "+1h")
 
-    shown = run("top", "--once").stdout
+    stdout = run("top", "--once").stdout
 
-    assert "ocr_pages 0 1" in " ".join(shown.split())
-    assert "no job is pending" not in shown
+    assert "ocr_pages 0 1" in " ".join(stdout.split())
+    assert "no job is pending" not in stdout
 
 
 @pytest.mark.usefixtures("database")
-def test_an_empty_queue_without_a_worker_is_said(run: Run) -> None:
-    shown = run("top", "--once").stdout
+def test_top_shows_an_empty_queue_without_a_daemon(run: Run) -> None:
+    stdout = run("top", "--once").stdout
 
-    assert "no daemon is running" in shown
-    assert "no job is running" in shown
-    assert "no job is pending" in shown
+    assert "no daemon is running" in stdout
+    assert "no job is running" in stdout
+    assert "no job is pending" in stdout
 
 
-def test_with_json_the_frame_is_one_object(run: Run, daemon: Daemon) -> None:
+def test_with_json_top_prints_one_object(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     daemon.claim()
     run("enqueue", "download")
 
-    told = json.loads(run("top", "--json").stdout)
+    answer = json.loads(run("top", "--json").stdout)
 
-    assert (told["jobs"]["running"], told["jobs"]["pending"]) == (1, 1)
-    assert [(job["id"], job["state"]) for job in told["running"]] == [(1, "running")]
-    assert [(one["job_type"], one["pending"]) for one in told["pending"]] == [("download", 1)]
-    assert [(worker["id"], worker["state"]) for worker in told["workers"]] == [("w1", "alive")]
+    assert (answer["jobs"]["running"], answer["jobs"]["pending"]) == (1, 1)
+    assert [(job["id"], job["state"]) for job in answer["running"]] == [(1, "running")]
+    assert [(one["job_type"], one["pending"]) for one in answer["pending"]] == [("download", 1)]
+    assert [(worker["id"], worker["state"]) for worker in answer["workers"]] == [("w1", "alive")]
 
 
 @pytest.mark.usefixtures("database")
@@ -127,7 +127,7 @@ def test_top_draws_again_until_q_is_pressed(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_ctrl_c_ends_it_in_good_order() -> None:
+def test_ctrl_c_ends_top_and_restores_the_terminal() -> None:
     with top_on_a_terminal() as screen:
         screen.until("no job is pending")
 

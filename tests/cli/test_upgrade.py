@@ -97,15 +97,15 @@ def test_when_a_step_fails_the_earlier_version_and_the_backup_are_put_back(
 
 
 @pytest.mark.usefixtures("database")
-def test_without_a_service_or_an_earlier_version_there_is_nothing_to_upgrade_or_return_to(
-    run: Run, request: pytest.FixtureRequest
-) -> None:
+def test_upgrade_needs_a_service_and_back_an_earlier_version(run: Run, request: pytest.FixtureRequest) -> None:
     assert "no service is installed" in run("upgrade", fails=1).stderr
     request.getfixturevalue("_service")
     assert "there is no earlier version" in run("upgrade", "--back", fails=1).stderr
 
 
-def test_reload_asks_the_daemons_of_this_machine(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_sends_sighup_to_the_daemons_of_this_machine(
+    run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "no daemon runs on this machine" in run("reload", fails=1).stderr
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: asked.append((pid, number)) if number else None)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, Daemon, Run
-from tests.cli.test_processes import on_a_terminal
+from tests.cli.conftest import Daemon, Run, Terminal, run_on_terminal, start_command
 from worker_service.cli.progress import Display, watch_jobs
 from worker_service.cli.waiting import JobsProgress
 from worker_service.jobs.attempts import Report
@@ -19,16 +17,7 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def begin(*words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_wait_is_over_at_once_when_all_have_completed(run: Run, daemon: Daemon) -> None:
+def test_wait_ends_at_once_if_all_have_completed(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     daemon.complete()
 
@@ -47,10 +36,10 @@ def test_wait_fails_when_some_have_failed_or_were_cancelled(run: Run, daemon: Da
     assert answer == {"completed": 1, "failed": 1, "cancelled": 1, "gone": 0, "going_on": 0}
 
 
-def test_a_batch_is_waited_for_with_all_that_comes_of_it(run: Run, daemon: Daemon) -> None:
+def test_waiting_for_a_batch_includes_its_follow_up_jobs(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--batch", 7)
     [first] = daemon.claim()
-    waiting = begin("wait", "batch:7", "--progress")
+    waiting = start_command("wait", "batch:7", "--progress")
     assert waiting.stderr is not None
     assert waiting.stderr.readline() == "0 of 1 job found so far\n"
     daemon.store.leases.complete(first.lease, None, [NewJob("ocr_pages")])
@@ -60,16 +49,14 @@ def test_a_batch_is_waited_for_with_all_that_comes_of_it(run: Run, daemon: Daemo
     assert "no batch 8" in run("wait", "batch:8", fails=66).stderr
 
 
-def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where_it_only_matches(
-    run: Run, daemon: Daemon
-) -> None:
+def test_ended_jobs_count_if_they_are_named_but_not_if_they_only_match(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--owner", "alice", "--batch", "7")
     daemon.fail()
     assert run("wait", "--owner", "alice").stdout == "no live job matches\n"
 
     run("enqueue", "ocr_pages", "--owner", "alice")
     [job] = daemon.claim()
-    waiting = begin("wait", "--owner", "alice", "--progress")
+    waiting = start_command("wait", "--owner", "alice", "--progress")
     assert waiting.stderr is not None
     assert waiting.stderr.readline() == "0 of 1 job ended; job 2 (ocr_pages) 0%\n"
     daemon.store.leases.complete(job.lease)
@@ -79,7 +66,7 @@ def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where
         assert run("wait", *named, fails=1).stdout == "1 failed\n"
 
 
-def test_without_follow_it_is_said_what_goes_on(run: Run, daemon: Daemon) -> None:
+def test_without_follow_wait_notes_live_follow_up_jobs(run: Run, daemon: Daemon) -> None:
     run("enqueue", "download")
     [job] = daemon.claim()
     daemon.store.leases.complete(job.lease, follow_ups=[NewJob("ocr_pages"), NewJob("ocr_pages")])
@@ -110,7 +97,7 @@ def test_wait_ends_when_the_last_job_does(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     run("enqueue", "ocr_pages")
     first, second = daemon.claim(2)
-    waiting = begin("wait", 1, 2, "--timeout", "60s")
+    waiting = start_command("wait", 1, 2, "--timeout", "60s")
 
     daemon.store.leases.complete(first.lease)
     assert waiting.poll() is None
@@ -123,7 +110,7 @@ def test_wait_ends_when_the_last_job_does(run: Run, daemon: Daemon) -> None:
 def test_following_prints_lines_as_they_come_and_ends_with_the_job(run: Run, daemon: Daemon, database: Path) -> None:
     run("enqueue", "ocr_pages")
     [job] = daemon.claim()
-    following = begin("logs", "-f", 1)
+    following = start_command("logs", "-f", 1)
     assert following.stdout is not None
 
     daemon.store.leases.report([Report(job.lease, lines=["page one"])])
@@ -136,11 +123,11 @@ def test_following_prints_lines_as_they_come_and_ends_with_the_job(run: Run, dae
     assert following.returncode == 0
 
 
-def test_an_interrupt_ends_quietly_with_130(run: Run, daemon: Daemon) -> None:
+def test_ctrl_c_ends_logs_with_130_and_no_message(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     [job] = daemon.claim()
     daemon.store.leases.report([Report(job.lease, lines=["page one"])])
-    following = begin("logs", "-f", 1)
+    following = start_command("logs", "-f", 1)
     assert following.stdout is not None
 
     following.stdout.readline()
@@ -158,7 +145,7 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
         run("enqueue", "ocr_pages")
     first, second = daemon.claim(2)
     daemon.store.leases.report([Report(first.lease, percent=40, message="page 4 of 10")])
-    waiting = begin("wait", 1, 2, "--progress", "--json")
+    waiting = start_command("wait", 1, 2, "--progress", "--json")
     assert waiting.stderr is not None
 
     said = waiting.stderr.readline()
@@ -173,7 +160,7 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
     }  # fmt: skip
 
 
-def test_a_line_comes_every_ten_seconds(run: Run, daemon: Daemon) -> None:
+def test_a_line_is_printed_every_ten_seconds(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     waiting, said, now = JobsProgress(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
     watch = watch_jobs(Display(said, monotonic=lambda: now[0]))
@@ -187,14 +174,14 @@ def test_a_line_comes_every_ten_seconds(run: Run, daemon: Daemon) -> None:
     assert said.getvalue().splitlines() == ["1 of 3 jobs ended; job 1 (ocr_pages) 0%"] * 3
 
 
-def test_on_a_terminal_each_job_has_a_bar_that_ends_as_the_job_did(run: Run, daemon: Daemon) -> None:
+def test_on_a_terminal_each_job_has_a_bar_with_its_end(run: Run, daemon: Daemon) -> None:
     for _ in range(3):
         run("enqueue", "ocr_pages", "--name", "report.pdf")
     daemon.complete()
     daemon.fail()
     run("cancel", 3)
 
-    code, screen = on_a_terminal("wait", "1", "2", "3", "--progress", columns=100)
+    code, screen = run_on_terminal("wait", "1", "2", "3", "--progress", columns=100)
 
     assert code == 1
     bars = [" ".join(line.replace("\x1b[K", "").split()) for line in screen.splitlines()]
@@ -226,7 +213,7 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
     assert "\x1b[5A" not in first
 
 
-def test_of_sixty_jobs_a_screen_shows_what_runs_and_what_failed_and_counts_the_rest(run: Run, daemon: Daemon) -> None:
+def test_of_many_jobs_the_screen_shows_running_and_failed_ones(run: Run, daemon: Daemon) -> None:
     daemon.store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(60)])
     for _ in range(20):
         daemon.complete()
@@ -234,7 +221,7 @@ def test_of_sixty_jobs_a_screen_shows_what_runs_and_what_failed_and_counts_the_r
         daemon.fail()
     daemon.claim(17)
 
-    code, screen = on_a_terminal("wait", *map(str, range(1, 61)), "--progress", "--timeout", "0s", columns=80)
+    code, screen = run_on_terminal("wait", *map(str, range(1, 61)), "--progress", "--timeout", "0s", columns=80)
 
     assert code == 124
     picture, _ = screen.split("\x1b[J")

@@ -48,7 +48,7 @@ def test_each_credential_is_listed_with_its_permissions(server: DriveServer, run
     ]
 
 
-def test_what_is_wrong_with_a_credential_is_told_with_its_cure(server: DriveServer, run: Run, tmp_path: Path) -> None:
+def test_a_problem_of_a_credential_is_shown_with_its_remedy(server: DriveServer, run: Run, tmp_path: Path) -> None:
     _put("drive", server.tokens.service_account(), tmp_path)
     _put("drive-open", server.tokens.service_account(), tmp_path, mode=0o644)
     _put("drive-torn", server.tokens.service_account()[:100], tmp_path)
@@ -77,8 +77,8 @@ def test_a_key_that_google_refuses_is_reported(server: DriveServer, run: Run, tm
     assert "check the key" in told["fix"]
 
 
-def test_without_a_credential_it_says_where_one_is_looked_for(server: DriveServer, run: Run) -> None:
-    told = run("doctor", "--online", "--json").stdout
+def test_without_a_credential_doctor_says_where_it_looks(server: DriveServer, run: Run) -> None:
+    stdout = run("doctor", "--online", "--json").stdout
 
-    assert "no credential for Google Drive was found" in told
-    assert "CREDENTIALS_DIRECTORY" in told
+    assert "no credential for Google Drive was found" in stdout
+    assert "CREDENTIALS_DIRECTORY" in stdout
