@@ -1,7 +1,7 @@
 """Run a program that the owner allowed in the settings: each table [commands.X] is a job type X of its own.
 
-Its lines become log lines, a line `progress: 40 message` becomes progress, and files in its directory become the job's
-files. It runs in a sandbox only if its table says so.
+The lines that the program prints become log lines, a line `progress: 40 message` becomes progress, and the files in its
+directory become the job's files. It runs in a sandbox only if its table says so.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ from worker_service.handlers import (
 
 CommandPayload = dict[str, Any]
 
-_PROGRESS = re.compile(r"progress:\s*(\d+(?:\.\d+)?)\s*%?\s*(.*)", re.IGNORECASE)
+_PROGRESS_LINE = re.compile(r"progress:\s*(\d+(?:\.\d+)?)\s*%?\s*(.*)", re.IGNORECASE)
 _LINE_BYTES_MAX = 8192
 _READ_BYTES = 1 << 16
 _POLL_SECONDS = 0.1
+_LAST_LINES = 10  # Lines of output in the message of a failure.
 _FILES_MAX = 10_000
 _NAMES_SHOWN_MAX = 5
 _NOT_IN_A_VARIABLE = re.compile(r"\W", re.ASCII)
 
 
-def make(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
+def make_handler(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
+    """Return the handler for the table [commands.`job_type`] of the settings."""
     program = read_program(table, f"commands.{job_type}")
     return Handler(
         job_type=job_type,
@@ -57,7 +59,7 @@ def make(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
         job_class="cpu" if program.job_class == "cpu" else "io",
         limits=_limits(program),
         at_most_once=program.at_most_once,
-        missing=lambda: _missing_reason(program),
+        missing=lambda: _reason_not_runnable(program),
         environment=(*program.env, "WORKER_DATABASE", "WORKER_WORKSPACE"),
         reads=[program.path, program.path.resolve(), *program.read],
         writes=program.write,
@@ -66,7 +68,7 @@ def make(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
     )
 
 
-commands = Family("commands", make)
+commands = Family("commands", make_handler)
 
 
 def run(context: Context[CommandPayload], program: Program) -> Done:
@@ -81,18 +83,18 @@ def run(context: Context[CommandPayload], program: Program) -> Done:
         argv, stdin = program.arguments(job), program.input(job)
     except PlaceholderError as error:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
-    running = _start(argv, stdin, program, _variables(context))
-    last_lines = _read_output(context, running)
-    code = running.wait()
-    files = _files(context, program, is_done=code in program.done)
-    _raise_unless_done(code, program, "\n".join(last_lines))
-    return Done({"exit_code": code}, files)
+    process = _start(argv, stdin, program, _variables(context))
+    last_lines = _log_output(context, process)
+    exit_code = process.wait()
+    files = _files_to_publish(context, program, is_done=exit_code in program.done)
+    _raise_unless_done(exit_code, program, "\n".join(last_lines))
+    return Done({"exit_code": exit_code}, files)
 
 
-# --- what it declares -------------------------------------------------------------------------------
+# --- the declaration of its handler ---------------------------------------------------------------
 
 
-def _missing_reason(program: Program) -> str | None:
+def _reason_not_runnable(program: Program) -> str | None:
     if not (program.path.is_file() and os.access(program.path, os.X_OK)):
         return f"{program.path} is not a program that can be run"
     if program.cwd is not None and not program.cwd.is_dir():
@@ -101,7 +103,7 @@ def _missing_reason(program: Program) -> str | None:
 
 
 def _limits(program: Program) -> Limits:
-    # The program runs with the rights of the service. `_prepare_process` limits its memory.
+    # The program runs with the limits of the service, except that `_prepare_process` limits its memory.
     return Limits(
         memory_bytes=None,
         cpu_seconds=None,
@@ -113,9 +115,10 @@ def _limits(program: Program) -> Limits:
 
 
 def _description(program: Program) -> dict[str, str]:
-    """Leave out fixed arguments, which may contain secrets."""
-    placeholders = [str(found) for group in program.argv for template in group for found in template.placeholders]
-    codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
+    """Describe the program for users, without its fixed arguments, which may contain secrets."""
+    templates = [template for argument_group in program.argv for template in argument_group]
+    placeholders = [str(placeholder) for template in templates for placeholder in template.placeholders]
+    exit_codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
     files = "all but hidden ones" if program.files is None else ", ".join(program.files) or "none"
     return {
         "program": str(program.path),
@@ -124,28 +127,28 @@ def _description(program: Program) -> dict[str, str]:
         "cwd": "an empty directory for each attempt" if program.cwd is None else str(program.cwd),
         "files": files if program.cwd is None else "",
         "memory": "" if program.memory is None else f"{program.memory >> 20:,} MiB for each process",
-        **{f"exit_codes_{name}": ", ".join(map(str, numbers)) for name, numbers in codes.items()},
+        **{f"exit_codes_{name}": ", ".join(map(str, numbers)) for name, numbers in exit_codes.items()},
     }
 
 
-# --- while it runs --------------------------------------------------------------------------------
+# --- the running program --------------------------------------------------------------------------
 
 
-def _start(argv: list[str], text: str, program: Program, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
+def _start(argv: list[str], stdin: str, program: Program, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    parent_pid = os.getpid()
     # A file, because writing to a pipe would wait for a program that does not read it.
-    with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
-        stdin.write(text.encode())
-        stdin.seek(0)
+    with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin_file:
+        stdin_file.write(stdin.encode())
+        stdin_file.seek(0)
         try:
             return subprocess.Popen(
                 argv,
-                stdin=stdin,
+                stdin=stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=program.cwd,
                 env={**os.environ, **variables},
-                preexec_fn=lambda: _prepare_process(parent, program.memory),
+                preexec_fn=lambda: _prepare_process(parent_pid, program.memory),
             )
         except OSError as error:
             if error.errno == errno.E2BIG:
@@ -161,121 +164,123 @@ def _variables(context: Context[CommandPayload]) -> dict[str, str]:
     variables = {"PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key, "PAGEMILL_OWNER": context.owner}
     if context.document_id is None:
         return variables
-    known = context.document or KnownDocument()
-    of_document = {
+    document = context.document or KnownDocument()
+    document_values = {
         "DOCUMENT_ID": context.document_id,
-        "NAME": known.name,
-        "GENERATION": known.generation,
-        "BATCH_ID": known.batch_id,
+        "NAME": document.name,
+        "GENERATION": document.generation,
+        "BATCH_ID": document.batch_id,
         **{f"FILE_{_NOT_IN_A_VARIABLE.sub('_', role).upper()}": path for role, path in context.inputs.items()},
     }
     return variables | {
-        f"PAGEMILL_{key}": str(value).replace("\0", "") for key, value in of_document.items() if value is not None
+        f"PAGEMILL_{key}": str(value).replace("\0", "") for key, value in document_values.items() if value is not None
     }
 
 
-def _prepare_process(parent: int, memory_bytes: int | None) -> None:
-    die_with(parent)
+def _prepare_process(parent_pid: int, memory_bytes: int | None) -> None:
+    """Run in the new process, before the program."""
+    die_with(parent_pid)
     if memory_bytes is not None:
         # RLIMIT_AS would count reserved memory: browsers and node reserve far more than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
-def _read_output(context: Context[CommandPayload], program: subprocess.Popen[bytes]) -> deque[str]:
+def _log_output(context: Context[CommandPayload], process: subprocess.Popen[bytes]) -> deque[str]:
     """Log the output, and return its last lines. Stop when the program ends: its children may keep the pipes open."""
-    last_lines: deque[str] = deque(maxlen=10)
-    lines = {stream: b"" for stream in (program.stdout, program.stderr) if stream is not None}
+    last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+    unfinished_lines = {stream: b"" for stream in (process.stdout, process.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
-        for stream in lines:
+        for stream in unfinished_lines:
             os.set_blocking(stream.fileno(), False)
             selector.register(stream, selectors.EVENT_READ, stream)
         while True:
             # Calling this keeps a stop from raising `Stopped`, so that the last lines of the program are logged, too.
             context.cancelled()
-            has_ended = program.poll() is not None
+            has_ended = process.poll() is not None
             ready = selector.select(0 if has_ended else _POLL_SECONDS)
             for key, _ in ready:
                 received = os.read(key.fd, _READ_BYTES)
                 if not received:
                     selector.unregister(key.data)
-                *whole, rest = (lines[key.data] + received).split(b"\n")
-                if len(rest) > _LINE_BYTES_MAX or not received:
-                    whole, rest = [*whole, rest], b""
-                lines[key.data] = rest
-                for line in filter(None, whole):
+                *lines, unfinished = (unfinished_lines[key.data] + received).split(b"\n")
+                if len(unfinished) > _LINE_BYTES_MAX or not received:
+                    lines, unfinished = [*lines, unfinished], b""
+                unfinished_lines[key.data] = unfinished
+                for line in filter(None, lines):
                     _log_line(context, line, last_lines)
             if not selector.get_map() or (has_ended and not ready):
                 break
-    for rest in filter(None, lines.values()):
-        _log_line(context, rest, last_lines)
+    for line in filter(None, unfinished_lines.values()):
+        _log_line(context, line, last_lines)
     return last_lines
 
 
-def _log_line(context: Context[CommandPayload], written: bytes, last_lines: deque[str]) -> None:
-    line = written[:_LINE_BYTES_MAX].decode("utf-8", "replace").rstrip("\r")
-    progress = _PROGRESS.fullmatch(line)
-    if progress:
+def _log_line(context: Context[CommandPayload], raw_line: bytes, last_lines: deque[str]) -> None:
+    line = raw_line[:_LINE_BYTES_MAX].decode("utf-8", "replace").rstrip("\r")
+    if progress := _PROGRESS_LINE.fullmatch(line):
         context.progress(float(progress[1]), progress[2])
         return
     last_lines.append(line)
     context.log(line)
 
 
-# --- how it ended ---------------------------------------------------------------------------------
+# --- the end of the program -----------------------------------------------------------------------
 
 
-def _raise_unless_done(code: int, program: Program, last_lines: str) -> None:
-    if code in program.done:
+def _raise_unless_done(exit_code: int, program: Program, last_lines: str) -> None:
+    if exit_code in program.done:
         return
-    if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if exit_code < 0:
+        # A negative code is the number of the signal that ended the program.
+        number = -exit_code
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         raise Retryable(f"the program was ended by {name}\n{last_lines}".strip(), code="COMMAND_CRASHED")
-    message = f"the program ended with exit code {code}\n{last_lines}".strip()
-    if code in program.permanent and code not in program.retry:
-        raise Permanent(f"EXIT_{code}", message)
-    raise Retryable(message, code=f"EXIT_{code}")
+    message = f"the program ended with exit code {exit_code}\n{last_lines}".strip()
+    if exit_code in program.permanent and exit_code not in program.retry:
+        raise Permanent(f"EXIT_{exit_code}", message)
+    raise Retryable(message, code=f"EXIT_{exit_code}")
 
 
-# --- what it leaves -------------------------------------------------------------------------------
-
-
-def _files(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
-    """Return the files to publish, and log the names of the others."""
+def _files_to_publish(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
+    """Return the files in the staging directory that the table names, and log the names of the others."""
     if program.cwd is not None:
         return []
-    left = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)
-    files = [path for path in left if is_done and _is_published(path, context.staging, program.files)]
+    paths = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)
+    files = [path for path in paths if is_done and _is_published(path, context.staging, program.files)]
     if len(files) > _FILES_MAX:
         raise Permanent(
             "TOO_MANY_FILES",
             f"the program left {counted(len(files), 'file')}; at most {_FILES_MAX:,} can be published",
             "let it write an archive, or set cwd",
         )
-    dropped = [_name(path, context.staging) for path in left if path not in set(files)]
-    if dropped:
-        why = "`files` does not name them" if is_done else "the program failed"
-        names = ", ".join([*dropped[:_NAMES_SHOWN_MAX], *(["…"] if len(dropped) > _NAMES_SHOWN_MAX else [])])
-        context.log(f"files not published, because {why}: {names}")
+    published = set(files)
+    dropped_names = [_name(path, context.staging) for path in paths if path not in published]
+    if dropped_names:
+        reason = "`files` does not name them" if is_done else "the program failed"
+        shown_names = dropped_names[:_NAMES_SHOWN_MAX]
+        if len(dropped_names) > _NAMES_SHOWN_MAX:
+            shown_names.append("…")
+        context.log(f"files not published, because {reason}: {', '.join(shown_names)}")
     return [_printable_file(path, context.staging) for path in files]
 
 
 def _is_published(path: Path, directory: Path, patterns: tuple[str, ...] | None) -> bool:
-    within = path.relative_to(directory)
+    relative_path = path.relative_to(directory)
     if path.is_symlink() or not path.is_file():
         return False
     if patterns is None:
-        return not any(part.startswith(".") for part in within.parts)
-    return any(fnmatch.fnmatchcase(str(within), pattern) for pattern in patterns)
+        return not any(part.startswith(".") for part in relative_path.parts)
+    return any(fnmatch.fnmatchcase(str(relative_path), pattern) for pattern in patterns)
 
 
 def _printable_file(path: Path, directory: Path) -> File:
     """Rename a file whose name is not UTF-8."""
     name = _name(path, directory)
-    named = directory / name
-    if named != path:
-        named.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(named)
-    return File(named, name=name)
+    new_path = directory / name
+    if new_path != path:
+        new_path.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(new_path)
+    return File(new_path, name=name)
 
 
 def _name(path: Path, directory: Path) -> str:

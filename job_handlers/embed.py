@@ -1,6 +1,6 @@
 """Embed passages of text: compute the vectors by which a search finds a similar meaning.
 
-A job asks for documents whose passages lack vectors, so a repeated job computes nothing twice.
+A job embeds the documents whose passages lack vectors of the model, so a repeated job computes nothing twice.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ KEY = "embeddings-key"
 ENVIRONMENT = (
     "WORKER_EMBEDDINGS", "WORKER_EMBEDDINGS_MODEL", "WORKER_PASSAGE_TOKENS", "WORKER_PASSAGE_OVERLAP"
 )  # fmt: skip
-_AGAIN_SECONDS = 60.0
-_PAGES_AT_ONCE = 20
-_PASSAGES_AT_ONCE = 256
+_RETRY_SECONDS = 60.0
+_PAGES_PER_QUESTION = 20
+_PASSAGES_PER_CALL = 256
 
 
 class EmbedPayload(Struct, frozen=True):
@@ -46,84 +46,95 @@ def run(context: Context[EmbedPayload]) -> Done:
     server, model, tokens, overlap = (os.environ.get(name, "") for name in ENVIRONMENT)
     if server in ("", "off"):
         return Done({"passages": 0})
-    if server == BUNDLED and (why := why_missing()):
-        raise MissingDependency(why, "pip install 'pagemill[semantic]'")
-    key = credential_file(KEY)
+    if server == BUNDLED and (reason := why_missing()):
+        raise MissingDependency(reason, "pip install 'pagemill[semantic]'")
+    key_file = credential_file(KEY)
+    key = key_file.read_text("utf-8").strip() if key_file.is_file() else ""
     limits = PassageLimits(int(tokens), int(overlap))
-    embedder = Embedder(server, model, key.read_text("utf-8").strip() if key.is_file() else "", limits.edition)
+    embedder = Embedder(server, model, key, limits.edition)
     return Done({"passages": embed_passages(context, embedder, limits), "model": embedder.name})
 
 
 def embed_passages(context: Context[EmbedPayload], embedder: Embedder, limits: PassageLimits) -> int:
     """Embed the documents that lack vectors of this model. Return the number of their passages."""
-    passages = 0
+    embedded_count = 0
     while documents := context.ask(DocumentsToEmbed(embedder.name)).documents:
         for document_id, generation in documents:
-            found = _passages(context, document_id, generation, limits)
-            for embeddings in _embed(context, embedder, (document_id, generation), found):
+            passages = _passages(context, document_id, generation, limits)
+            for embeddings in _embed(context, embedder, (document_id, generation), passages):
                 context.checkpoint(None, embeddings=embeddings)
-                passages += len(embeddings.passages)
-                context.progress(message=counted(passages, "passage"), done=passages, unit="passages")
-    return passages
+                embedded_count += len(embeddings.passages)
+                context.progress(message=counted(embedded_count, "passage"), done=embedded_count, unit="passages")
+    return embedded_count
 
 
 def _passages(
     context: Context[EmbedPayload], document_id: int, generation: int, limits: PassageLimits
 ) -> Iterator[Passage]:
+    """Yield the passages that have words. A passage ends after `STRUCTURED_PAGES_MAX` pages at the latest."""
     pages = _pages(context, document_id, generation)
-    while some := list(islice(pages, STRUCTURED_PAGES_MAX)):
-        for one in passages_of(document_id, generation, structure_of(some), limits):
-            if one.text.split():
-                yield one
+    while section := list(islice(pages, STRUCTURED_PAGES_MAX)):
+        for passage in passages_of(document_id, generation, structure_of(section), limits):
+            if passage.text.split():
+                yield passage
 
 
 def _pages(context: Context[EmbedPayload], document_id: int, generation: int) -> Iterator[PageResult]:
-    last, size = 0, _PAGES_AT_ONCE
+    last_number, page_count = 0, _PAGES_PER_QUESTION
     while True:
         try:
-            pages = context.ask(PagesToEmbed(document_id, generation, last, size)).pages
+            pages = context.ask(PagesToEmbed(document_id, generation, last_number, page_count)).pages
         except Permanent as error:
-            if error.code != "TOO_LARGE" or size == 1:
+            if error.code != "TOO_LARGE" or page_count == 1:
                 raise
-            size = 1
+            page_count = 1
             continue
         if not pages:
             return
         yield from pages
-        last = pages[-1].number
+        last_number = pages[-1].number
 
 
 def _embed(
-    context: Context[EmbedPayload], embedder: Embedder, place: tuple[int, int], passages: Iterator[Passage]
+    context: Context[EmbedPayload],
+    embedder: Embedder,
+    document_and_generation: tuple[int, int],
+    passages: Iterator[Passage],
 ) -> Iterator[Embeddings]:
     """Yield the passages of a document with the vectors that are not stored yet, the total with the last of them."""
     total, is_last = 0, False
     while not is_last:
-        some = list(islice(passages, _PASSAGES_AT_ONCE))
-        is_last = len(some) < _PASSAGES_AT_ONCE
-        known = context.ask(KnownVectors(embedder.name, [one.digest for one in some])).digests
-        texts = {one.digest: _heading(one) + one.text for one in some if one.digest not in known}
+        some_passages = list(islice(passages, _PASSAGES_PER_CALL))
+        is_last = len(some_passages) < _PASSAGES_PER_CALL
+        digests = [passage.digest for passage in some_passages]
+        stored_digests = context.ask(KnownVectors(embedder.name, digests)).digests
+        text_by_digest = {
+            passage.digest: _heading_lines(passage) + passage.text
+            for passage in some_passages
+            if passage.digest not in stored_digests
+        }
         try:
-            vectors = dict(zip(texts, embedder.embed_passages([*texts.values()]), strict=True))
+            vectors = embedder.embed_passages([*text_by_digest.values()])
         except EmbeddingUnavailable as error:
-            raise Snooze(error.detail, error.remedy, after=_AGAIN_SECONDS) from error
+            raise Snooze(error.detail, error.remedy, after=_RETRY_SECONDS) from error
+        vector_by_digest = dict(zip(text_by_digest, vectors, strict=True))
         rows = [
-            PassageVectors(number, _words_before(one), one.digest, vectors.get(one.digest, b""))
-            for number, one in enumerate(some, total + 1)
+            PassageVectors(number, _words_before_pages(passage), digest, vector_by_digest.get(digest, b""))
+            for number, (passage, digest) in enumerate(zip(some_passages, digests, strict=True), total + 1)
         ]
         total += len(rows)
-        yield Embeddings(embedder.name, *place, rows, total if is_last else None)
+        yield Embeddings(embedder.name, *document_and_generation, rows, total if is_last else None)
 
 
-def _heading(passage: Passage) -> str:
-    return "".join(f"{one}\n" for one in passage.headings)
+def _heading_lines(passage: Passage) -> str:
+    return "".join(f"{heading}\n" for heading in passage.headings)
 
 
-def _words_before(passage: Passage) -> list[tuple[int, int]]:
+def _words_before_pages(passage: Passage) -> list[tuple[int, int]]:
     """Return each page with the number of words before it, in the text that is embedded."""
-    before = count_words(_heading(passage))
+    heading_words = count_words(_heading_lines(passage))
     return [
-        (page, before + count_words(passage.text[:begin]) if begin else 0)
+        (page, heading_words + count_words(passage.text[:begin]) if begin else 0)
         for page, begin in zip(passage.pages, passage.begins, strict=True)
     ]
 

@@ -1,7 +1,8 @@
 """Recognise file formats by their content, which must be what Content-Type or name claims.
 
-CSV, text and Markdown have no signature: a file is one of these only if it is claimed to be, and never if it is markup
-or JSON, which servers send instead of a file.
+`verify_format` checks the beginning of a file that arrives, `kind_of` a file before it is read. CSV, text and Markdown
+have no signature: a file is one of these only if it is claimed to be, and never if it is markup or JSON, which servers
+send instead of a file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _PDF_HEADER = re.compile(rb"%PDF-\d\.\d\s*[\r\n]")
 _PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
 _UNPACKED_BYTES_MAX = 2 << 30
 _DELIMITERS = (",", ";", "\t", "|")
-_DELIMITER_LINES = 20
-_REGULAR_FRACTION_MIN = 0.8
+_DELIMITER_LINES = 20  # At the beginning of a text, in which a delimiter is searched.
+_REGULAR_FRACTION_MIN = 0.8  # Share of these lines that have as many delimiters as most.
 
 
 class FileKind(StrEnum):
@@ -114,7 +115,7 @@ FORMATS = (
     PDF, PNG, JPEG, TIFF, GIF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, ODP, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP,
 )  # fmt: skip
 READABLE = "PDF, PNG, JPEG, TIFF, GIF, xlsx, xls, ods, csv, docx, pptx, odt, odp, epub, eml, html, md, txt and zip"
-SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
+SUFFIXES = tuple(suffix for file_format in FORMATS for suffix in file_format.suffixes)
 
 _SIGNATURES = (
     (b"%PDF-", PDF),
@@ -141,12 +142,16 @@ _REFUSED_SIGNATURES = (
     (b"\x78\x9f\x3e\x22", "a mail packed by Outlook (winmail.dat: have it sent as plain text or HTML)"),
 )
 # Only Excel files have this stream; Excel 5 and 95 call it Book.
-_WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
+_WORKBOOK_STREAM = re.compile(
+    b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK"))
+)
 _DIRECTORY_ENTRY_BYTES = 128
-_OUTLOOK = "__properties_version1.0".encode("utf-16-le")
-_LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
+_OUTLOOK_STREAM = "__properties_version1.0".encode("utf-16-le")
+_ENCRYPTED_STREAM = re.compile("EncryptedPackage".encode("utf-16-le"))
 _PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
+"""OpenDocument files and books begin with a file of this name, which contains their MIME type."""
+_MIMETYPE_BYTES_MAX = 100
 _BY_MIMETYPE_FILE = {packed.mimes[0].encode(): packed for packed in (ODS, ODT, ODP, EPUB)}
 _BY_PART = (
     (re.compile(r"xl/workbook\.(?:xml|bin)"), FileKind.SHEET),
@@ -165,16 +170,15 @@ _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binar
 def verify_format(head: bytes, mime: str, name: str) -> Format:
     """Raise `Permanent` if the file cannot be read, or is not what `mime` or `name` claims."""
     mime = mime.partition(";")[0].strip().lower()
-    claimed = [known for known in FORMATS if mime in known.mimes and not known.is_by_name]
+    claimed = [candidate for candidate in FORMATS if mime in candidate.mimes and not candidate.is_by_name]
     if not claimed or claimed in ([XLS], [ZIP]):
         # octet-stream says nothing, so use the name. Windows uses Excel's type for every table, and many formats are
         # zip archives.
-        claimed += [known for known in FORMATS if known.is_named_by(name)]
+        claimed += _formats_named(name)
     found = _find_format(head, claimed)
-    is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
-    if found is not None and is_of_text and mime not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(mime):
+    if found in (CSV, TEXT, MARKDOWN, MAIL) and mime not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(mime):
         raise _claim_refused(mime, "a text")
-    if head.startswith(_OLD_OFFICE) and _LOCKED.search(head):
+    if head.startswith(_OLD_OFFICE) and _ENCRYPTED_STREAM.search(head):
         raise _locked()
     if found is None and not claimed:
         text_without_suffix = "a text without .txt at the end of its name" if is_text(head) else ""
@@ -200,23 +204,30 @@ def _locked() -> Permanent:
 
 
 def format_named(name: str) -> Format | None:
-    return next((known for known in FORMATS if known.is_named_by(name)), None)
+    return next(iter(_formats_named(name)), None)
+
+
+def _formats_named(name: str) -> list[Format]:
+    return [candidate for candidate in FORMATS if candidate.is_named_by(name)]
 
 
 def kind_of(path: Path) -> FileKind:
-    # A text is a CSV file if its name says so, or its lines have columns.
+    """Return the kind of a file. Raise `Permanent` if it cannot be read.
+
+    A text whose name says nothing is a CSV file if its lines have columns.
+    """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
         raise Permanent("FILE_EMPTY", "the file holds nothing", "download it again")
-    named = [known for known in FORMATS if known.is_named_by(path.name)]
+    named = _formats_named(path.name)
     if (signed := _by_signature(head, named)) is not None:
         return signed.kind
     if head.startswith(_ZIP):
         return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
-    if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK):
+    if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK_STREAM):
         return FileKind.SHEET
-    if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
+    if head.startswith(_OLD_OFFICE) and _has_stream(path, _ENCRYPTED_STREAM):
         raise _locked()
     if (text_format := _text_format(head, named)) is not None:
         return text_format.kind
@@ -230,7 +241,7 @@ def kind_of(path: Path) -> FileKind:
 
 
 def markup_in(head: bytes) -> str:
-    """Return `XML`, `a web page`, `JSON` or ''."""
+    """Return `XML`, `a web page`, `JSON` or '', for messages."""
     text = _from_first_visible(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
@@ -248,6 +259,7 @@ def is_text(head: bytes) -> bool:
 
 
 def delimiter_of(text: str) -> str | None:
+    """Return the character that divides the lines into columns, or None."""
     lines = [line for line in text.splitlines()[:_DELIMITER_LINES] if line.strip()]
     best, best_score = None, 0
     for delimiter in _DELIMITERS:
@@ -263,12 +275,15 @@ def delimiter_of(text: str) -> str | None:
 
 
 def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
-    """Trust the claim where the beginning does not tell formats apart, as with zip archives and old Office files."""
+    """Return the format of the beginning of a file, or None.
+
+    Trust the claim where the beginning does not tell formats apart, as with zip archives and old Office files.
+    """
     if (signed := _by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
         packed = _by_mimetype_file(head[30:].removeprefix(_MIMETYPE.encode()))
-        return packed or next((one for one in _PACKED if one in claimed), ZIP)
+        return packed or next((candidate for candidate in _PACKED if candidate in claimed), ZIP)
     if head.startswith(_OLD_OFFICE):
         return XLS if XLS in claimed else None
     return _text_format(head, claimed)
@@ -279,8 +294,9 @@ def _text_format(head: bytes, claimed: Sequence[Format]) -> Format | None:
     for candidate in claimed:
         if candidate in (HTML, MARKDOWN) and markup == "a web page":
             return candidate
-        is_possible = candidate is not MAIL or _MAIL_HEADER.match(decode(head)[0])
-        if candidate in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_possible and is_text(head):
+        if candidate is MAIL and not _MAIL_HEADER.match(decode(head)[0]):
+            continue
+        if candidate in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_text(head):
             return candidate
     return None
 
@@ -291,29 +307,30 @@ def _by_signature(head: bytes, claimed: Sequence[Format]) -> Format | None:
             return signed
     if head.startswith(_ZIP):
         return None
-    if PDF in claimed and (has_pdf_within(head) or _PDF_OBJECT.search(head)):
+    if PDF in claimed and (has_pdf_header(head) or _PDF_OBJECT.search(head)):
         return PDF
     # Viewers skip bytes that a mail or a server put before the header. A text about PDFs is not a PDF.
-    is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN]
-    return PDF if is_within and not markup_in(head) and _text_format(head, claimed) is None else None
+    if b"%PDF-" not in head[:_PDF_BEGINS_WITHIN] or markup_in(head):
+        return None
+    return PDF if _text_format(head, claimed) is None else None
 
 
-def has_pdf_within(head: bytes) -> bool:
+def has_pdf_header(head: bytes) -> bool:
     return _PDF_HEADER.search(head[:_PDF_BEGINS_WITHIN]) is not None
 
 
 def _describe(head: bytes) -> str:
-    if known := _refused_by_signature(head) or markup_in(head):
-        return known
+    if description := _refused_by_signature(head) or markup_in(head):
+        return description
     if is_text(head):
         return "a text"
     return "a file of an unknown kind" if head.strip() else "white space and nothing else"
 
 
 def _refused_by_signature(head: bytes) -> str:
-    if head.startswith(_OLD_OFFICE) and _OUTLOOK in head:
+    if head.startswith(_OLD_OFFICE) and _OUTLOOK_STREAM in head:
         return "a mail as Outlook keeps it (save it as .eml)"
-    return next((words for begins, words in _REFUSED_SIGNATURES if head.startswith(begins)), "")
+    return next((description for signature, description in _REFUSED_SIGNATURES if head.startswith(signature)), "")
 
 
 def _from_first_visible(text: str) -> str:
@@ -327,19 +344,22 @@ def _kind_of_zip(path: Path, claimed: Format) -> FileKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
-            unpacked = sum(member.file_size for member in archive.infolist())
-            inside = _read_beginning(archive, _MIMETYPE) if _MIMETYPE in names else b""
+            unpacked_bytes = sum(member.file_size for member in archive.infolist())
+            mimetype = b""
+            if _MIMETYPE in names:
+                with archive.open(_MIMETYPE) as file:
+                    mimetype = file.read(_MIMETYPE_BYTES_MAX)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Permanent(
             f"{claimed.kind.upper()}_BROKEN",
             f"the file begins like {claimed.name} and cannot be unpacked ({error})",
             "download it again",
         ) from error
-    declared = _by_mimetype_file(inside)
-    by_part = (kind for part, kind in _BY_PART if any(map(part.fullmatch, names)))
-    kind = declared.kind if declared else next(by_part, FileKind.ZIP)
-    if kind is FileKind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
-        raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked", "split it")
+    declared = _by_mimetype_file(mimetype)
+    kinds_of_parts = (kind for part, kind in _BY_PART if any(map(part.fullmatch, names)))
+    kind = declared.kind if declared else next(kinds_of_parts, FileKind.ZIP)
+    if kind is FileKind.SHEET and unpacked_bytes > _UNPACKED_BYTES_MAX:
+        raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked_bytes >> 20} MiB unpacked", "split it")
     return kind
 
 
@@ -347,15 +367,10 @@ def _by_mimetype_file(content: bytes) -> Format | None:
     return next((packed for mime, packed in _BY_MIMETYPE_FILE.items() if content.startswith(mime)), None)
 
 
-def _read_beginning(archive: zipfile.ZipFile, name: str) -> bytes:
-    with archive.open(name) as file:
-        return file.read(100)
-
-
 def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:
     # The directory of an old Office file may be anywhere, in entries of 128 bytes that begin with a name.
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            if any(found.start() % _DIRECTORY_ENTRY_BYTES == 0 for found in name.finditer(block)):
+            if any(match.start() % _DIRECTORY_ENTRY_BYTES == 0 for match in name.finditer(block)):
                 return True
     return False

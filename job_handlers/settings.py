@@ -18,12 +18,12 @@ _LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]):\d{1,5}/?")
 def _parse_networks(raw: object, _: str, __: Path) -> tuple[str, ...]:
     from ipaddress import ip_network  # only if there are networks
 
-    words = [word for part in parse_words(raw) for word in part.split()]
-    return tuple(str(ip_network(word, strict=False)) for word in words)
+    networks = [network for item in parse_words(raw) for network in item.split()]
+    return tuple(str(ip_network(network, strict=False)) for network in networks)
 
 
 def _parse_roots(raw: object, _: str, base: Path) -> tuple[str, ...]:
-    return tuple(str(base / Path(word).expanduser()) for word in parse_words(raw, ":"))
+    return tuple(str(base / Path(root).expanduser()) for root in parse_words(raw, ":"))
 
 
 def _parse_endpoint(raw: object, _: str, __: Path) -> str:
@@ -91,7 +91,7 @@ def value_of(setting: Setting[T]) -> T:
 
 
 def credential_file(name: str) -> Path:
-    # Without a directory, the name would be relative to the working directory.
+    # Below /dev/null no file exists. Without a directory, the name would be relative to the working directory.
     return Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull) / name
 
 

@@ -1,29 +1,13 @@
-"""Channels of notifications; `worker_service.channels` names one for each address scheme."""
+"""The channels of notifications, of which `notify` chooses one by the scheme of the address."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
-
 from job_handlers.settings import credential_text
-from worker_service.handlers import Context, Message, Permanent, find
-
-GROUP = "worker_service.channels"
-
-
-class Channel(Protocol):
-    ENVIRONMENT: Sequence[str]
-    CREDENTIALS: Sequence[str]
-
-    def send(self, message: Message, context: Context[Any]) -> object:
-        """Return the job's result, as JSON."""
-
-
-def channels() -> dict[str, Channel]:
-    return {point.name: point.load() for point in find(group=GROUP)}
+from worker_service.handlers import Permanent
 
 
 def credential_lines(name: str) -> list[str]:
+    """Return the lines of a credential that are not empty. Raise `Permanent` if there are none."""
     if lines := [line.strip() for line in credential_text(name).splitlines() if line.strip()]:
         return lines
     raise Permanent("SECRET_INVALID", f"the credential {name} is empty")

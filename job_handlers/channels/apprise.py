@@ -25,15 +25,15 @@ def send(message: Message, context: Context[Any]) -> object:
 
     name = message.to.removeprefix("apprise:")
     credential = f"apprise-{name}" if name else "apprise"
-    notifier = apprise.Apprise()
     if not _CREDENTIAL.fullmatch(credential):
         raise Permanent(
             "PAYLOAD_INVALID", "`to` names no credential", "write apprise:ops for the credential apprise-ops"
         )
+    notifier = apprise.Apprise()
     addresses = [line for line in credential_lines(credential) if not line.startswith("#")]
     for number, address in enumerate(addresses, 1):
         if not notifier.add(address):
-            # Without the line itself, which may be a secret.
+            # Do not quote the address, which may contain a secret.
             raise Permanent("SECRET_INVALID", f"line {number} of the credential {credential} is not an Apprise address")
     if not notifier.notify(title=message.subject, body=message.text, body_format=apprise.NotifyFormat.TEXT):
         raise Retryable(f"an address in the credential {credential} did not accept the message", code="NOT_DELIVERED")

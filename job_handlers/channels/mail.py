@@ -1,6 +1,6 @@
 """Send e-mail through the server of the settings.
 
-The Message-ID is the same for every attempt, so that a mail reader can recognise repetitions.
+The Message-ID is the same for every attempt, so that mail servers and readers can drop repetitions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENVIRONMENT = [
 ]
 CREDENTIALS = [_PASSWORD_CREDENTIAL]
 _TIMEOUT_SECONDS = 30.0
-_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+_DEFAULT_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
@@ -39,7 +39,7 @@ def send(message: Message, context: Context[Any]) -> object:
     mail = EmailMessage()
     sender = value_of(HandlersSettings.mail_from) or f"pagemill@{os.uname().nodename}"
     mail["From"], mail["To"] = sender, to
-    # A header is one line, even if a file name in it is not.
+    # `EmailMessage` refuses line breaks in a header, which file names in the subject may contain.
     mail["Subject"] = " ".join(message.subject.split())
     mail["Date"] = formatdate(usegmt=True)
     mail["Message-ID"] = f"<{context.idempotency_key}@{parseaddr(sender)[1].rpartition('@')[2]}>"
@@ -60,20 +60,19 @@ def missing() -> MissingDependency | None:
 
 @contextmanager
 def _connected_server() -> Iterator[smtplib.SMTP]:
-    # The job type `notify` sends through other channels too, so a missing mail server must not stop it as a whole.
-    if (lacking := missing()) is not None:
-        raise lacking
+    """Connect and log in. Raise every error of the server as `Permanent` or `Retryable`."""
+    if (missing_server := missing()) is not None:
+        raise missing_server
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
     security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
-    number = int(port or _PORTS[security])
     try:
-        with _connect(host, number, security) as server:
+        with _connect(host, int(port or _DEFAULT_PORTS[security]), security) as server:
             if security == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if user:
                 server.login(user, credential_lines(_PASSWORD_CREDENTIAL)[0])
             yield server
-    # Do not try again: repeated logins with a wrong password may lock the account.
+    # Permanent, because servers lock accounts after repeated logins with a wrong password.
     except smtplib.SMTPAuthenticationError as error:
         raise Permanent(
             "MAIL_REFUSED",
@@ -85,7 +84,7 @@ def _connected_server() -> Iterator[smtplib.SMTP]:
         raise _refusal(host, code, text) from error
     except smtplib.SMTPResponseException as error:
         raise _refusal(host, error.smtp_code, error.smtp_error) from error
-    # A retry does no harm, and sends the message once the administrator has corrected the setting.
+    # The message is right and a setting is wrong: a retry sends the message if the setting has been corrected.
     except smtplib.SMTPNotSupportedError as error:
         raise Retryable(
             f"{host} does not support mail_security ({security}) or mail_user: {error}", code="MAIL_REFUSED"
@@ -101,7 +100,7 @@ def _connect(host: str, port: int, security: str) -> smtplib.SMTP:
 
 
 def _refusal(host: str, code: int, text: bytes | str) -> Permanent | Retryable:
-    quoted = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    sentence = f"{host} answered {code}: {quoted}"
-    # RFC 5321: 4yz is temporary, 5yz permanent.
-    return Retryable(sentence, code=f"SMTP_{code}") if 400 <= code < 500 else Permanent(f"SMTP_{code}", sentence)
+    answer = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    detail = f"{host} answered {code}: {answer}"
+    # RFC 5321: codes from 400 to 499 are temporary.
+    return Retryable(detail, code=f"SMTP_{code}") if 400 <= code < 500 else Permanent(f"SMTP_{code}", detail)

@@ -8,17 +8,32 @@ The rules `[[notify]]` of the settings enqueue these jobs. `to` is `mailto:ops@e
 
 from __future__ import annotations
 
-from job_handlers.channels import channels
-from worker_service.handlers import NOTIFY, Context, Done, Handler, Limits, Message, Permanent
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-_CHANNELS = channels()
+from worker_service.handlers import NOTIFY, Context, Done, Handler, Limits, Message, Permanent, find
+
+
+class Channel(Protocol):
+    """A module. `CREDENTIALS` are patterns of names."""
+
+    ENVIRONMENT: Sequence[str]
+    CREDENTIALS: Sequence[str]
+
+    def send(self, message: Message, context: Context[Any]) -> object:
+        """Return the job's result, as JSON."""
+
+
+_CHANNEL_BY_SCHEME: dict[str, Channel] = {
+    entry_point.name: entry_point.load() for entry_point in find(group="worker_service.channels")
+}
 
 
 def run(context: Context[Message]) -> Done:
     message = context.payload
-    channel = _CHANNELS.get(message.to.partition(":")[0])
+    channel = _CHANNEL_BY_SCHEME.get(message.to.partition(":")[0])
     if channel is None:
-        schemes = ", ".join(f"{scheme}:" for scheme in sorted(_CHANNELS))
+        schemes = ", ".join(f"{scheme}:" for scheme in sorted(_CHANNEL_BY_SCHEME))
         raise Permanent("PAYLOAD_INVALID", f"`to` must begin with one of {schemes}")
     return Done(channel.send(message, context))
 
@@ -29,6 +44,6 @@ notify = Handler(
     Message,
     job_class="io",
     limits=Limits(cpu_seconds=60, wall_seconds=300, network=True),
-    environment=sorted({name for channel in _CHANNELS.values() for name in channel.ENVIRONMENT}),
-    credentials=sorted({name for channel in _CHANNELS.values() for name in channel.CREDENTIALS}),
+    environment=sorted({name for channel in _CHANNEL_BY_SCHEME.values() for name in channel.ENVIRONMENT}),
+    credentials=sorted({name for channel in _CHANNEL_BY_SCHEME.values() for name in channel.CREDENTIALS}),
 )

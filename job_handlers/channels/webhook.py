@@ -35,9 +35,9 @@ CREDENTIALS = ["webhook*"]
 
 _TIMEOUTS = Timeouts(connect_seconds=10.0, idle_seconds=30.0, chunk_seconds=30.0)
 _WALL_SECONDS = 120
-_KEY_BYTES_MIN = 24
+_KEY_BYTES_MIN = 24  # Of Standard Webhooks.
 _QUOTED_BYTES_MAX = 200
-_RETRYABLE_STATUSES = (408, 425, 429)
+_RETRYABLE_STATUSES = (408, 425, 429)  # Beside those from 500.
 _SECRET_NAME = re.compile(r"webhook[\w.-]*", re.ASCII)
 
 
@@ -51,6 +51,7 @@ class WebhookPayload(Struct, frozen=True):
 
 
 def send(message: Message, context: Context[Any]) -> object:
+    """Post a notification as a CloudEvent, signed with the credential `webhook`."""
     event = {
         "specversion": "1.0",
         "id": context.idempotency_key,
@@ -71,7 +72,7 @@ def run(context: Context[WebhookPayload]) -> Done:
 
 
 def signature_headers(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
-    # A receiver accepts the event if one of the signatures is right.
+    # One signature for each key: a receiver accepts the event if one of them is right.
     content = f"{event_id}.{timestamp}.".encode() + body
     signatures = [base64.b64encode(hmac.digest(key, content, "sha256")).decode() for key in keys]
     return {
@@ -95,15 +96,15 @@ webhook = Handler(
 
 def _event_of_context(context: Context[Any]) -> dict[str, Any]:
     if context.document_id is not None:
-        known = context.document or KnownDocument()
+        document = context.document or KnownDocument()
         data = {
             "document": context.document_id,
-            "name": known.name,
+            "name": document.name,
             "owner": context.owner,
-            "batch": known.batch_id,
-            "generation": known.generation,
+            "batch": document.batch_id,
+            "generation": document.generation,
         }
-        return {"type": f"document.{known.status or 'success'}", "data": data}
+        return {"type": f"document.{document.status or 'success'}", "data": data}
     if context.parent_id is not None:
         return {"type": "job.failed", "data": {"job": context.parent_id}}
     raise Permanent("PAYLOAD_INVALID", "`event` is missing", "give one: this job follows no document and no job")
@@ -121,7 +122,7 @@ def _key(line: str, name: str) -> bytes:
     except binascii.Error:
         key = b""
     if len(key) < _KEY_BYTES_MIN:
-        # Without the line itself, which may be a secret.
+        # Do not quote the line, which may be a secret.
         raise Permanent(
             "SECRET_INVALID", f"the credential {name} is not whsec_ and base64 of {_KEY_BYTES_MIN} bytes or more"
         )
@@ -136,30 +137,33 @@ def _post(url: str, event: Mapping[str, Any], secret: str, context: Context[Any]
         "Content-Type": "application/json",
         **signature_headers(context.idempotency_key, int(time.time()), body, keys),
     }
-    policy, quoted = AddressPolicy(ALLOW, allows_plain_http=True), b""
+    policy = AddressPolicy(ALLOW, allows_plain_http=True)
+    answer_beginning = b""
     try:
         with (
             closing(HttpClient(host, _TIMEOUTS, context.cancelled, policy)) as client,
             client.request("POST", url, headers, body) as answer,
         ):
-            status, after = answer.status, retry_after(answer.headers.get("Retry-After", ""))
-            # The status counts, even if the connection is lost after it.
+            status, wait_seconds = answer.status, retry_after(answer.headers.get("Retry-After", ""))
+            # The status decides, even if the connection is lost after it.
             with suppress(FetchError):
-                quoted = answer.read(_QUOTED_BYTES_MAX)
+                answer_beginning = answer.read(_QUOTED_BYTES_MAX)
     except FetchError as error:
         code = error.code if error.code in ("HOST_UNKNOWN", "ANSWER_GARBLED") else "CONNECTION_FAILED"
         raise Retryable(error.detail, error.remedy, code=code) from error
     context.log(f"{host} answered {status}")
-    _raise_unless_accepted(host, status, after, quoted.decode("utf-8", "replace"))
+    _raise_unless_accepted(host, status, wait_seconds, answer_beginning.decode("utf-8", "replace"))
     return {"status": status}
 
 
-def _raise_unless_accepted(host: str, status: int, after: float | None, quoted: str) -> None:
+def _raise_unless_accepted(host: str, status: int, wait_seconds: float | None, answer_beginning: str) -> None:
     if 200 <= status < 300:
         return
-    message = f"{host} answered {status}{f': {quoted}' if quoted.strip() else ''}"
+    message = f"{host} answered {status}"
+    if answer_beginning.strip():
+        message += f": {answer_beginning}"
     if status in _RETRYABLE_STATUSES or status >= 500:
-        after, note = limit_wait(after)
+        after, note = limit_wait(wait_seconds)
         raise Retryable(f"{message}{note}", after=after, code=f"HTTP_{status}")
     if 300 <= status < 400:
         message = f"{host} answered {status}: redirects are not followed; enqueue the event with its new URL"

@@ -1,6 +1,6 @@
 """Find the files below a folder and enqueue a `download` for each one that is new or has changed.
 
-{"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
+    {"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from job_handlers.crawl.options import CrawlPayload, check_payload, crawl_key
 from job_handlers.crawl.state import CrawlRecord, DryRunRecord
 from job_handlers.crawl.walk import CrawlRun
 from job_handlers.fetch.errors import Timeouts
-from job_handlers.fetch.sources import credentials, environment, prepare, read_folder
+from job_handlers.fetch.sources import credentials, environment, import_sources, read_folder
 from job_handlers.fetch.sources.tree import Tree
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
@@ -48,17 +48,17 @@ def crawl_tree(context: Context[CrawlPayload], tree: Tree) -> Done:
         # The attempt made progress, so it costs no retry.
         raise Snooze(error.detail, error.remedy, after=error.after or _RETRY_SECONDS) from error
     if isinstance(record, DryRunRecord):
-        counts = crawl_run.counts()
-        return Done({"dry_run": True, **counts, "bytes": record.bytes, "would_enqueue": record.would_enqueue})
+        result = {"dry_run": True, **crawl_run.counts()}
+        return Done({**result, "bytes": record.bytes, "would_enqueue": record.would_enqueue})
     return Done({"crawl": key, **crawl_run.counts()})
 
 
-def _reads(payload: CrawlPayload) -> Sequence[Path]:
+def _files_to_read(payload: CrawlPayload) -> Sequence[Path]:
     source, reference = read_folder(payload.folder)
     return source.files_to_read(reference, payload.credential)
 
 
-prepare()
+import_sources()
 crawl = Handler(
     "crawl",
     run,
@@ -67,7 +67,7 @@ crawl = Handler(
     limits=Limits(cpu_seconds=None, wall_seconds=24 * 3600, network=True),
     environment=environment(),
     credentials=credentials(),
-    reads_payload=_reads,
+    reads_payload=_files_to_read,
 )
 # `drive_crawl` is the earlier name of the job type, which rows may still have.
 drive_crawl = (crawl, replace(crawl, job_type="drive_crawl"))

@@ -1,4 +1,8 @@
-"""Decide for each entry of a folder whether it is listed later, enqueued or skipped."""
+"""Decide for each entry of a folder whether it is listed later, enqueued or skipped.
+
+An entry is what the source lists: a file, a folder or a shortcut. An item is what the crawl has stored of it, with the
+number of the walk that has last met it. A walk lists every folder once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _NAME_CHARACTERS_MAX = 1000
 _DANGLING = "the target of a shortcut, which does not exist"
 
 
-def is_open(item: CrawlItem) -> bool:
+def is_folder_to_crawl(item: CrawlItem) -> bool:
     return item.kind == "folder" and not item.is_gone and item.note != TOO_DEEP
 
 
@@ -27,6 +31,8 @@ def is_wanted(item: CrawlItem) -> bool:
 
 
 class ParentFolder(Struct, frozen=True):
+    """The folder whose entries are recorded. `key` and `corpus` are those of `Entry`."""
+
     id: str
     depth: int
     key: str
@@ -39,18 +45,21 @@ class ParentFolder(Struct, frozen=True):
 
 
 class EntryRecorder(Struct, frozen=True):
+    """Adds the entries of one folder to `findings`."""
+
     wanted: FilesWanted
     walk: int
-    new_job: Callable[[Entry, bool], NewJob]
+    make_job: Callable[[Entry, bool], NewJob]
+    """Returns the download of a file. The flag is true if the file has changed."""
     parent: ParentFolder
-    found: PageFindings
+    findings: PageFindings
 
     def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
-        """Record an entry. `before` is its stored item, `via` the id of the shortcut that leads to it."""
+        """Record a file or folder. `before` is its stored item, `via` the id of the shortcut that leads to it."""
         if len(entry.id) > _ID_CHARACTERS_MAX:
-            self.found.counts.update(["found", "skipped"])
+            self.findings.counts.update(["found", "skipped"])
             return
-        before = self.found.items.get(entry.id, before)
+        before = self.findings.items.get(entry.id, before)
         # Keep the shortcut that led to the item before: the item may leave the crawled folders, and the shortcut stay.
         via = via or ("" if before is None or before.is_gone else ItemDetail.of_item(before).via)
         entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or self.parent.key)
@@ -66,8 +75,8 @@ class EntryRecorder(Struct, frozen=True):
     def add_dangling(self, entry: Entry, before: CrawlItem | None) -> None:
         """Record a shortcut and its missing target, which may be shared one day."""
         self.add_shortcut(entry)
-        self.found.counts.update(["found", "skipped", "dangling"])
-        if (before is None or before.note == _DANGLING) and entry.target_id not in self.found.items:
+        self.findings.counts.update(["found", "skipped", "dangling"])
+        if (before is None or before.note == _DANGLING) and entry.target_id not in self.findings.items:
             parent, target_id = self.parent, entry.target_id
             detail = ItemDetail(parent.depth, entry.key, parent.corpus, entry.id).text
             self._store(
@@ -78,12 +87,13 @@ class EntryRecorder(Struct, frozen=True):
         depth, depth_max = self.parent.depth + 1, self.wanted.depth
         if before is not None and before.kind == "folder" and not before.is_gone and before.walk >= self.walk:
             # This walk has met the folder before. List it again only if it is now nearer to the root.
-            known = ItemDetail.of_item(before)
-            is_nearer = depth_max is not None and depth < known.depth
+            detail_before = ItemDetail.of_item(before)
+            is_nearer = depth_max is not None and depth < detail_before.depth
             if not is_nearer:
                 keeps_parent = via or before.parent_id in entry.parent_ids
                 parent_id = before.parent_id if keeps_parent else self.parent.id
-                changed = replace(before, parent_id=parent_id, name=entry.name, detail=replace(known, via=via).text)
+                detail = replace(detail_before, via=via).text
+                changed = replace(before, parent_id=parent_id, name=entry.name, detail=detail)
                 if changed != before:
                     self._store(changed)
                 return
@@ -113,10 +123,10 @@ class EntryRecorder(Struct, frozen=True):
             return
         self._store(item)
         decision = "skipped" if item.note else "unchanged" if is_same else "enqueued"
-        self.found.counts.update(["found", decision])
+        self.findings.counts.update(["found", decision])
         if decision == "enqueued":
             is_changed = before is not None and not before.note
-            self.found.jobs[entry.id] = self.new_job(entry, is_changed)
+            self.findings.jobs[entry.id] = self.make_job(entry, is_changed)
 
     def _store(self, item: CrawlItem) -> None:
-        self.found.items[item.id] = item
+        self.findings.items[item.id] = item

@@ -52,7 +52,7 @@ def check_payload(payload: CrawlPayload) -> None:
 
 
 def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
-    # Runs with the same key share the memory of the crawl.
+    """Return the key under which the state of the crawl is stored. Crawls with equal keys share it."""
     wanted = payload.wanted
     return digest(
         [
@@ -72,6 +72,7 @@ def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
 
 
 def unique_key_prefix(context: Context[CrawlPayload]) -> str:
+    """Return how the unique keys of the downloads begin, so that those of a file can be cancelled when it is gone."""
     return f"download:{context.platform}:{context.owner}:"
 
 
@@ -82,11 +83,8 @@ def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
     if entry.kind == "native":
         return "an online document without a file"
     mime = _mime(entry)
-    # A format that is known only by its name shares its MIME types with other files.
-    format_of_name = format_named(entry.name)
-    formats = [known for known in FORMATS if known is format_of_name or not known.is_by_name]
-    readable = [known_mime for known in formats for known_mime in known.mimes]
-    if not any(fnmatch.fnmatchcase(mime, pattern.lower()) for pattern in wanted.mime or readable):
+    patterns = [pattern.lower() for pattern in wanted.mime] or _readable_mimes(entry.name)
+    if not any(fnmatch.fnmatchcase(mime, pattern) for pattern in patterns):
         return f"of type {mime or 'unknown'}"
     if wanted.name is not None and not fnmatch.fnmatchcase(entry.name.lower(), wanted.name.lower()):
         return "its name does not match"
@@ -136,6 +134,13 @@ def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
     ]
 
 
+def _readable_mimes(name: str) -> list[str]:
+    # A format that is known only by its name shares its MIME types with other files.
+    format_of_name = format_named(name)
+    formats = [known for known in FORMATS if known is format_of_name or not known.is_by_name]
+    return [mime for known in formats for mime in known.mimes]
+
+
 def _mime(entry: Entry) -> str:
     mime = entry.mime.partition(";")[0].strip().lower()
     if mime not in _UNSPECIFIC_MIMES:
@@ -144,14 +149,14 @@ def _mime(entry: Entry) -> str:
     return format_of_name.mimes[0] if format_of_name else mime
 
 
-def _is_older(modified: str, than: str) -> bool:
-    modified_at, limit = _parse_time(modified), _parse_time(than)
+def _is_older(modified: str, limit_text: str) -> bool:
+    modified_at, limit = _parse_time(modified), _parse_time(limit_text)
     return modified_at is not None and limit is not None and modified_at <= limit
 
 
 def _parse_time(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -35,7 +35,7 @@ class SourceOptions(ReadOptions, frozen=True, kw_only=True):
         return {"force": True} if self.force else {}
 
     def in_payload(self) -> dict[str, object]:
-        """Return the keys that the payloads of `crawl` and `download` share."""
+        """Return the values that the payloads of `crawl` and `download` share."""
         return {
             "read": self.reading_settings(),
             **self.force_in_payload(),
@@ -84,8 +84,9 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         "download": options.in_payload(),
     }
     # Only one job at a time crawls a folder. A full walk has a unique key of its own, so that a queued crawl does not
-    # replace it.
+    # replace it. A dry run changes nothing, so it needs no key.
     key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
+    unique_key = f"{key}:reconcile" if options.reconcile else key
     return NewJob(
         "crawl",
         name=name,
@@ -93,14 +94,15 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
         owner=owner,
         payload=canonical(payload),
         source=source.source_of_jobs(options.credential),
-        unique_key=None if is_dry_run else f"{key}:reconcile" if options.reconcile else key,
+        unique_key=None if is_dry_run else unique_key,
         concurrency_key=None if is_dry_run else key,
     )
 
 
-def _local_path(word: str) -> Path | None:
-    path = Path(word).expanduser()
-    return path if word.startswith(("/", "./", "../", "~")) or path.exists() else None
+def _local_path(source: str) -> Path | None:
+    """Return the path if the source looks like one, or is the name of an existing file."""
+    path = Path(source).expanduser()
+    return path if source.startswith(("/", "./", "../", "~")) or path.exists() else None
 
 
 def for_batch(crawl: NewJob) -> NewJob:
@@ -129,7 +131,7 @@ def _require_directory(directory: Path) -> None:
 
 
 def _date(text: str) -> str:
-    # A length of time such as 3d stands for the moment three days ago.
+    # A duration such as 3d stands for the moment three days ago.
     with contextlib.suppress(BadTime):
         return (wall_clock() - parse_duration(text)).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
@@ -150,33 +152,37 @@ def jobs_of_sources(
     left_out: LeftOut,
     entries_max: int | None = None,
 ) -> list[NewJob]:
-    # A source that is named twice gets one job.
-    found: dict[tuple[str, str], NewJob] = {}
-    for word in sources:
-        for key, job in _jobs_of_source(word, options, owner, left_out, entries_max):
-            found.setdefault((job.platform, key), job)
-    return list(found.values())
+    """Return the jobs that read the sources, one for each file or folder, even if it is named twice.
+
+    The files of a directory that are not read are added to `left_out`. `entries_max` limits the size of directories.
+    """
+    job_by_platform_and_key: dict[tuple[str, str], NewJob] = {}
+    for source in sources:
+        for key, job in _jobs_of_source(source, options, owner, left_out, entries_max):
+            job_by_platform_and_key.setdefault((job.platform, key), job)
+    return list(job_by_platform_and_key.values())
 
 
 def _jobs_of_source(
-    word: str, options: SourceOptions, owner: str, left_out: LeftOut, entries_max: int | None
+    source: str, options: SourceOptions, owner: str, left_out: LeftOut, entries_max: int | None
 ) -> list[tuple[str, NewJob]]:
-    if not word:
+    """Return the jobs, each with the key of its file or folder at the source."""
+    if not source:
         # Path("") is the current directory.
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
-    if (path := _local_path(word)) is not None:
+    if (path := _local_path(source)) is not None:
         if isinstance(options, CrawlOptions) and (options.files_wanted() or options.reconcile) and path.is_dir():
             job = for_batch(crawl_job(str(path), options, owner=owner))
             return [(job.name or "", job)]
         files = find_files(path, left_out, entries_max=entries_max)
         jobs = [download_job(file, options, owner=owner, is_forced=options.force, standing=True) for file in files]
         return [(job.source_key or "", job) for job in jobs]
-    if "://" not in word:
-        raise BadInput(f"there is no file or directory {word!r}", "write an address with its https://")
-    job = job_of_address(word, options, owner=owner)
+    if "://" not in source:
+        raise BadInput(f"there is no file or directory {source!r}", "write an address with its https://")
+    job = job_of_address(source, options, owner=owner)
     if job.platform == "local":
         return _jobs_of_source(str(path_of(job.source_key or "")), options, owner, left_out, entries_max)
-    _, reference = read_reference(word)
+    _, reference = read_reference(source)
     return [(reference.key, job if job.source_key else for_batch(job))]
 
 
@@ -189,8 +195,8 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
     credential = options.credential if source.CREDENTIALS else ""
     if reference.is_folder:
         return crawl_job(address, CrawlOptions(**{**asdict(options), "credential": credential}), owner=owner)
-    body = {"source": address, "credential": credential, **options.in_payload()}
-    payload = {name: value for name, value in body.items() if value}
+    values = {"source": address, "credential": credential, **options.in_payload()}
+    payload = {name: value for name, value in values.items() if value}
     return NewJob(
         "download",
         platform=reference.platform,
@@ -206,7 +212,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
 
 
 def scheduled_crawl(request: object, *, owner: str) -> NewJob:
-    """`request` is a folder, or a table with `folder` and options of `pagemill add`."""
+    """Return the crawl for `request`: a folder, or a table with `folder` and options of `pagemill add`."""
     table = dict(request) if isinstance(request, Mapping) else {"folder": request}
     folder = table.pop("folder", None)
     if not isinstance(folder, str) or folder.startswith(("./", "../")):
@@ -226,24 +232,25 @@ def scheduled_batch(sources: object, *, owner: str) -> list[NewJob]:
 def jobs_of_request(
     sources: Sequence[object], options: SourceOptions, *, owner: str, left_out: LeftOut
 ) -> list[NewJob]:
+    """Return the jobs for sources of a request: addresses, absolute paths, and tables as in `scheduled_crawl`."""
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
-        _require_readable_place(text)
+        _require_readable_source(text)
     jobs = jobs_of_sources(texts, options, owner=owner, left_out=left_out, entries_max=_ENTRIES_MAX)
     tables = [source for source in sources if not isinstance(source, str)]
     return jobs + [for_batch(scheduled_crawl(table, owner=owner)) for table in tables]
 
 
-def _require_readable_place(word: str) -> None:
-    """Refuse a relative path, and a path that jobs may not read."""
-    is_file = word.startswith(FILE_URL)
-    if "://" in word and not is_file:
+def _require_readable_source(source: str) -> None:
+    """Raise `BadInput` for a relative path, and for a path that jobs may not read."""
+    is_file_url = source.startswith(FILE_URL)
+    if "://" in source and not is_file_url:
         return
-    if not (word.startswith("/") or is_file):
+    if not (source.startswith("/") or is_file_url):
         raise BadInput(
-            f"{word[:200]!r} is neither an absolute path, such as /srv/reports, nor an address with its https://"
+            f"{source[:200]!r} is neither an absolute path, such as /srv/reports, nor an address with its https://"
         )
     try:
-        resolve_path(word if is_file else written(Path(word)))
+        resolve_path(source if is_file_url else written(Path(source)))
     except FetchError as error:
         raise BadInput(error.detail, error.remedy) from error

@@ -1,4 +1,8 @@
-"""The state that a crawl stores for its next attempt and run, in one transaction with its jobs."""
+"""The state that a crawl stores for its next attempt and run, in one transaction with its jobs.
+
+A run is one crawl from its beginning to its end, in one or more attempts. `RunState` lasts for a run; `Bookmark` and
+the items are for the runs after it.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,12 @@ class RunState(Struct, omit_defaults=True):
     """The position at which the next attempt of this run continues, stored as JSON."""
 
     phase: Phase = Phase.WALK
+    # Numbers of the run and of its latest walk, counted over all runs of the crawl.
     run: int = 0
     walk: int = 0
+    # How many walks this run has begun.
     walks: int = 0
+    # Of the source's list of changes. Empty if the source has none.
     token: str = ""
     # Id, name, key and corpus of the crawled folder.
     root: Sequence[str] = ("", "", "", "")
@@ -62,6 +69,8 @@ class RunState(Struct, omit_defaults=True):
 
 
 class Bookmark(Struct, frozen=True):
+    """The position at which the next run continues: its fields are those of the last `RunState`."""
+
     run: int = 0
     walk: int = 0
     token: str = ""
@@ -70,6 +79,8 @@ class Bookmark(Struct, frozen=True):
 
 
 class ItemDetail(Struct, frozen=True, omit_defaults=True):
+    """What a crawl stores of an item as JSON, in the column `detail`."""
+
     depth: int = 0
     key: str = ""
     corpus: str = ""
@@ -87,25 +98,33 @@ class ItemDetail(Struct, frozen=True, omit_defaults=True):
 
 
 class PageFindings(Struct):
+    """What one page of a listing or of the changes has shown: items and downloads by the ids of their entries."""
+
     items: dict[str, CrawlItem] = field(default_factory=dict)
     jobs: dict[str, NewJob] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
 
 class CrawlRecord:
+    """The stored items and state of a crawl, which the daemon reads and writes."""
+
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         self._context = context
         self._key = key
-        self._unique_keys = unique_key_prefix(context)
+        self._unique_key_prefix = unique_key_prefix(context)
         self._state: Mapping[str, Any] | None = context.state
 
     def bookmark(self) -> Bookmark:
         return msgspec.json.decode(self._ask().state or "{}", type=Bookmark)
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
-        wanted = [item_id for item_id in dict.fromkeys(ids) if item_id]
-        parts = (wanted[start : start + _IDS_PER_QUESTION] for start in range(0, len(wanted), _IDS_PER_QUESTION))
-        return {item.id: item for part in parts for item in self._ask(ids=part).items}
+        """Return those that are stored, by id."""
+        distinct_ids = [item_id for item_id in dict.fromkeys(ids) if item_id]
+        found: dict[str, CrawlItem] = {}
+        for start in range(0, len(distinct_ids), _IDS_PER_QUESTION):
+            items = self._ask(ids=distinct_ids[start : start + _IDS_PER_QUESTION]).items
+            found |= {item.id: item for item in items}
+        return found
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
         items: Sequence[CrawlItem] = self._ask(with_note=note).items
@@ -119,17 +138,17 @@ class CrawlRecord:
             yield items
 
     def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
-        # Keep the stored bookmark if none is given.
+        """Save all, and keep the stored bookmark if none is given. Raise `Stopped` if the attempt must stop."""
         new_state = msgspec.to_builtins(state)
-        *parts, last = _split(list(found.items.values()), found.jobs)
-        for part in parts:
+        *first_parts, last_part = _split(list(found.items.values()), found.jobs)
+        for part in first_parts:
             # Keep the old state until the last part, so that a killed attempt repeats the page. Save `is_stale`
             # with the first part: the repeated page would not show again that a folder was deleted.
             old_state = self._state
             if old_state is not None and state.is_stale:
                 old_state = {**old_state, "is_stale": True}
             self._checkpoint(part, found, walk, old_state, None)
-        self._checkpoint(last, found, walk, new_state, bookmark)
+        self._checkpoint(last_part, found, walk, new_state, bookmark)
         self._state = new_state
         if self._context.cancelled():
             raise Stopped
@@ -143,37 +162,39 @@ class CrawlRecord:
         bookmark: Bookmark | None,
     ) -> None:
         jobs = [found.jobs[item.id] for item in items if item.id in found.jobs]
-        text = None if bookmark is None else msgspec.json.encode(bookmark).decode()
-        self._context.checkpoint(state, jobs, CrawlPage(self._key, items, walk, text, self._unique_keys))
+        bookmark_text = None if bookmark is None else msgspec.json.encode(bookmark).decode()
+        page = CrawlPage(self._key, items, walk, bookmark_text, self._unique_key_prefix)
+        self._context.checkpoint(state, jobs, page)
 
-    def _ask(self, **values: Any) -> Any:
-        return self._context.ask(CrawlItems(self._key, **values))
+    def _ask(self, **conditions: Any) -> Any:
+        return self._context.ask(CrawlItems(self._key, **conditions))
 
 
 class DryRunRecord(CrawlRecord):
-    """Reads the items of earlier runs, and keeps its own in memory."""
+    """Reads the items of earlier runs, and keeps the new ones in memory."""
 
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         super().__init__(context, key)
-        self._found: dict[str, CrawlItem] = {}
+        self._new_items: dict[str, CrawlItem] = {}
         self.would_enqueue: list[str] = []
         self.bytes = 0
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
-        wanted = list(ids)
-        return super().items(wanted) | {item_id: self._found[item_id] for item_id in wanted if item_id in self._found}
+        ids = list(ids)
+        return super().items(ids) | {item_id: self._new_items[item_id] for item_id in ids if item_id in self._new_items}
 
     def items_with_note(self, note: str) -> Sequence[CrawlItem]:
-        before = [item for item in super().items_with_note(note) if item.id not in self._found]
-        return [item for item in self._found.values() if item.note == note and not item.is_gone] + before
+        old_items = [item for item in super().items_with_note(note) if item.id not in self._new_items]
+        new_items = [item for item in self._new_items.values() if item.note == note and not item.is_gone]
+        return new_items + old_items
 
     def items_not_seen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
         for items in super().items_not_seen(walk):
-            yield [item for item in items if item.id not in self._found]
+            yield [item for item in items if item.id not in self._new_items]
 
     def save(self, found: PageFindings, walk: int, state: RunState, bookmark: Bookmark | None = None) -> None:
         for item in found.items.values():
-            self._found[item.id] = replace(item, walk=walk)
+            self._new_items[item.id] = replace(item, walk=walk)
         enqueued = [found.items[item_id] for item_id in found.jobs]
         self.bytes += sum(item.size or 0 for item in enqueued)
         self.would_enqueue += [item.name for item in enqueued][: _NAMES_SHOWN_MAX - len(self.would_enqueue)]
@@ -182,15 +203,16 @@ class DryRunRecord(CrawlRecord):
 
 
 def _split(items: Sequence[CrawlItem], jobs: Mapping[str, NewJob]) -> list[list[CrawlItem]]:
+    """Divide the items into parts that, with their jobs, fit into a checkpoint. Return at least one part."""
     parts: list[list[CrawlItem]] = [[]]
-    left = _CHARACTERS_PER_CHECKPOINT
+    characters_left = _CHARACTERS_PER_CHECKPOINT
     for item in items:
         job = jobs.get(item.id)
         size = sum(map(len, (item.id, item.parent_id, item.name, item.detail, item.note)))
         size += len(job.payload or "") + len(job.unique_key or "") if job is not None else 0
-        if size > left and parts[-1]:
+        if size > characters_left and parts[-1]:
             parts.append([])
-            left = _CHARACTERS_PER_CHECKPOINT
-        left -= size
+            characters_left = _CHARACTERS_PER_CHECKPOINT
+        characters_left -= size
         parts[-1].append(item)
     return parts

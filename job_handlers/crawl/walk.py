@@ -1,7 +1,9 @@
 """One run of a crawl: walk a tree or read its changes, and enqueue a download for each new or changed file.
 
-The token for the list of changes is taken before a walk, and the changes are read after it, so none is missed. Each
-page is saved in one transaction with its jobs.
+A run has up to three phases. WALK lists every folder. CHANGES reads what the source says has changed, and lists folders
+that are new or could not be listed before. SWEEP marks as gone what the walk has not met. A run begins with CHANGES if
+an earlier run has left a token, the position in the list of changes. Before a walk a token is taken, and the changes
+since then are read after the walk, so none is missed. Each page is saved in one transaction with its jobs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from job_handlers.crawl.entry_recorder import REASON_CHARACTERS_MAX, EntryRecorder, ParentFolder, is_open, is_wanted
+from job_handlers.crawl.entry_recorder import (
+    REASON_CHARACTERS_MAX,
+    EntryRecorder,
+    ParentFolder,
+    is_folder_to_crawl,
+    is_wanted,
+)
 from job_handlers.crawl.options import CrawlPayload, download_job
 from job_handlers.crawl.state import (
     LISTED_IN_PART,
@@ -31,6 +39,7 @@ from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retry
 
 # If a folder is deleted during a run, a second walk follows.
 _WALKS_MAX = 2
+# Of a listing that has expired or is incomplete.
 _TRIES = 3
 _SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 
@@ -74,35 +83,36 @@ class CrawlRun:
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
-        before = self._record.bookmark()
-        must_walk = must_walk or before.must_walk or not before.token
+        """Begin with a walk, or with the changes since the last run and the folders that it could not list."""
+        bookmark = self._record.bookmark()
+        must_walk = must_walk or bookmark.must_walk or not bookmark.token
         self._counts.clear()
-        found = PageFindings()
-        root = before.root
+        findings = PageFindings()
+        root = bookmark.root
         if must_walk:
             entry = self._root()
             root = (entry.id, entry.name, entry.key, entry.corpus)
-        self._state = RunState(run=before.run + 1, walk=before.walk, token=before.token, root=list(root))
+        self._state = RunState(run=bookmark.run + 1, walk=bookmark.walk, token=bookmark.token, root=list(root))
         if must_walk:
             # Take the token before the first listing, so that changes during the walk are read after it.
             self._state.token = self._tree.change_token(self._corpus)
-            self._begin_walk(found)
+            self._begin_walk(findings)
         else:
             self._state.phase = Phase.CHANGES
-            unsure = [item for note in UNSURE for item in self._record.items_with_note(note)]
-            found.items |= {item.id: replace(item, note=TO_LIST) for item in unsure}
-            self._state.sweeps = bool(unsure)
+            unsure_folders = [item for note in UNSURE for item in self._record.items_with_note(note)]
+            findings.items |= {item.id: replace(item, note=TO_LIST) for item in unsure_folders}
+            self._state.sweeps = bool(unsure_folders)
         # The numbers of run and walk are stored now. If this run never ends, the next one walks, too.
-        bookmark = replace(before, run=self._state.run, walk=self._state.walk, must_walk=must_walk, root=root)
-        self._save(found, bookmark)
+        new_bookmark = replace(bookmark, run=self._state.run, walk=self._state.walk, must_walk=must_walk, root=root)
+        self._save(findings, new_bookmark)
 
-    def _begin_walk(self, found: PageFindings) -> None:
+    def _begin_walk(self, findings: PageFindings) -> None:
         state = self._state
         state.phase, state.walk, state.walks = Phase.WALK, state.walk + 1, state.walks + 1
         state.sweeps, state.is_stale = True, False
         root_id, name, key, corpus = state.root
         detail = ItemDetail(0, key, corpus).text
-        found.items[root_id] = CrawlItem(root_id, "", name, "folder", note=TO_LIST, detail=detail)
+        findings.items[root_id] = CrawlItem(root_id, "", name, "folder", note=TO_LIST, detail=detail)
 
     def _enter_changes(self) -> None:
         self._state.phase = Phase.CHANGES
@@ -110,14 +120,16 @@ class CrawlRun:
             self._save(PageFindings())
 
     def _leave_changes(self) -> None:
-        if not (self._state.is_stale and self._state.walks < _WALKS_MAX and self._is_current()):
+        """Go on to the sweep, or walk again if a folder was deleted or the changes are unknown."""
+        needs_walk = self._state.is_stale and self._state.walks < _WALKS_MAX
+        if not (needs_walk and self._is_current()):
             self._state.phase = Phase.SWEEP
             return
-        found = PageFindings()
-        self._begin_walk(found)
+        findings = PageFindings()
+        self._begin_walk(findings)
         if not self._state.token:
             self._state.token = self._tree.change_token(self._corpus)
-        self._save(found, self._bookmark(must_walk=True))
+        self._save(findings, self._bookmark(must_walk=True))
 
     def _end(self) -> None:
         bookmark = self._bookmark(must_walk=self._state.is_stale or self._state.is_abroad)
@@ -142,6 +154,7 @@ class CrawlRun:
     # ── The walk ──
 
     def _walk(self) -> None:
+        """List the folders with the note `TO_LIST`, and those that appear in them, until there are none."""
         while folders := self._record.items_with_note(TO_LIST):
             # Begin with the folder that the last attempt was listing. Then go by depth, because the shortest of several
             # ways to a folder decides how deep it is.
@@ -160,6 +173,7 @@ class CrawlRun:
             try:
                 listing = self._children(folder, page)
             except ListingExpired as error:
+                # The page is no longer known: list the folder from its beginning.
                 page, restarts = "", restarts + 1
                 if restarts > _TRIES:
                     raise Retryable(f"{folder.name}: {error}, again and again") from error
@@ -169,17 +183,17 @@ class CrawlRun:
                 self._finish_folder(folder, PageFindings(counts=Counter(failed=1)), NOT_LISTED, str(error))
                 return
             is_partial |= listing.is_partial
-            found = self._record_entries(listing.entries, folder)
+            findings = self._record_entries(listing.entries, folder)
             page = listing.next_page
             if not page:
                 break
             self._state.folder, self._state.page, self._state.is_partial = folder.id, page, is_partial
-            self._save(found)
-        found.counts["folders"] += 1
+            self._save(findings)
+        findings.counts["folders"] += 1
         if is_partial:
-            found.counts["partial"] += 1
+            findings.counts["partial"] += 1
             self._log(f"{folder.name}: the listing is incomplete; the next run lists it again")
-        self._finish_folder(folder, found, LISTED_IN_PART if is_partial else "")
+        self._finish_folder(folder, findings, LISTED_IN_PART if is_partial else "")
 
     def _children(self, folder: CrawlItem, page: str) -> Listing:
         detail = ItemDetail.of_item(folder)
@@ -189,45 +203,52 @@ class CrawlRun:
                 break
         return listing
 
-    def _finish_folder(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
+    def _finish_folder(self, folder: CrawlItem, findings: PageFindings, note: str, reason: str = "") -> None:
         # A shortcut in the folder may have led back to the folder and changed its item. Save the folder last, with the
         # new state.
-        folder = found.items.pop(folder.id, folder)
-        detail = replace(ItemDetail.of_item(folder), why=why[:REASON_CHARACTERS_MAX]).text
-        found.items[folder.id] = replace(folder, note=note, detail=detail)
+        folder = findings.items.pop(folder.id, folder)
+        detail = replace(ItemDetail.of_item(folder), why=reason[:REASON_CHARACTERS_MAX]).text
+        findings.items[folder.id] = replace(folder, note=note, detail=detail)
         self._state.folder, self._state.page, self._state.is_partial = "", "", False
-        self._save(found)
+        self._save(findings)
 
     def _record_entries(self, entries: Sequence[Entry], folder: CrawlItem) -> PageFindings:
-        parent, found = ParentFolder.of_item(folder), PageFindings()
-        pairs = [(entry, self._target_of(entry)) for entry in entries]
-        known = self._record.items(entry.target_id if target is None else target.id for entry, target in pairs)
-        for entry, target in pairs:
-            self._record_entry(entry, target, parent, known, found)
-        return found
+        parent, findings = ParentFolder.of_item(folder), PageFindings()
+        entries_and_targets = [(entry, self._target_of(entry)) for entry in entries]
+        target_ids = [entry.target_id if target is None else target.id for entry, target in entries_and_targets]
+        item_by_id = self._record.items(target_ids)
+        for entry, target in entries_and_targets:
+            self._record_entry(entry, target, parent, item_by_id, findings)
+        return findings
 
     def _record_entry(
-        self, entry: Entry, target: Entry | None, parent: ParentFolder, known: dict[str, CrawlItem], found: PageFindings
+        self,
+        entry: Entry,
+        target: Entry | None,
+        parent: ParentFolder,
+        item_by_id: Mapping[str, CrawlItem],
+        findings: PageFindings,
     ) -> None:
-        recorder = self._recorder(parent, found)
+        """`target` is what `_target_of` returns for the entry; `item_by_id` has the stored item of the target."""
+        recorder = self._recorder(parent, findings)
         if target is None:
-            recorder.add_dangling(entry, known.get(entry.target_id))
+            recorder.add_dangling(entry, item_by_id.get(entry.target_id))
         elif target is entry:
-            recorder.add(entry, known.get(entry.id))
+            recorder.add(entry, item_by_id.get(entry.id))
         else:
             recorder.add_shortcut(entry)
-            recorder.add(target, known.get(target.id), entry.id)
+            recorder.add(target, item_by_id.get(target.id), entry.id)
             if self._corpus and target.corpus != self._corpus:
                 self._state.is_abroad = True
 
-    def _recorder(self, parent: ParentFolder, found: PageFindings) -> EntryRecorder:
-        return EntryRecorder(self._wanted, self._state.walk, self._download_job, parent, found)
+    def _recorder(self, parent: ParentFolder, findings: PageFindings) -> EntryRecorder:
+        return EntryRecorder(self._wanted, self._state.walk, self._download_job, parent, findings)
 
     def _download_job(self, entry: Entry, is_changed: bool) -> NewJob:
         return download_job(entry, self._context, self._tree, is_changed=is_changed)
 
     def _target_of(self, entry: Entry) -> Entry | None:
-        """Return None if the target of a shortcut does not exist."""
+        """Return the target of a shortcut, None if it does not exist, and any other entry itself."""
         if entry.kind != "shortcut":
             return entry
         try:
@@ -246,74 +267,73 @@ class CrawlRun:
                 self._log("the list of changes has expired: the whole folder is walked again")
                 self._state.token, self._state.is_stale = "", True
                 return
-            found = self._apply(changes)
+            findings = self._apply(changes)
             self._state.token = changes.next_token
-            self._save(found)
+            self._save(findings)
             if changes.is_last:
                 return
 
     def _apply(self, changes: TreeChanges) -> PageFindings:
         # The list has the changes of all files that the credential can see, also outside the crawled folder.
         root_id, *_ = self._state.root
-        parents = [parent for entry in changes.entries for parent in entry.parent_ids]
-        known = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
-        found = PageFindings()
+        parent_ids = [parent_id for entry in changes.entries for parent_id in entry.parent_ids]
+        item_by_id = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parent_ids])
+        findings = PageFindings()
         for gone_id in changes.gone_ids:
             if gone_id == root_id:
                 # This raises if the crawled folder is really gone.
                 self._root()
             else:
-                self._mark_gone(known.get(gone_id), found)
-        folders = {
-            item.id: ParentFolder.of_item(item)
-            for item in known.values()
-            if is_open(item) and item.id not in found.items
-        }
+                self._mark_gone(item_by_id.get(gone_id), findings)
+        folder_by_id = _folders_to_crawl(item for item in item_by_id.values() if item.id not in findings.items)
         waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != root_id]
         # Changes come in any order: an entry may precede the new folder that it is in.
-        while ready := [entry for entry in waiting if _is_in(entry, folders)]:
-            waiting = [entry for entry in waiting if not _is_in(entry, folders)]
+        while ready := [entry for entry in waiting if _is_in(entry, folder_by_id)]:
+            waiting = [entry for entry in waiting if not _is_in(entry, folder_by_id)]
             for entry in ready:
-                parent = next(folders[parent] for parent in entry.parent_ids if parent in folders)
-                self._record_change(entry, parent, known, found)
-            folders |= {item.id: ParentFolder.of_item(item) for item in found.items.values() if is_open(item)}
-        self._record_outside(waiting, known, found)
-        return found
+                parent = next(folder_by_id[parent_id] for parent_id in entry.parent_ids if parent_id in folder_by_id)
+                self._record_change(entry, parent, item_by_id, findings)
+            folder_by_id |= _folders_to_crawl(findings.items.values())
+        self._record_outside(waiting, item_by_id, findings)
+        return findings
 
     def _record_change(
-        self, entry: Entry, parent: ParentFolder, known: dict[str, CrawlItem], found: PageFindings
+        self, entry: Entry, parent: ParentFolder, item_by_id: dict[str, CrawlItem], findings: PageFindings
     ) -> None:
         target = self._target_of(entry)
         target_id = entry.target_id if target is None else target.id
-        if target_id not in known:
-            known |= self._record.items([target_id])
-        before = None if target is None else known.get(target.id)
+        if target_id not in item_by_id:
+            item_by_id |= self._record.items([target_id])
+        before = None if target is None else item_by_id.get(target.id)
         has_moved = before is not None and before.kind == "folder" and before.parent_id not in entry.parent_ids
         if has_moved and self._wanted.depth is not None:
+            # Everything below the folder has another depth now.
             self._state.is_stale = True
-        self._record_entry(entry, target, parent, known, found)
+        self._record_entry(entry, target, parent, item_by_id, findings)
 
-    def _record_outside(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
+    def _record_outside(
+        self, entries: Sequence[Entry], item_by_id: Mapping[str, CrawlItem], findings: PageFindings
+    ) -> None:
         """Record changed entries that are in no crawled folder: they have moved out, or a shortcut leads to them."""
-        known_entries = [(entry, known[entry.id]) for entry in entries if entry.id in known]
-        shortcuts = self._record.items(ItemDetail.of_item(before).via for _, before in known_entries)
-        for entry, before in known_entries:
+        stored = [(entry, item_by_id[entry.id]) for entry in entries if entry.id in item_by_id]
+        shortcut_by_id = self._record.items(ItemDetail.of_item(before).via for _, before in stored)
+        for entry, before in stored:
             detail = ItemDetail.of_item(before)
-            shortcut = found.items.get(detail.via) or shortcuts.get(detail.via)
+            shortcut = findings.items.get(detail.via) or shortcut_by_id.get(detail.via)
             if shortcut is None or shortcut.is_gone:
-                self._mark_gone(before, found)
+                self._mark_gone(before, findings)
             else:
                 parent = ParentFolder(before.parent_id, max(0, detail.depth - 1), detail.key, "")
-                self._recorder(parent, found).add(entry, before, detail.via)
+                self._recorder(parent, findings).add(entry, before, detail.via)
 
-    def _mark_gone(self, before: CrawlItem | None, found: PageFindings) -> None:
+    def _mark_gone(self, before: CrawlItem | None, findings: PageFindings) -> None:
         if before is None or before.is_gone:
             return
-        found.items[before.id] = replace(before, is_gone=True)
+        findings.items[before.id] = replace(before, is_gone=True)
         if before.kind in ("folder", "shortcut"):
             # Its contents may be deleted or elsewhere. Only a walk shows which.
             self._state.is_stale = True
-        found.counts["gone"] += is_wanted(before)
+        findings.counts["gone"] += is_wanted(before)
 
     # ── The sweep ──
 
@@ -321,29 +341,30 @@ class CrawlRun:
         if not self._state.sweeps:
             return
         for items in self._record.items_not_seen(self._state.walk):
-            found = PageFindings()
-            unsure = self._in_unsure_folders(items)
+            findings = PageFindings()
+            ids_below_unsure = self._ids_below_unsure(items)
             for item in items:
-                if item.id not in unsure:
-                    found.items[item.id] = replace(item, is_gone=True)
-                    found.counts["gone"] += is_wanted(item)
-            self._save(found)
+                if item.id not in ids_below_unsure:
+                    findings.items[item.id] = replace(item, is_gone=True)
+                    findings.counts["gone"] += is_wanted(item)
+            self._save(findings)
 
-    def _in_unsure_folders(self, items: Iterable[CrawlItem]) -> set[str]:
-        parents = {item.id: item.parent_id for item in items}
-        folders: dict[str, CrawlItem] = {}
-        missing = set(parents.values())
-        while missing := {folder_id for folder_id in missing if folder_id and folder_id not in folders}:
-            fetched = self._record.items(missing)
-            folders |= fetched
-            missing = {folder.parent_id for folder in fetched.values()}
-        return {item_id for item_id, parent_id in parents.items() if _is_below_unsure(parent_id, folders)}
+    def _ids_below_unsure(self, items: Iterable[CrawlItem]) -> set[str]:
+        """Return the ids of the items below a folder whose contents are not fully known."""
+        parent_of = {item.id: item.parent_id for item in items}
+        folder_by_id: dict[str, CrawlItem] = {}
+        missing = set(parent_of.values())
+        while missing := {folder_id for folder_id in missing if folder_id and folder_id not in folder_by_id}:
+            folders = self._record.items(missing)
+            folder_by_id |= folders
+            missing = {folder.parent_id for folder in folders.values()}
+        return {item_id for item_id, parent_id in parent_of.items() if _is_below_unsure(parent_id, folder_by_id)}
 
-    def _save(self, found: PageFindings, bookmark: Bookmark | None = None) -> None:
-        self._counts += found.counts
+    def _save(self, findings: PageFindings, bookmark: Bookmark | None = None) -> None:
+        self._counts += findings.counts
         self._context.progress(0, self.summary())
         self._state.counts = dict(self._counts)
-        self._record.save(found, self._state.walk, self._state, bookmark)
+        self._record.save(findings, self._state.walk, self._state, bookmark)
         self.has_saved = True
 
 
@@ -351,16 +372,21 @@ def _count_text(number: int, name: str) -> str:
     return counted(number, "folder") if name == "folders" else f"{number} {name}"
 
 
-def _is_in(entry: Entry, folders: Mapping[str, ParentFolder]) -> bool:
-    return any(parent in folders for parent in entry.parent_ids)
+def _folders_to_crawl(items: Iterable[CrawlItem]) -> dict[str, ParentFolder]:
+    return {item.id: ParentFolder.of_item(item) for item in items if is_folder_to_crawl(item)}
 
 
-def _is_below_unsure(parent_id: str, folders: dict[str, CrawlItem]) -> bool:
+def _is_in(entry: Entry, folder_by_id: Mapping[str, ParentFolder]) -> bool:
+    return any(parent_id in folder_by_id for parent_id in entry.parent_ids)
+
+
+def _is_below_unsure(folder_id: str, folder_by_id: Mapping[str, CrawlItem]) -> bool:
     # Stored rows may form a circle.
     visited: set[str] = set()
-    while parent_id in folders and parent_id not in visited:
-        if folders[parent_id].note in UNSURE:
+    while folder_id in folder_by_id and folder_id not in visited:
+        folder = folder_by_id[folder_id]
+        if folder.note in UNSURE:
             return True
-        visited.add(parent_id)
-        parent_id = folders[parent_id].parent_id
+        visited.add(folder_id)
+        folder_id = folder.parent_id
     return False

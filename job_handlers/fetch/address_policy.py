@@ -47,13 +47,15 @@ def parse_url(url: str) -> Target:
 
 
 class AddressPolicy:
+    """Which addresses a request may reach. `setting` lists networks that are allowed besides the public internet."""
+
     def __init__(self, setting: Setting[tuple[str, ...]], *, allows_plain_http: bool = False) -> None:
         self._networks = [ipaddress.ip_network(network) for network in value_of(setting)]
         self._variable = setting.variable
         self._allows_plain_http = allows_plain_http
 
     def check(self, target: Target, endpoints: Sequence[Endpoint]) -> None:
-        # A host name may have several addresses; all must be allowed.
+        """Raise `Permanent` unless all addresses of the target's host are allowed."""
         for _, (host, *_) in endpoints:
             address = ipaddress.ip_address(str(host))
             if any(address in network for network in self._networks):

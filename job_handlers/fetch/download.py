@@ -3,7 +3,7 @@
     {"source": "https://drive.google.com/file/d/…/view", "credential": "drive", "read": {"languages": ["eng"]}}
 
 `source` is a Drive id or URL, an https URL, or a full path. `read` becomes the payload of `ingest`; with
-`"ingest": false` the file is only published. Known content is not fetched again.
+`"ingest": false` the file is only published. Content that is published already is not fetched again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from job_handlers.fetch.sources import (
     SourceFile,
     credentials,
     environment,
-    prepare,
+    import_sources,
     read_reference,
 )
 from job_handlers.fetch.transfer import FetchedFile
@@ -109,17 +109,18 @@ def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Do
             lookup = _KnownContentLookup(file, context, request)
             try:
                 fetched = transfer.fetch(lookup, context.keep, request, context, RetryPolicy(timeouts))
-            except _AlreadyPublished as known:
-                return _publish_again(known.facts, known.file, reference, context)
+            except _AlreadyPublished as published:
+                return _publish_again(published.facts, published.file, reference, context)
             # If the source gave no digest, the database can be asked for the same content only now.
             same = None if lookup.has_asked else _find_same_content(fetched, context)
             return _publish(fetched, same, reference, context)
     except FetchError as error:
-        # From `open_file`: nothing was fetched, and a retry would not help.
+        # Only `open_file` raises it: `transfer.fetch` turns it into a `HandlerError`. A retry would not help.
         raise Permanent(error.code, error.detail, error.remedy) from error
 
 
 def keep_key(payload: DownloadPayload) -> str:
+    """Return what identifies the file, so that later attempts and jobs continue its bytes."""
     _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
@@ -129,7 +130,7 @@ def _files_to_read(payload: DownloadPayload) -> Sequence[Path]:
     return source.files_to_read(reference, payload.credential)
 
 
-prepare()
+import_sources()
 download = Handler(
     "download",
     run,
@@ -144,6 +145,7 @@ download = Handler(
 
 
 def _request(payload: DownloadPayload) -> FileRequest:
+    """Return what the payload asks of the source. Raise `Permanent` if a digest or tag is not valid."""
     for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} must have {length} hexadecimal digits")
@@ -191,9 +193,9 @@ class _KnownContentLookup:
 
 
 def _find_same_content(fetched: FetchedFile, context: Context[DownloadPayload]) -> PublishedFile | None:
-    wanted = (fetched.digests.sha256, fetched.size)
-    known = context.ask(SameContent(sha256=fetched.digests.sha256, size=fetched.size)).files
-    return next((file for file in known if (file.sha256, file.size) == wanted), None)
+    content = (fetched.digests.sha256, fetched.size)
+    files = context.ask(SameContent(sha256=fetched.digests.sha256, size=fetched.size)).files
+    return next((file for file in files if (file.sha256, file.size) == content), None)
 
 
 def _publish(
@@ -221,23 +223,23 @@ def _publish(
         target = context.staging / name
         fetched.move_to(target)
         file = File(target, role="original", name=name, sha256=sha256, md5=md5, note=fetched.note)
-    # Bytes of an earlier attempt may be those of an earlier revision, fetched before the file settled.
+    # Bytes of an earlier attempt may belong to an earlier revision, fetched before the file was settled.
     is_revision_certain = fetched.facts.is_settled and fetched.bytes_fetched == fetched.size
     revision = fetched.facts.key if is_revision_certain else ""
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, sha256, context, revision))
 
 
 def _publish_again(
-    facts: FileFacts, known: PublishedFile, reference: Reference, context: Context[DownloadPayload]
+    facts: FileFacts, file: PublishedFile, reference: Reference, context: Context[DownloadPayload]
 ) -> Done:
-    kind = file_kinds.format_named(known.name)
-    name = safe_name(context.payload.name or facts.name or known.name, kind.suffixes if kind else ())
-    context.log(f"job {known.job_id} has published the same content before")
-    result = {"name": name, "size": known.size, "md5": known.md5, "sha256": known.sha256, "same_as": known.id}
+    kind = file_kinds.format_named(file.name)
+    name = safe_name(context.payload.name or facts.name or file.name, kind.suffixes if kind else ())
+    context.log(f"job {file.job_id} has published the same content before")
+    result = {"name": name, "size": file.size, "md5": file.md5, "sha256": file.sha256, "same_as": file.id}
     return Done(
         {**result, "bytes_fetched": 0},
-        files=[RepublishedFile(known.id, role="original", name=name)],
-        follow_ups=_follow_ups(reference, name, known.sha256, context),
+        files=[RepublishedFile(file.id, role="original", name=name)],
+        follow_ups=_follow_ups(reference, name, file.sha256, context),
     )
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, in_a_sentence
 
 # RETRY: wait, and try again in this attempt. DEFER: run the job again hours later. REST: pause all jobs of the source.
-# RESTART: discard the bytes, and fetch the file from the start.
+# PERMANENT: fail the job. RESTART: discard the bytes, and fetch the file from the start.
 ErrorKind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "RESTART"]
 
 HOUR = 3600.0
@@ -105,11 +105,12 @@ RULES: Mapping[str, ErrorRule] = {
 
 
 class FetchError(Exception):
-    """`values` are those of the placeholders in the rule's texts."""
+    """An error of a fetch; `RULES` has its texts and what follows it."""
 
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
+        """`after` is the wait in seconds that the server asks for; `values` fill the placeholders of the texts."""
         self.code = code
-        self.asked_seconds = after
+        self.requested_seconds = after
         self.after, note = limit_wait(after)
         self.rule, self.values = RULES[code], values
         self.detail = self.rule.detail.format_map(_MessageValues(values)) + note
@@ -119,23 +120,29 @@ class FetchError(Exception):
 
 
 class _MessageValues(dict[str, object]):
+    """Has a text for every placeholder, so that an error with too few values can still be shown."""
+
     def __missing__(self, key: str) -> str:
         return {"host": "the source", "who": "this worker's account", "remedy": ""}.get(key, f"its {key}")
 
 
-def limit_wait(after: float | None) -> tuple[float | None, str]:
-    """Return at most an hour, and a note for the message if `after` is longer."""
-    if after is None or after <= HOUR:
-        return after, ""
-    asked = f"{after / HOUR:.1f} h" if after < 2 * DAY else f"{after / DAY:,.0f} days"
-    return HOUR, f" (it asks for a wait of {asked}; no more than 1 h is waited)"
+def limit_wait(seconds: float | None) -> tuple[float | None, str]:
+    """Return at most an hour, and a note for the message if `seconds` is longer."""
+    if seconds is None or seconds <= HOUR:
+        return seconds, ""
+    requested = f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:,.0f} days"
+    return HOUR, f" (it asks for a wait of {requested}; no more than 1 h is waited)"
 
 
 class Timeouts(Struct, frozen=True):
+    """How often and how long a fetch waits. Tests use shorter times."""
+
+    # Retries in a row, without a new byte between them.
     retries: int = 5
     first_wait_seconds: float = 2.0
     # Instead of a longer wait, the job goes back to the queue.
     longest_wait_seconds: float = 120.0
+    # A file is requested in chunks; `idle_seconds` limits the time without any byte.
     chunk_bytes: int = 8 << 20
     chunk_seconds: float = 120.0
     idle_seconds: float = 30.0
@@ -151,17 +158,21 @@ class Timeouts(Struct, frozen=True):
 
 
 class Restart(Struct, frozen=True):
+    """The bytes must be discarded. `is_last`: after another such error the attempt ends."""
+
     is_last: bool = False
 
 
 class RetryPolicy:
-    def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
-        # `deferrals`: number of times that the file was deferred. Each doubles the next wait.
+    """Decides for one attempt what follows each error."""
+
+    def __init__(self, timeouts: Timeouts, deferrals: int = 0, random_source: random.Random | None = None) -> None:
+        """`deferrals` is the number of times that the file was deferred. Each doubles the next wait."""
         self.timeouts = timeouts
         self.deferrals = deferrals
-        self._chance = chance or random.Random()
+        self._random = random_source or random.Random()
         self._retries_in_a_row = 0
-        self._counts: Counter[str] = Counter()
+        self._count_by_code: Counter[str] = Counter()
 
     def reset_retries(self) -> None:
         """Call when the attempt has more bytes than before."""
@@ -170,8 +181,8 @@ class RetryPolicy:
     def after(self, error: FetchError) -> float | Restart:
         """Return the seconds to wait, or `Restart`. Raise the `HandlerError` that ends the attempt."""
         rule = error.rule
-        self._counts[error.code] += 1
-        count_after_grace = self._counts[error.code] - rule.grace
+        self._count_by_code[error.code] += 1
+        count_after_grace = self._count_by_code[error.code] - rule.grace
         if rule.kind == "RETRY" or count_after_grace <= 0:
             return self._seconds_to_wait(error)
         if rule.kind == "RESTART" and count_after_grace <= rule.restarts:
@@ -184,10 +195,11 @@ class RetryPolicy:
         if self._retries_in_a_row > self.timeouts.retries or requested_seconds > self.timeouts.longest_wait_seconds:
             raise self._requeue_error(error) from error
         backoff_seconds = self.timeouts.first_wait_seconds * 2.0 ** (self._retries_in_a_row - 1)
-        jitter_seconds = self._chance.random() * backoff_seconds / 4
+        jitter_seconds = self._random.random() * backoff_seconds / 4
         return max(backoff_seconds, requested_seconds) + jitter_seconds
 
     def _requeue_error(self, error: FetchError) -> HandlerError:
+        """Return the error that puts the job back into the queue after too many retries."""
         after = max(error.after or 0.0, self.timeouts.requeue_seconds)
         if error.code == "RATE_LIMITED":
             # Other jobs of the source would only add requests.

@@ -24,10 +24,10 @@ from job_handlers.fetch.errors import FetchError, Timeouts
 from worker_service.handlers import Permanent, Stopped
 
 REDIRECTS_MAX = 5
-_REDIRECTS = (301, 302, 303, 307, 308)
+_REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 _INTERIM_ANSWERS_MAX = 10
 _READ_BYTES = 256 << 10
-_WATCH_SECONDS = 0.1
+_WATCHDOG_SECONDS = 0.1
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -52,7 +52,10 @@ class HttpClient:
     def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, *, redirects: int = 0
     ) -> Iterator[HttpAnswer]:
-        """Keep the connection if the answer is read to its end."""
+        """Send a request, and follow up to `redirects` redirects. Read the answer within the `with` block.
+
+        The connection is kept for the next request if the answer is read to its end.
+        """
         with self._within_time():
             answer, url = self._follow(method, url, headers, body, redirects)
         try:
@@ -64,9 +67,10 @@ class HttpClient:
                 # The next answer on this connection would begin with the rest of this one.
                 self._disconnect(parse_url(url))
 
-    def blocks(self, answer: http.client.HTTPResponse, most: int | None) -> Iterator[bytes]:
+    def blocks(self, answer: http.client.HTTPResponse, bytes_max: int | None) -> Iterator[bytes]:
+        """Yield up to `bytes_max` bytes of the answer; None for all. Each chunk of them has its own time limit."""
         with self._within_time():
-            left, left_in_chunk = most, self._timeouts.chunk_bytes
+            left, left_in_chunk = bytes_max, self._timeouts.chunk_bytes
             while left is None or left > 0:
                 block = answer.read1(_READ_BYTES if left is None else min(_READ_BYTES, left))
                 if not block:
@@ -91,6 +95,7 @@ class HttpClient:
 
     @contextmanager
     def _within_time(self) -> Iterator[None]:
+        """Limit the time of a block, and raise its errors as `FetchError`, or as `Stopped` if the attempt must stop."""
         self._watchdog.start_clock(self._timeouts.chunk_seconds)
         try:
             yield
@@ -108,7 +113,7 @@ class HttpClient:
         for _ in range(redirects + 1):
             target = parse_url(url)
             answer = self._send(method, target, headers, body)
-            if answer.status not in _REDIRECTS or not redirects:
+            if answer.status not in _REDIRECT_STATUSES or not redirects:
                 return answer, url
             url = urljoin(url, answer.headers.get("Location", ""))
             answer.close()
@@ -116,6 +121,7 @@ class HttpClient:
             if urlsplit(url).scheme not in ("https", "http") or (target.is_secure and not url.startswith("https")):
                 break
             if urlsplit(url).hostname != target.host:
+                # Another host must not get the credential.
                 headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         raise FetchError("REDIRECTS", host=self.name)
 
@@ -146,12 +152,13 @@ class HttpClient:
 
     def _connect(self, target: Target) -> _Connection:
         try:
-            found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except UnicodeError as error:
             raise Permanent("URL_INVALID", "the URL's host is not a name") from error
-        endpoints: list[Endpoint] = [(family, address) for family, _, _, _, address in found]
+        endpoints: list[Endpoint] = [(family, address) for family, _, _, _, address in addresses]
         if self._policy is not None:
             self._policy.check(target, endpoints)
+        # `pop_all` at the end keeps the socket open; any error before closes it.
         with ExitStack() as unless_connected:
             connected = unless_connected.enter_context(_connect_first(endpoints, self._timeouts.connect_seconds))
             connected.settimeout(self._timeouts.idle_seconds)
@@ -210,11 +217,11 @@ class HttpAnswer:
         found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
         return int(found[3]) if found and found[3].isdigit() else None
 
-    def blocks(self, most: int | None) -> Iterator[bytes]:
-        return self._client.blocks(self._answer, most)
+    def blocks(self, bytes_max: int | None) -> Iterator[bytes]:
+        return self._client.blocks(self._answer, bytes_max)
 
-    def read(self, most: int) -> bytes:
-        return b"".join(self.blocks(most))
+    def read(self, bytes_max: int) -> bytes:
+        return b"".join(self.blocks(bytes_max))
 
     def check_range(self, offset: int, size: int | None) -> None:
         found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
@@ -230,8 +237,8 @@ class HttpAnswer:
         return status_error(self._client.name, self.status, self.headers.get("Retry-After", ""))
 
 
-def status_error(host: str, status: int, wait: str) -> FetchError:
-    after = retry_after(wait)
+def status_error(host: str, status: int, retry_after_header: str) -> FetchError:
+    after = retry_after(retry_after_header)
     if status == 429:
         return FetchError("RATE_LIMITED", host=host, after=after)
     if status in (408, 425) or status >= 500:
@@ -243,9 +250,9 @@ def status_error(host: str, status: int, wait: str) -> FetchError:
     return FetchError("REFUSED", host=host, status=status)
 
 
-def retry_after(value: str) -> float | None:
+def retry_after(header: str) -> float | None:
     """Return the seconds that a Retry-After header asks for, as a number or a date."""
-    text = value.strip()
+    text = header.strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])
     try:
@@ -258,7 +265,7 @@ def retry_after(value: str) -> float | None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Never connects by itself to an address that was not checked."""
+    """Uses a socket that is connected to a checked address, and never opens another."""
 
     auto_open = 0
 
@@ -285,7 +292,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watchdog:
-    """A thread that shuts all sockets down when the time is over, or when the attempt must stop."""
+    """A thread that shuts all sockets down when the time is over, or when the attempt must stop.
+
+    The thread that uses a socket then gets an error, or the end of the answer, and looks at `is_late` and `is_stopped`.
+    """
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
@@ -300,6 +310,7 @@ class _Watchdog:
 
     def watch(self, connected: socket.socket) -> None:
         with self._lock:
+            # Forget those that are closed.
             self._sockets = [other for other in self._sockets if other.fileno() >= 0]
             self._sockets.append(connected)
 
@@ -318,7 +329,7 @@ class _Watchdog:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._end.wait(_WATCH_SECONDS):
+        while not self._end.wait(_WATCHDOG_SECONDS):
             if self._is_stopping():
                 self.is_stopped = True
             elif self.is_over():
@@ -332,13 +343,14 @@ class _Watchdog:
                         socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
-def _connect_first(endpoints: Sequence[Endpoint], seconds: float) -> socket.socket:
+def _connect_first(endpoints: Sequence[Endpoint], timeout_seconds: float) -> socket.socket:
+    """Return a socket that is connected to the first address that accepts it. Raise the last `OSError` if none does."""
     failure: OSError = ConnectionError("it has no address")
     for family, address in endpoints:
         try:
             with ExitStack() as unless_connected:
                 connected = unless_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                connected.settimeout(seconds)
+                connected.settimeout(timeout_seconds)
                 connected.connect(address)
                 unless_connected.pop_all()
                 return connected

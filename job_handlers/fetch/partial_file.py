@@ -21,7 +21,8 @@ from worker_service.handlers import Retryable
 
 # A block fits into a core's cache, so that the second digest of it reads no memory.
 _BLOCK_BYTES = 256 << 10
-_STRIDE_BYTES = 1 << 20
+# The digest thread is woken for so many new bytes at least.
+_WAKE_BYTES = 1 << 20
 _POLL_SECONDS = 0.2
 
 
@@ -31,6 +32,8 @@ class Digests(Struct, frozen=True):
 
 
 class FileFacts(Struct, frozen=True):
+    """What a source says about a file before it is fetched."""
+
     name: str
     mime: str
     size: int | None
@@ -55,14 +58,14 @@ class PartialFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self.descriptor = os.open(self.path, flags, 0o600)
         self.length = os.fstat(self.descriptor).st_size
-        self._digests: DigestThread | None = None
+        self._digest_thread: DigestThread | None = None
 
     def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._digests is not None:
-            self._digests.close()
+        if self._digest_thread is not None:
+            self._digest_thread.close()
         os.close(self.descriptor)
 
     @property
@@ -70,22 +73,22 @@ class PartialFile:
         count = self._saved.get("deferrals", 0)
         return count if isinstance(count, int) else 0
 
-    def adopt(self, facts: FileFacts, *, has_md5: bool = False) -> None:
-        """Discard the bytes unless they belong to this revision."""
+    def begin(self, facts: FileFacts, *, has_md5: bool = False) -> None:
+        """Keep the bytes only if they belong to this revision, and start the digests of them."""
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
-        is_same = all(self._saved.get(name) == value for name, value in revision.items())
-        is_possible = facts.size is None or self.length <= facts.size
-        if not (is_same and is_possible and facts.key and facts.can_resume):
+        is_same_revision = all(self._saved.get(name) == value for name, value in revision.items())
+        is_too_long = facts.size is not None and self.length > facts.size
+        if not (is_same_revision and facts.key and facts.can_resume) or is_too_long:
             self.clear()
             self._write_sidecar({**revision, "deferrals": self.deferrals})
-        if self._digests is not None:
-            self._digests.close()
-        self._digests = DigestThread(self.descriptor, has_md5=has_md5)
-        self._digests.advance(self.length)
+        if self._digest_thread is not None:
+            self._digest_thread.close()
+        self._digest_thread = DigestThread(self.descriptor, has_md5=has_md5)
+        self._digest_thread.advance(self.length)
 
     def clear(self) -> None:
-        if self._digests is not None:
-            self._digests.restart()
+        if self._digest_thread is not None:
+            self._digest_thread.restart()
         os.ftruncate(self.descriptor, 0)
         self.length = 0
 
@@ -95,14 +98,15 @@ class PartialFile:
             written = _write_to_disk(os.pwrite, self.descriptor, left, self.length)
             left = left[written:]
             self.length += written
-        if self._digests is not None:
-            self._digests.advance(self.length)
+        if self._digest_thread is not None:
+            self._digest_thread.advance(self.length)
         return len(block)
 
     def digests(self, on_progress: Callable[[int], None]) -> Digests:
-        if self._digests is None:
-            raise ValueError("call adopt() first")
-        return self._digests.finish(on_progress)
+        """Wait for the digests of all bytes. `on_progress` gets the number of bytes digested so far."""
+        if self._digest_thread is None:
+            raise ValueError("call begin() first")
+        return self._digest_thread.finish(on_progress)
 
     def head(self) -> bytes:
         return os.pread(self.descriptor, file_kinds.HEAD_BYTES, 0)
@@ -150,8 +154,9 @@ class DigestThread:
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
         self._descriptor, self._has_md5 = descriptor, has_md5
         # The thread reads up to each length, then sets the event. 0 makes it start again, None ends it.
-        self._targets: SimpleQueue[tuple[int, threading.Event] | None] = SimpleQueue()
-        self._written = self._requested = self._done = 0
+        self._requests: SimpleQueue[tuple[int, threading.Event] | None] = SimpleQueue()
+        # Lengths of the file that are written, requested from the thread, and digested.
+        self._written = self._requested = self._digested = 0
         self._is_closed = False
         self._failure: OSError | None = None
         self._reset()
@@ -160,7 +165,7 @@ class DigestThread:
 
     def advance(self, length: int) -> None:
         self._written = length
-        if length - self._requested >= _STRIDE_BYTES:
+        if length - self._requested >= _WAKE_BYTES:
             self._request(length)
 
     def restart(self) -> None:
@@ -170,7 +175,7 @@ class DigestThread:
     def finish(self, on_progress: Callable[[int], None]) -> Digests:
         is_done = self._request(self._written)
         while not is_done.wait(_POLL_SECONDS):
-            on_progress(self._done)
+            on_progress(self._digested)
         if self._failure is not None:
             raise Retryable(
                 f"the workspace cannot be read: {self._failure.strerror}", code="WORKSPACE_UNREADABLE"
@@ -179,36 +184,36 @@ class DigestThread:
 
     def close(self) -> None:
         self._is_closed = True
-        self._targets.put(None)
+        self._requests.put(None)
         self._thread.join()
 
     def _request(self, length: int) -> threading.Event:
         is_done, self._requested = threading.Event(), length
-        self._targets.put((length, is_done))
+        self._requests.put((length, is_done))
         return is_done
 
     def _run(self) -> None:
         block = memoryview(bytearray(_BLOCK_BYTES))
-        for target, is_done in iter(self._targets.get, None):
-            if target == 0:
+        for length, is_done in iter(self._requests.get, None):
+            if length == 0:
                 self._reset()
             try:
-                self._read_to(target, block)
+                self._digest_to(length, block)
             except OSError as error:
                 self._failure = error
             is_done.set()
 
-    def _read_to(self, target: int, block: memoryview) -> None:
-        while self._done < target and not self._is_closed:
-            count = os.preadv(self._descriptor, [block[: min(target - self._done, _BLOCK_BYTES)]], self._done)
+    def _digest_to(self, length: int, block: memoryview) -> None:
+        while self._digested < length and not self._is_closed:
+            count = os.preadv(self._descriptor, [block[: min(length - self._digested, _BLOCK_BYTES)]], self._digested)
             if count == 0:
-                # If the writer has just truncated the file, a target of 0 follows, and resets this failure.
+                # If the writer has just truncated the file, a length of 0 follows, and resets this failure.
                 raise OSError(errno.EIO, "the file is shorter than what was written")
             self._sha256.update(block[:count])
             if self._has_md5:
                 self._md5.update(block[:count])
-            self._done += count
+            self._digested += count
 
     def _reset(self) -> None:
         self._sha256, self._md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-        self._done, self._failure = 0, None
+        self._digested, self._failure = 0, None

@@ -1,6 +1,7 @@
 """Fetch one file completely and correctly, even if the connection is lost many times.
 
-The result is returned only if size, signature and digests are right.
+The result is returned only if size, signature and digests are right. The bytes of an attempt that ends early stay in
+the `PartialFile` for the next one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NO_DIGEST = "the source gives no digest"
 _FREE_DISK_BYTES_MIN = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
 _REPORT_SECONDS = 0.5
-_FETCHED_PERCENT = 95.0
+_FETCHED_PERCENT = 95.0  # Of the progress. The rest is for the checks.
 
 
 class FetchedFile(Struct, frozen=True):
@@ -52,12 +53,13 @@ def fetch(
     policy: RetryPolicy,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FetchedFile:
+    """Fetch the file into the directory `keep`. Raise a `HandlerError` if this attempt cannot."""
     with PartialFile(keep) as part:
         policy.deferrals = part.deferrals
         try:
             return _Transfer(source, part, request, context, policy, sleep).run()
         except Snooze:
-            # If the disk is full, this may fail, too.
+            # If the reason is a full disk, this may fail, too.
             with suppress(FetchError, OSError):
                 part.save_deferral()
             raise
@@ -74,11 +76,12 @@ class _Transfer:
         # None before the source was asked for them, and after a restart.
         self._facts: FileFacts | None = None
         self._last_wrong_digest = ""
+        # The most bytes that the part has had. Only bytes beyond it are progress, and reset the retries.
         self._longest_length = 0
         self._bytes_fetched = 0
         self._restarts = 0
         self._is_complete = False
-        self._has_ranges = True
+        self._can_request_ranges = True
         self._give_up_at = float("inf")
 
     def run(self) -> FetchedFile:
@@ -86,7 +89,7 @@ class _Transfer:
             try:
                 return self._try()
             except FetchError as error:
-                self._handle(error)
+                self._prepare_next_try(error)
 
     def _try(self) -> FetchedFile:
         facts = self._facts = self._facts or self._begin()
@@ -94,15 +97,15 @@ class _Transfer:
             self._download_chunk(facts)
         kind, digests = self._check(facts)
         self._raise_if_stopped()
-        after = self._source.facts()
-        if not after.has_same_content(facts):
+        facts_after = self._source.facts()
+        if not facts_after.has_same_content(facts):
             raise FetchError("CHANGED")
         self._progress.report_end(self._part.length)
         request = self._request
         has_digest = facts.is_of_this_machine or any((facts.md5, facts.sha256, request.md5, request.sha256))
         return FetchedFile(
             self._part,
-            after,
+            facts_after,
             kind,
             self._part.length,
             digests,
@@ -112,8 +115,9 @@ class _Transfer:
         )
 
     def _begin(self) -> FileFacts:
+        """Ask the source for the facts, refuse what cannot be fetched, and discard bytes of another revision."""
         facts = self._source.facts()
-        facts = facts if self._has_ranges else replace(facts, can_resume=False)
+        facts = facts if self._can_request_ranges else replace(facts, can_resume=False)
         self._raise_if_stopped()
         part, request = self._part, self._request
         if facts.size == 0:
@@ -123,8 +127,8 @@ class _Transfer:
             if found and expected and found != expected:
                 raise FetchError("NOT_AS_EXPECTED", digest=digest, found=found, expected=expected)
         # MD5 costs more than all other checks together: compute it only where SHA-256 does not prove the same.
-        is_proven = facts.sha256 and (facts.md5 or not request.md5)
-        part.adopt(facts, has_md5=bool(facts.md5 or request.md5) and not is_proven)
+        is_proven_by_sha256 = facts.sha256 and (facts.md5 or not request.md5)
+        part.begin(facts, has_md5=bool(facts.md5 or request.md5) and not is_proven_by_sha256)
         if part.free_disk_bytes() < (facts.size or 0) - part.length + _FREE_DISK_BYTES_MIN:
             raise FetchError("DISK_FULL")
         if part.length:
@@ -157,8 +161,9 @@ class _Transfer:
         self._is_complete = facts.size is None or part.length == facts.size
         if facts.size is not None and part.length > facts.size:
             raise FetchError("RANGE_WRONG")
-        is_rest_lost = not facts.can_resume and not self._is_complete
-        if facts.size is not None and (part.length == length_before or is_rest_lost):
+        has_no_new_bytes = part.length == length_before
+        must_start_again = not facts.can_resume and not self._is_complete
+        if facts.size is not None and (has_no_new_bytes or must_start_again):
             raise FetchError("CUT_SHORT")
 
     def _check(self, facts: FileFacts) -> tuple[file_kinds.Format, Digests]:
@@ -173,9 +178,11 @@ class _Transfer:
         # A server may answer with a page, such as an error or sign-in page, instead of the file.
         is_certain = facts.md5 or facts.sha256 or facts.is_of_this_machine or file_kinds.HTML.is_named_by(facts.name)
         # Searching 64 KiB of a PDF for markup takes longer than all other checks.
-        if not is_certain and not file_kinds.has_pdf_within(head) and (page := file_kinds.markup_in(head)):
-            part.clear()
-            raise FetchError("PAGE_INSTEAD", page=page)
+        if not (is_certain or file_kinds.has_pdf_header(head)):
+            page = file_kinds.markup_in(head)
+            if page:
+                part.clear()
+                raise FetchError("PAGE_INSTEAD", page=page)
         kind = file_kinds.verify_format(head, facts.mime, facts.name)
         return kind, replace(digests, md5=digests.md5 or facts.md5)
 
@@ -185,9 +192,9 @@ class _Transfer:
             ("MD5", digests.md5, facts.md5, request.md5),
             ("SHA-256", digests.sha256, facts.sha256, request.sha256),
         )
-        for name, found, named_by_source, _ in comparisons:
-            if found and named_by_source and found != named_by_source:
-                raise self._wrong_digest(name, found, named_by_source)
+        for name, found, stated, _ in comparisons:
+            if found and stated and found != stated:
+                raise self._wrong_digest(name, found, stated)
         # If the source has confirmed these bytes, a job that expects another digest expects another file.
         is_confirmed = bool(facts.md5 or facts.sha256)
         for name, found, _, expected in comparisons:
@@ -202,21 +209,23 @@ class _Transfer:
         self._last_wrong_digest = found
         return FetchError("SPOILT" if is_different else "DIGEST_WRONG", digest=name, found=found, expected=expected)
 
-    def _handle(self, error: FetchError) -> None:
+    def _prepare_next_try(self, error: FetchError) -> None:
+        """Wait, or discard the bytes, as the policy says. Raise the `HandlerError` that ends the attempt."""
         self._raise_if_stopped()
         self._context.log(f"at byte {self._part.length}: {error.sentence} ({error.code})")
-        answer = self._policy.after(error)
-        if isinstance(answer, Restart):
+        decision = self._policy.after(error)
+        if isinstance(decision, Restart):
             self._part.clear()
             self._restarts += 1
-            if answer.is_last and error.code in RANGE_ERRORS:
+            if decision.is_last and error.code in RANGE_ERRORS:
                 # A server whose ranges are broken may still send the whole file.
-                self._has_ranges = False
+                self._can_request_ranges = False
             self._facts, self._is_complete = None, False
             return
         if error.rule.kind == "RESTART":
+            # `_check` may have discarded the bytes.
             self._is_complete = False
-        self._wait(answer)
+        self._wait(decision)
 
     def _wait(self, seconds: float) -> None:
         while seconds > 0:
@@ -228,8 +237,8 @@ class _Transfer:
         if self._context.cancelled():
             raise Stopped
 
-    def _report_check(self, done: int) -> None:
-        self._progress.report_check(done, self._part.length)
+    def _report_check(self, checked: int) -> None:
+        self._progress.report_check(checked, self._part.length)
         self._raise_if_stopped()
 
     def _check_size(self, size: int) -> None:
@@ -242,30 +251,31 @@ class _ProgressMeter:
         self._context = context
         self._size: int | None = None
         self._reported_at = 0.0
-        self._began_at, self._length_at_begin = 0.0, 0
+        self._started_at, self._start_length = 0.0, 0
 
     def begin(self, length: int, size: int | None) -> None:
         self._size = size
-        self._began_at, self._length_at_begin = time.monotonic(), length
+        self._started_at, self._start_length = time.monotonic(), length
 
     def report(self, length: int) -> None:
         size = self._size
         if not self._is_due() and length != size:
             return
-        rate = max(length - self._length_at_begin, 0) / max(time.monotonic() - self._began_at, 0.001)
+        rate = max(length - self._start_length, 0) / max(time.monotonic() - self._started_at, 0.001)
         text = _size_text(length) if size is None else f"{_size_text(length)} of {_size_text(size)}"
         percent = _FETCHED_PERCENT * length / size if size else 0.0
         self._context.progress(percent, text, done=length, total=size, unit="bytes", rate=rate)
 
-    def report_check(self, done: int, size: int) -> None:
+    def report_check(self, checked: int, size: int) -> None:
         if self._is_due():
-            percent = _FETCHED_PERCENT + (99.0 - _FETCHED_PERCENT) * done / max(size, 1)
+            percent = _FETCHED_PERCENT + (99.0 - _FETCHED_PERCENT) * checked / max(size, 1)
             self._context.progress(percent, f"checking {_size_text(size)}")
 
     def report_end(self, length: int) -> None:
         self._context.progress(100.0, _size_text(length), done=length, total=length, unit="bytes")
 
     def _is_due(self) -> bool:
+        """Return whether it is time for another report, and assume that it follows."""
         now = time.monotonic()
         if now - self._reported_at < _REPORT_SECONDS:
             return False
@@ -273,5 +283,5 @@ class _ProgressMeter:
         return True
 
 
-def _size_text(count: float) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+def _size_text(byte_count: int) -> str:
+    return f"{byte_count / 1e6:.1f} MB" if byte_count >= 1e5 else f"{byte_count / 1e3:.1f} kB"

@@ -44,9 +44,10 @@ class FileRequest(Struct, frozen=True):
 
 
 class SourceFile(Protocol):
-    """Each method may raise `FetchError`."""
+    """A file that can be downloaded. Each method may raise `FetchError`."""
 
-    def facts(self) -> FileFacts: ...
+    def facts(self) -> FileFacts:
+        """Ask the source. Later downloads belong to these facts."""
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
         """Append up to `length` bytes to `part`, and yield the size of each block."""
@@ -58,13 +59,16 @@ class Source(Protocol):
     """A module. `credential` names a file in $CREDENTIALS_DIRECTORY; empty uses the source's default."""
 
     PLATFORM: str
+    """The `platform` of its jobs."""
     ADDRESSES: str
     """Description of its addresses, for messages."""
     FOLDERS: str
     """Description of its folders; empty if the source has none."""
     IS_FOR_ANY_HOST: bool
+    """True if an address that no other source knows belongs to it."""
     ENVIRONMENT: Sequence[str]
     CREDENTIALS: Sequence[str]
+    """Patterns of names."""
 
     def parse_reference(self, text: str) -> Reference | None:
         """Return None if the address belongs to another source."""
@@ -86,24 +90,26 @@ class Source(Protocol):
 
 @cache
 def sources() -> Sequence[Source]:
-    found: list[Any] = [point.load() for point in find(group=GROUP)]
-    # Sources without credentials first: a path need not be parsed as an address of Drive.
-    return sorted(found, key=lambda source: (source.IS_FOR_ANY_HOST, len(source.CREDENTIALS), source.PLATFORM))
+    """Return the sources in the order in which they are asked whether an address is theirs."""
+    loaded: list[Any] = [entry_point.load() for entry_point in find(group=GROUP)]
+    # Sources without credentials come first, so that the common path is not parsed as an address of Drive.
+    return sorted(loaded, key=lambda source: (source.IS_FOR_ANY_HOST, len(source.CREDENTIALS), source.PLATFORM))
 
 
 def read_reference(address: str) -> tuple[Source, Reference]:
+    """Return the source and its reference. Raise `Permanent` if no source has such addresses."""
     text = address.strip()
     for source in sources():
-        if (found := source.parse_reference(text)) is not None:
-            return source, found
+        if (reference := source.parse_reference(text)) is not None:
+            return source, reference
     raise Permanent("SOURCE_UNKNOWN", f"a source is {_list_choices(source.ADDRESSES for source in _by_platform())}")
 
 
 def read_folder(address: str) -> tuple[Source, Reference]:
-    source, found = read_reference(address)
+    source, reference = read_reference(address)
     if not source.FOLDERS:
         raise Permanent("FOLDER_UNKNOWN", f"a folder is {folders_in_words()}")
-    return source, found
+    return source, reference
 
 
 def folders_in_words() -> str:
@@ -118,8 +124,8 @@ def credentials() -> list[str]:
     return [pattern for source in sources() for pattern in source.CREDENTIALS]
 
 
-def prepare() -> None:
-    """Import all sources before children are forked."""
+def import_sources() -> None:
+    """Import all modules of the sources, so that the processes that are forked later need not."""
     for source in sources():
         package: Any = source
         for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):
@@ -130,6 +136,6 @@ def _by_platform() -> list[Source]:
     return sorted(sources(), key=lambda source: source.PLATFORM)
 
 
-def _list_choices(words: Iterable[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)}, or {last}" if others else str(last)
+def _list_choices(choices: Iterable[str]) -> str:
+    *first, last = choices
+    return f"{', '.join(first)}, or {last}" if first else last

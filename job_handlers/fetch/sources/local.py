@@ -28,8 +28,8 @@ ROOTS = HandlersSettings.download_roots
 ENVIRONMENT: Sequence[str] = (ROOTS.variable, "WORKER_WORKSPACE")
 CREDENTIALS: Sequence[str] = ()
 
-_STEP_BYTES = 1 << 20
-# A file that was replaced may be replaced again at once.
+_BLOCK_BYTES = 1 << 20
+# The wait before the next attempt. A file that was replaced may be replaced again at once.
 _REPLACED_SECONDS = 5.0
 _PAGE_ENTRIES = 1000
 _HIDDEN_BY_SYSTEMD = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
@@ -60,11 +60,12 @@ def open_tree(
     return nullcontext(LocalTree(path_of(reference.key)))
 
 
-def revision_of(found: os.stat_result) -> str:
-    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+def revision_of(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 def readable_paths(path: str) -> list[Path]:
+    """Return the resolved path, or an empty list if jobs may not read it."""
     try:
         return [resolve_path(path)]
     except FetchError:
@@ -81,12 +82,13 @@ def resolve_path(text: str) -> Path:
     except OSError as error:
         raise _unreadable(text, error) from error
     workspace = os.environ.get("WORKER_WORKSPACE")
-    secrets = [os.environ.get("CREDENTIALS_DIRECTORY"), workspace and f"{workspace}/passwords"]
+    secret_places = [os.environ.get("CREDENTIALS_DIRECTORY"), workspace and f"{workspace}/passwords"]
     roots = value_of(ROOTS)
-    is_secret = any(actual.is_relative_to(os.path.realpath(place)) for place in secrets if place)
-    is_inside = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
+    is_secret = any(actual.is_relative_to(os.path.realpath(place)) for place in secret_places if place)
+    is_below_roots = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
     # Files of /proc, /sys and /dev expose other processes, or never end.
-    if is_secret or not is_inside or (len(actual.parts) > 1 and actual.parts[1] in _PSEUDO_FILE_SYSTEMS):
+    is_pseudo_file = len(actual.parts) > 1 and actual.parts[1] in _PSEUDO_FILE_SYSTEMS
+    if is_secret or is_pseudo_file or not is_below_roots:
         raise FetchError("PATH_REFUSED", what=text)
     return actual
 
@@ -115,22 +117,22 @@ class LocalFile:
 
     def facts(self) -> FileFacts:
         try:
-            found = self._actual.stat()
+            status = self._actual.stat()
         except OSError as error:
             raise self._fetch_error(error) from error
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise FetchError("NO_FILE", what=self._path)
-        age = time.time() - found.st_mtime
-        if 0 <= age < self._timeouts.stable_seconds:
-            left = min(self._timeouts.stable_seconds - age, self._timeouts.longest_wait_seconds)
-            raise FetchError("STILL_WRITTEN", after=left, what=self._path)
+        age_seconds = time.time() - status.st_mtime
+        if 0 <= age_seconds < self._timeouts.stable_seconds:
+            wait_seconds = min(self._timeouts.stable_seconds - age_seconds, self._timeouts.longest_wait_seconds)
+            raise FetchError("STILL_WRITTEN", after=wait_seconds, what=self._path)
         return FileFacts(
-            legible(path_of(self._path).name),
-            "",
-            found.st_size,
-            revision_of(found),
+            name=legible(path_of(self._path).name),
+            mime="",
+            size=status.st_size,
+            key=revision_of(status),
             is_of_this_machine=True,
-            is_settled=max(found.st_mtime, found.st_ctime) < self._opened_at - self._timeouts.settled_seconds,
+            is_settled=max(status.st_mtime, status.st_ctime) < self._opened_at - self._timeouts.settled_seconds,
         )
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
@@ -139,7 +141,7 @@ class LocalFile:
             descriptor = os.open(self._actual, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 while left > 0:
-                    block = os.pread(file.fileno(), min(left, _STEP_BYTES), part.length)
+                    block = os.pread(file.fileno(), min(left, _BLOCK_BYTES), part.length)
                     if not block:
                         raise FetchError("CHANGED")  # it is shorter than before
                     left -= len(block)
@@ -151,7 +153,8 @@ class LocalFile:
         pass
 
     def _fetch_error(self, error: OSError) -> FetchError | Retryable:
-        # The sandbox opens only the file that had this path when the attempt began; it does not rule access().
+        # The sandbox lets the process open only the file that had this path when the attempt began, but does not change
+        # what access() answers. So the two disagree if the file was replaced.
         if error.errno == errno.EACCES and os.access(self._actual, os.R_OK, effective_ids=True):
             return Retryable(f"{self._path} was replaced by another file", after=_REPLACED_SECONDS, code="CHANGED")
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
@@ -188,13 +191,13 @@ class LocalTree:
         """`page` is the last name of the previous page, in hex."""
         after = bytes.fromhex(page)
         try:
-            found = os.listdir(os.fsencode(path_of(folder_id)))  # noqa: PTH208  names in bytes: they need not be UTF-8
+            names = os.listdir(os.fsencode(path_of(folder_id)))  # noqa: PTH208  names in bytes: they need not be UTF-8
         except OSError as error:
             raise ItemError(f"it cannot be read: {error.strerror}") from error
-        names = sorted(name for name in found if name > after and not name.startswith(b"."))
-        shown = names[:_PAGE_ENTRIES]
-        entries = [entry for name in shown if (entry := _entry_at(folder_id, name)) is not None]
-        return Listing(entries, shown[-1].hex() if len(names) > _PAGE_ENTRIES else "")
+        remaining = sorted(name for name in names if name > after and not name.startswith(b"."))
+        page_names = remaining[:_PAGE_ENTRIES]
+        entries = [entry for name in page_names if (entry := _entry_at(folder_id, name)) is not None]
+        return Listing(entries, page_names[-1].hex() if len(remaining) > _PAGE_ENTRIES else "")
 
     def change_token(self, corpus: str) -> str:
         return ""
@@ -203,18 +206,19 @@ class LocalTree:
         raise ListingExpired("a directory has no list of changes")
 
 
-def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
-    path = path_of(parent_id) / os.fsdecode(raw)
+def _entry_at(parent_id: str, raw_name: bytes) -> Entry | None:
+    """Return None for what is neither a file nor a folder, or no longer exists."""
+    path = path_of(parent_id) / os.fsdecode(raw_name)
     if parent_id == "/" and path.name in _PSEUDO_FILE_SYSTEMS:
         return None
     item_id, name = written(path), legible(path.name)
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
-        return None  # removed since it was listed
-    if stat.S_ISDIR(found.st_mode):
+        return None
+    if stat.S_ISDIR(status.st_mode):
         return Entry(item_id, name, "folder", [parent_id])
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
     return Entry(
         item_id,
@@ -222,7 +226,7 @@ def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
         "file",
         [parent_id],
         guess_type(name)[0] or "",
-        found.st_size,
-        revision_of(found),
-        modified=datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
+        status.st_size,
+        revision_of(status),
+        modified=datetime.fromtimestamp(status.st_mtime, UTC).isoformat(),
     )

@@ -1,4 +1,4 @@
-"""A tree of folders and files that a crawl walks."""
+"""The interface of a source's folders, which a crawl walks."""
 
 from __future__ import annotations
 
@@ -44,17 +44,24 @@ class Entry(Struct, frozen=True):
     corpus: str = ""
     """Id of the shared drive, which has its own list of changes; empty for other files."""
     target_id: str = ""
+    """What a shortcut leads to."""
     refusal: str = ""
+    """Why the file cannot be downloaded."""
     is_trashed: bool = False
 
 
 class Listing(Struct, frozen=True):
+    """One page of the entries of a folder."""
+
     entries: Sequence[Entry]
     next_page: str = ""
+    """Token of the next page; empty for the last."""
     is_partial: bool = False
 
 
 class TreeChanges(Struct, frozen=True):
+    """One page of the list of changes."""
+
     entries: Sequence[Entry]
     gone_ids: Sequence[str]
     next_token: str
@@ -62,6 +69,8 @@ class TreeChanges(Struct, frozen=True):
 
 
 class Tree(Protocol):
+    """`key` is the resource key of an entry; `corpus` and `page` are those of `Entry` and `Listing`."""
+
     platform: str
     source: str
     """The name under which jobs pause together, as in `Source.source_of_jobs`."""

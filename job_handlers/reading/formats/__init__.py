@@ -1,4 +1,8 @@
-"""Files with flowing text: paragraphs, table rows, pictures and page breaks."""
+"""Files with flowing text: paragraphs, table rows, pictures and page breaks.
+
+The modules of this package yield the pieces of a file: plain or styled text, table rows, references to pictures, and
+`NEW_PAGE`. This module divides them into pages, and finds the blocks and tables of a page.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,9 @@ _CHARACTERS_MAX = 100_000_000
 _INVISIBLE = re.compile("[\u00ad\ud800-\udfff]")
 """Soft hyphens would hide a word from search; UTF-8 cannot encode lone surrogates."""
 _LIGATURES = re.compile("[\ufb00-\ufb06]")
-_CELLS_MAX = 20_000
+_CELLS_MAX = 20_000  # Of a table. A larger one is read as lines.
 
-_PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+_PICTURE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _MODULES = {
     FileKind.TEXT: "plain",
@@ -71,6 +75,7 @@ class DocumentLocked(UnreadableDocument):
 
 class PictureReference(NamedTuple):
     key: str
+    """With this, `FlowDocument.picture` returns its bytes."""
     alt: str | None = ""
     """None if the text beside it is its alternative text."""
 
@@ -82,7 +87,10 @@ class ShownPicture(NamedTuple):
 
 
 class CellSpan(Struct):
+    """A cell that covers several rows or columns."""
+
     column: int
+    """Its first column."""
     rows: int
     columns: int
 
@@ -96,9 +104,9 @@ class TableRow(str):
     spans: Sequence[CellSpan]
 
     def __new__(cls, cells: Iterable[str], *, begins: bool, spans: Sequence[CellSpan] = ()) -> TableRow:
-        made = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
-        made.begins, made.spans = begins, spans
-        return made
+        row = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
+        row.begins, row.spans = begins, spans
+        return row
 
 
 class StyledText(str):
@@ -118,11 +126,12 @@ class StyledText(str):
         links: Sequence[TextLink] = (),
         notes: Sequence[NoteMark] = (),
     ) -> StyledText:
-        made = super().__new__(cls, text)
-        made.role, made.level, made.links, made.notes = role, level, links, notes
-        return made
+        styled = super().__new__(cls, text)
+        styled.role, styled.level, styled.links, styled.notes = role, level, links, notes
+        return styled
 
     def part(self, text: str) -> StyledText:
+        """Return the part of the paragraph that has this text, with its links and notes."""
         if text == self:
             return self
         begin = max(self.find(text), 0)
@@ -135,12 +144,14 @@ class LineMark(str):
 
     __slots__ = ("address", "note")
     address: str
+    """Address of the link that begins; empty if a link ends."""
     note: str
+    """Number of the note; empty for a link."""
 
     def __new__(cls, *, address: str = "", note: str = "") -> LineMark:
-        made = super().__new__(cls)
-        made.address, made.note = address, note
-        return made
+        mark = super().__new__(cls)
+        mark.address, mark.note = address, note
+        return mark
 
 
 M = TypeVar("M", TextLink, NoteMark)
@@ -148,38 +159,39 @@ M = TypeVar("M", TextLink, NoteMark)
 
 def _move_marks(marks: Iterable[M], by: int, length: int) -> list[M]:
     """Move marks, and drop those that are then outside of the first `length` characters."""
-    moved = [replace(one, begin=one.begin + by, end=one.end + by) for one in marks]
-    return [one for one in moved if one.begin >= 0 and one.end <= length]
+    moved = [replace(mark, begin=mark.begin + by, end=mark.end + by) for mark in marks]
+    return [mark for mark in moved if mark.begin >= 0 and mark.end <= length]
 
 
 def styled_text(
     parts: Iterable[str], role: Role = Role.PARAGRAPH, level: int = 0, *, keeps_indent: bool = False
 ) -> StyledText:
-    """Join the parts of a paragraph, without the space around it."""
-    written: list[str] = []
+    """Join the parts of a paragraph, and remove the space around it. Among the parts may be `LineMark`s."""
+    texts: list[str] = []
     links: list[TextLink] = []
     notes: list[NoteMark] = []
     length, address, link_begin = 0, "", 0
     # The last mark ends a link that is still open.
     for part in (*parts, LineMark()):
         if not isinstance(part, LineMark):
-            written.append(_searchable_text(part))
-            length += len(written[-1])
+            texts.append(_searchable_text(part))
+            length += len(texts[-1])
         elif part.note:
             notes.append(NoteMark(length, length, part.note))
         else:
             if LINK_ADDRESS.fullmatch(address):
                 links.append(TextLink(link_begin, length, address))
             address, link_begin = part.address, length
-    untrimmed = "".join(written)
+    untrimmed = "".join(texts)
     text = untrimmed.rstrip() if keeps_indent else untrimmed.strip()
     text_begin = len(untrimmed.rstrip()) - len(text)
     text_end = text_begin + len(text)
     trimmed_links: list[TextLink] = []
     for link in links:
-        if words := untrimmed[link.begin : link.end].strip():
-            begin = untrimmed.index(words, link.begin)
-            trimmed_links.append(replace(link, begin=begin, end=begin + len(words)))
+        if linked_text := untrimmed[link.begin : link.end].strip():
+            begin = untrimmed.index(linked_text, link.begin)
+            trimmed_links.append(replace(link, begin=begin, end=begin + len(linked_text)))
+    # A note in the removed space belongs to the nearest character that is left.
     for at, note in enumerate(notes):
         begin = min(max(note.begin, text_begin), text_end)
         notes[at] = replace(note, begin=begin, end=begin)
@@ -214,19 +226,21 @@ class FlowDocument(Protocol):
 
 
 def open_document(path: Path, kind: FileKind) -> FlowDocument:
-    opened: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_document(path, kind)
-    return opened
+    document: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_document(path, kind)
+    return document
 
 
 def is_picture(name: str) -> bool:
-    return name.lower().endswith(_PICTURES)
+    return name.lower().endswith(_PICTURE_SUFFIXES)
 
 
 def note_of_unread(pictures: Collection[str]) -> list[str]:
+    """Return the note that names the first of the pictures that are not read; no note if there are none."""
     return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
 def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
+    """Begin a page at each `NEW_PAGE`, and when a page has `_PAGE_CHARACTERS`. Pages without text are left out."""
     pages: list[FlowPage] = []
     page: list[Piece] = []
     page_characters = total_characters = 0
@@ -250,18 +264,20 @@ def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
         parts = [piece] if isinstance(piece, TableRow) else _searchable_text(piece).split(NEW_PAGE)
         for number, part in enumerate(parts):
             for text in _cut_long(part):
-                cut = piece.part(text) if isinstance(piece, StyledText) and text else text
-                add(cut, len(text), begins_page=number > 0)
+                part_of_piece = piece.part(text) if isinstance(piece, StyledText) and text else text
+                add(part_of_piece, len(text), begins_page=number > 0)
     return [*pages, tuple(page)] if page else pages
 
 
 def _searchable_text(text: str) -> str:
+    """Return the text as users type it: ligatures become letters, and invisible characters are left out."""
     if text.isascii():
         return text
-    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _INVISIBLE.sub("", text))
+    return _LIGATURES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), _INVISIBLE.sub("", text))
 
 
 def _cut_long(paragraph: str) -> Iterator[str]:
+    """Yield the paragraph, or sections of it of at most `_PAGE_CHARACTERS_MAX`, which end between words."""
     if isinstance(paragraph, TableRow) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
         yield paragraph
         return
@@ -275,12 +291,30 @@ def _cut_long(paragraph: str) -> Iterator[str]:
     yield text[begin:]
 
 
-def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) -> list[Block]:
-    table_ends = {table.begin: table.end for table in tables}
+def layout_of(
+    lines_and_pictures: Sequence[str | ShownPicture], readers: Sequence[str] = (), written_in: Sequence[str] = ()
+) -> FlowLayout:
+    """Return the layout of a page. `readers` are the engines that read its pictures, `written_in` its languages."""
+    lines = [line for line in lines_and_pictures if isinstance(line, str)]
+    tables = tables_in(lines)
+    links: list[TextLink] = []
+    notes: list[NoteMark] = []
+    begin = 0
+    for line in lines:
+        end = begin + len(line)
+        if isinstance(line, StyledText):
+            links += _move_marks(line.links, begin, end)
+            notes += _move_marks(line.notes, begin, end)
+        begin = end + 1
+    return FlowLayout(tables, list(readers), list(written_in), _blocks_in(lines_and_pictures, tables), links, notes)
+
+
+def _blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) -> list[Block]:
+    end_by_begin = {table.begin: table.end for table in tables}
     blocks: list[Block] = []
     begin = table_end = 0
+    # True if the line before was plain, so that a plain line continues its paragraph.
     may_continue = False
-    # Whether the last line was plain, so that the next plain line belongs to its paragraph.
     for line in lines:
         if isinstance(line, ShownPicture):
             blocks.append(Block(0, 0, 0, 0, begin, begin, Role.PICTURE, style=STATED_BY_FILE, alt=line.alt))
@@ -288,8 +322,8 @@ def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) 
             continue
         end = begin + len(line) + 1
         is_plain = bool(line.strip()) and not isinstance(line, StyledText | TableRow)
-        if begin in table_ends:
-            table_end = table_ends[begin]
+        if begin in end_by_begin:
+            table_end = end_by_begin[begin]
             blocks.append(Block(0, 0, 0, 0, begin, table_end, Role.TABLE))
         elif begin >= table_end and line.strip():
             if isinstance(line, StyledText):
@@ -305,53 +339,39 @@ def blocks_in(lines: Sequence[str | ShownPicture], tables: Sequence[TextTable]) 
 
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
     """Return the tables: consecutive rows, at least two of them with several columns."""
-    tables: list[list[tuple[int, TableRow]]] = []
+    rows_of_tables: list[list[_PlacedRow]] = []
     begin = 0
     follows_row = False
     for line in lines:
         if isinstance(line, TableRow):
             if line.begins or not follows_row:
-                tables.append([])
-            tables[-1].append((begin, line))
+                rows_of_tables.append([])
+            rows_of_tables[-1].append(_PlacedRow(begin, line))
         follows_row = isinstance(line, TableRow)
         begin += len(line) + 1
-    return [
-        _table(rows) for rows in tables if sum("\t" in row for _, row in rows) > 1 and _cell_count(rows) <= _CELLS_MAX
-    ]
+    return [_table(rows) for rows in rows_of_tables if _is_table(rows)]
 
 
-def layout_of(
-    shown: Sequence[str | ShownPicture], readers: Sequence[str] = (), written_in: Sequence[str] = ()
-) -> FlowLayout:
-    lines = [one for one in shown if isinstance(one, str)]
-    tables = tables_in(lines)
-    links: list[TextLink] = []
-    notes: list[NoteMark] = []
-    begin = 0
-    for line in lines:
-        end = begin + len(line)
-        if isinstance(line, StyledText):
-            links += _move_marks(line.links, begin, end)
-            notes += _move_marks(line.notes, begin, end)
-        begin = end + 1
-    return FlowLayout(tables, list(readers), list(written_in), blocks_in(shown, tables), links, notes)
+class _PlacedRow(NamedTuple):
+    begin: int
+    """Its place in the text of the page."""
+    row: TableRow
 
 
-def _cell_count(rows: Sequence[tuple[int, TableRow]]) -> int:
-    return len(rows) * (max(row.count("\t") for _, row in rows) + 1)
+def _is_table(rows: Sequence[_PlacedRow]) -> bool:
+    widths = [placed.row.count("\t") + 1 for placed in rows]
+    return sum(width > 1 for width in widths) > 1 and len(rows) * max(widths) <= _CELLS_MAX
 
 
-def _table(rows: Sequence[tuple[int, TableRow]]) -> TextTable:
-    """Return a table of rows with their places in the page's text."""
-    cells = [row.split("\t") for _, row in rows]
+def _table(rows: Sequence[_PlacedRow]) -> TextTable:
+    cells = [placed.row.split("\t") for placed in rows]
     width = max(map(len, cells))
     spans: list[tuple[int, int, int, int]] = []
-    for number, (_, row) in enumerate(rows):
-        for span in row.spans:
+    for number, placed in enumerate(rows):
+        for span in placed.row.spans:
             # A cell may say that it reaches beyond the last row.
             height = min(span.rows, len(rows) - number)
             if height > 1 or span.columns > 1:
                 spans.append((number, span.column, height, span.columns))
-    (begin, _), (last_begin, last_row) = rows[0], rows[-1]
     padded = [row + [""] * (width - len(row)) for row in cells]
-    return TextTable(begin, last_begin + len(last_row), padded, spans)
+    return TextTable(rows[0].begin, rows[-1].begin + len(rows[-1].row), padded, spans)

@@ -1,4 +1,8 @@
-"""Word, PowerPoint and OpenDocument: XML in a zip archive. One parser reads them, as only names of elements differ."""
+"""Word, PowerPoint and OpenDocument: XML in a zip archive. One parser reads them, as only names of elements differ.
+
+A part is one XML file of the archive, such as `word/document.xml` or a slide. Its relations file maps the ids that its
+elements use to other parts, pictures and addresses.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, NamedTuple
 from xml.parsers import expat
 
@@ -25,6 +28,7 @@ from job_handlers.reading.formats import (
     LineMark,
     PictureReference,
     Piece,
+    StyledText,
     TableRow,
     UnreadableDocument,
     is_picture,
@@ -37,28 +41,29 @@ from worker_service.handlers import Role
 
 _BLOCK_BYTES = 1 << 20  # Large, because expat scans an unfinished comment or attribute again for each block.
 _SPACES = re.compile(r"[ \t\r\n]+")
-_SPACES_MAX = 200
-_REPEATS_MAX = 200
+_SPACES_MAX = 200  # In one element for consecutive spaces.
+_REPEATS_MAX = 200  # Of a cell or row, and the largest number that an attribute may have.
 _REPEATED_CHARACTERS = 1 << 12  # About as many characters repeated cells or rows have together.
 _DIGITS_MAX = 9
-_CODE = re.compile("[0-9A-Fa-f]{1,4}")
-_NUMBER = re.compile(r"(\d+)\.xml\Z")
+_CHARACTER_CODE = re.compile("[0-9A-Fa-f]{1,4}")
+_FILE_NUMBER = re.compile(r"(\d+)\.xml\Z")
 _SVG = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
 _ALTERNATIVES = (f"{_SVG} title", f"{_SVG} desc")
 """Title and description of a picture. The description comes second, and replaces the title."""
-_LINK_TYPE = "/hyperlink"
 _LINK_FIELD = re.compile(r'\s*HYPERLINK\s+"([^"]+)"')
 _HEADING_STYLE = re.compile("heading ([1-6])")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
-class _ElementNames(Struct, frozen=True):
+class _ElementNames(Struct, frozen=True, kw_only=True):
+    """The names, without namespaces, of the elements of one format by what they contain."""
+
     paragraphs: Sequence[str]
     cells: Sequence[str]
     rows: Sequence[str]
-    tables: Sequence[str]
+    tables: Sequence[str] = ()
     silent: Sequence[str]
-    """Elements whose text is not read."""
+    """Elements whose text is not read; with a namespace if only that one is meant."""
     texts: Sequence[str] = ()
     """If given, only these elements contain text."""
     pages: Sequence[str] = ()
@@ -66,25 +71,36 @@ class _ElementNames(Struct, frozen=True):
 
 
 _WORD = _ElementNames(
-    ("p",),
-    ("tc",),
-    ("tr",),
-    ("tbl",),
+    paragraphs=("p",),
+    cells=("tc",),
+    rows=("tr",),
+    tables=("tbl",),
     # Deleted text, and earlier states of changed elements.
-    ("del", "moveFrom", "Fallback", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
-    ("t",),
-    ("lastRenderedPageBreak",),
+    silent=("del", "moveFrom", "Fallback", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
+    texts=("t",),
+    pages=("lastRenderedPageBreak",),
 )
-_SLIDE = _ElementNames(("p", "text"), ("tc",), ("tr",), ("tbl",), ("Fallback", "fld"), ("t", "text"))
+_SLIDE = _ElementNames(
+    paragraphs=("p", "text"),
+    cells=("tc",),
+    rows=("tr",),
+    tables=("tbl",),
+    silent=("Fallback", "fld"),
+    texts=("t", "text"),
+)
 _CHART = _ElementNames(
-    ("p", "v"), ("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), ("ser",), (), ("Fallback", "fld"), ("t", "v")
+    paragraphs=("p", "v"),
+    cells=("tx", "cat", "val", "xVal", "yVal", "bubbleSize"),
+    rows=("ser",),
+    silent=("Fallback", "fld"),
+    texts=("t", "v"),
 )
-_OPEN = _ElementNames(
-    ("p", "h", "math"),
-    ("table-cell", "covered-table-cell"),
-    ("table-row",),
-    ("table",),
-    (
+_OPEN_TEXT = _ElementNames(
+    paragraphs=("p", "h", "math"),
+    cells=("table-cell", "covered-table-cell"),
+    rows=("table-row",),
+    tables=("table",),
+    silent=(
         "tracked-changes",
         "note-citation",
         "binary-data",
@@ -95,39 +111,60 @@ _OPEN = _ElementNames(
         "http://purl.org/dc/elements/1.1/ date",
         *_ALTERNATIVES,
     ),
-    (),
-    ("soft-page-break",),
+    pages=("soft-page-break",),
 )
-_OPEN_SLIDE = replace(_OPEN, pages=("page",))
+_OPEN_SLIDE = replace(_OPEN_TEXT, pages=("page",))
 _SYMBOLS = {
     **dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ", strict=True)),
     **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
     **dict(zip("\xa3\xa5\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd6\xe5", "≤∞°±≥×•÷≠≈√∑", strict=True)),
 }
 """Characters that the font Symbol stores at the codes of letters."""
-_PRIVATE = 0xF000
+_SYMBOL_CODES = 0xF000  # Word adds it to the codes of the font Symbol.
 
-_Mark = tuple[Role, int]
-_PLAIN: _Mark = (Role.PARAGRAPH, 0)
+
+class _Style(NamedTuple):
+    role: Role
+    level: int = 0
+
+
+_PLAIN = _Style(Role.PARAGRAPH)
 _WORD_STYLES = {
-    "title": (Role.HEADING, 1), "caption": (Role.CAPTION, 0), "footnote text": (Role.FOOTNOTE, 0),
-    "html preformatted": (Role.CODE, 0), "list bullet": (Role.ITEM, 1), "list number": (Role.ITEM, 1),
+    "title": _Style(Role.HEADING, 1), "caption": _Style(Role.CAPTION), "footnote text": _Style(Role.FOOTNOTE),
+    "html preformatted": _Style(Role.CODE), "list bullet": _Style(Role.ITEM, 1), "list number": _Style(Role.ITEM, 1),
 }  # fmt: skip
 """Names of Word's own styles, in English in every language."""
 _WORD_PARTS = {
-    "header": (Role.HEAD, 0), "footer": (Role.FOOT, 0), "footnotes": (Role.FOOTNOTE, 0), "endnotes": (Role.FOOTNOTE, 0),
-}  # fmt: skip
+    "header": _Style(Role.HEAD),
+    "footer": _Style(Role.FOOT),
+    "footnotes": _Style(Role.FOOTNOTE),
+    "endnotes": _Style(Role.FOOTNOTE),
+    "comments": _PLAIN,
+}
+"""Name of a part beside the main part → style of its paragraphs."""
 _PLACEHOLDERS = {
-    "title": (Role.HEADING, 1), "ctrTitle": (Role.HEADING, 1), "body": (Role.ITEM, 1), "obj": (Role.ITEM, 1),
-    "outline": (Role.ITEM, 1), "sldNum": (Role.NUMBER, 0), "ftr": (Role.FOOT, 0), "hdr": (Role.HEAD, 0),
+    "title": _Style(Role.HEADING, 1), "ctrTitle": _Style(Role.HEADING, 1), "body": _Style(Role.ITEM, 1),
+    "obj": _Style(Role.ITEM, 1), "outline": _Style(Role.ITEM, 1), "sldNum": _Style(Role.NUMBER),
+    "ftr": _Style(Role.FOOT), "hdr": _Style(Role.HEAD),
 }  # fmt: skip
-"""Placeholders on slides, of PowerPoint and OpenDocument."""
+"""Kinds of placeholders on slides, of PowerPoint and OpenDocument → style of their paragraphs."""
+
+
+class _Part(Struct, frozen=True):
+    path: str
+    names: _ElementNames
+    files: Mapping[str, str] = {}
+    """Ids that the elements of the part use → files of the archive."""
+    styles: Mapping[str, _Style] = {}
+    """Style ids → styles. The key "" is for paragraphs without a style."""
+    links: Mapping[str, str] = {}
+    """Ids that the elements of the part use → addresses."""
 
 
 class _PartReference(NamedTuple):
     """A place where a document shows another part of its archive, such as a chart."""
 
-    name: str
+    path: str
 
 
 class OfficeDocument:
@@ -135,168 +172,182 @@ class OfficeDocument:
         self._archive = Archive(file)
         self._names = set(self._archive.names)
         self._kind = kind
-        self._is_inserted = not isinstance(file, Path)
+        self._is_inside_another = not isinstance(file, Path)
         self.notes: list[str] = []
-        self._unread: dict[str, None] = {}
-        self._notes: dict[str, str] = {}
+        self._unread_pictures: dict[str, None] = {}
+        self._footnote_numbers: dict[str, str] = {}
         """Kind and id of a footnote → its number."""
 
     def pieces(self) -> Iterator[Piece]:
-        if self._is_open:
-            yield from self._open_document()
+        if self._is_open_document:
+            yield from self._open_document_pieces()
+        elif self._kind is FileKind.DOCX:
+            yield from self._word_pieces()
         else:
-            yield from self._word() if self._kind is FileKind.DOCX else self._slides()
-        self.notes += note_of_unread(self._unread)
+            yield from self._powerpoint_pieces()
+        self.notes += note_of_unread(self._unread_pictures)
 
     @property
-    def _is_open(self) -> bool:
+    def _is_open_document(self) -> bool:
         return self._kind in (FileKind.ODT, FileKind.ODP)
 
     def picture(self, key: str) -> bytes:
         return self._archive.read(key)
 
     def text_boxes(self) -> list[str]:
+        """Return the texts of the drawings of an Excel workbook."""
         drawings = self._numbered_files("xl/drawings/drawing")
-        pieces = [piece for name in drawings for piece in self._part(name, _SLIDE, {})]
+        pieces = [piece for name in drawings for piece in self._pieces_of_part(_Part(name, _SLIDE))]
         # Plain texts: the values of rows are stored as JSON.
         return [str(piece) for piece in pieces if isinstance(piece, str)]
 
-    def _open_document(self) -> Iterator[Piece]:
+    # ── OpenDocument ──
+
+    def _open_document_pieces(self) -> Iterator[Piece]:
         manifest = "META-INF/manifest.xml"
         if manifest in self._names and b"encryption-data" in self._archive.read(manifest):
             raise DocumentLocked
-        files = {f"{begins}{name}": name for name in self._names for begins in ("", "./")}
+        files = {f"{prefix}{name}": name for name in self._names for prefix in ("", "./")}
         # An object, such as a formula, is a folder with a content.xml.
         objects = {
             href.removesuffix("/content.xml"): name for href, name in files.items() if name.endswith("/content.xml")
         }
         has_slides = self._kind is FileKind.ODP
-        yield from self._part("content.xml", _OPEN_SLIDE if has_slides else _OPEN, {**objects, **files})
+        names = _OPEN_SLIDE if has_slides else _OPEN_TEXT
+        yield from self._pieces_of_part(_Part("content.xml", names, {**objects, **files}))
         if "styles.xml" in self._names and not has_slides:
             # Headers and footers.
-            yield from self._part("styles.xml", _OPEN, files)
+            yield from self._pieces_of_part(_Part("styles.xml", _OPEN_TEXT, files))
 
-    def _word(self) -> Iterator[Piece]:
+    # ── Word ──
+
+    def _word_pieces(self) -> Iterator[Piece]:
         # Word for the web calls the main part document2.xml.
-        main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
-        styles = self._word_styles()
-        yield from self._related(main, _WORD, styles)
-        for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
-            for name in self._numbered_files(f"word/{beside}"):
-                yield from self._related(name, _WORD, {"": _WORD_PARTS.get(beside, _PLAIN)})
+        main_part = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
+        yield from self._pieces_of_part(self._part_with_relations(main_part, _WORD, self._word_styles()))
+        for kind, style in _WORD_PARTS.items():
+            for path in self._numbered_files(f"word/{kind}"):
+                yield from self._pieces_of_part(self._part_with_relations(path, _WORD, {"": style}))
 
-    def _word_styles(self) -> dict[str, _Mark]:
+    def _word_styles(self) -> dict[str, _Style]:
         """Return style id → role and level."""
-        name = "word/styles.xml"
-        found: dict[str, _Mark] = {}
+        styles_part = "word/styles.xml"
+        styles: dict[str, _Style] = {}
         style_id = ""
 
         def begin(tag: str, attributes: dict[str, str]) -> None:
             nonlocal style_id
-            plain = {_local(key): value for key, value in attributes.items()}
-            value = plain.get("val", "").lower()
+            plain_attributes = {_local(key): value for key, value in attributes.items()}
+            value = plain_attributes.get("val", "").lower()
             match _local(tag):
                 case "style":
-                    style_id = plain.get("styleId", "")
+                    style_id = plain_attributes.get("styleId", "")
                 case "name" if value in _WORD_STYLES:
-                    found[style_id] = _WORD_STYLES[value]
+                    styles[style_id] = _WORD_STYLES[value]
                 case "name" if heading := _HEADING_STYLE.fullmatch(value):
-                    found[style_id] = Role.HEADING, int(heading[1])
-                case "outlineLvl" if style_id and value in "012345":
-                    found.setdefault(style_id, (Role.HEADING, int(value or 0) + 1))
+                    styles[style_id] = _Style(Role.HEADING, int(heading[1]))
+                case "outlineLvl" if style_id and value in ("", *"012345"):
+                    styles.setdefault(style_id, _Style(Role.HEADING, int(value or 0) + 1))
 
-        if name in self._names:
-            _parse(self._archive, name, begin)
-        return found
+        if styles_part in self._names:
+            _parse(self._archive, styles_part, begin)
+        return styles
 
-    def _slides(self) -> Iterator[Piece]:
+    # ── PowerPoint ──
+
+    def _powerpoint_pieces(self) -> Iterator[Piece]:
         for slide in self._slides_in_order() or self._numbered_files("ppt/slides/slide"):
             yield NEW_PAGE
-            yield from self._related(slide, _SLIDE)
-            for kind in ("/notesSlide", "/comments"):
-                for beside in sorted(set(self._relations(slide, kind).values())):
-                    yield from self._related(beside, _SLIDE)
+            beside = [
+                path
+                for kind in ("/notesSlide", "/comments")
+                for path in sorted(set(self._related_files(slide, kind).values()))
+            ]
+            for path in (slide, *beside):
+                yield from self._pieces_of_part(self._part_with_relations(path, _SLIDE))
 
     def _slides_in_order(self) -> list[str]:
-        main = "ppt/presentation.xml"
-        related = self._relations(main, "/slide")
-        wanted: list[str] = []
+        presentation = "ppt/presentation.xml"
+        slides = self._related_files(presentation, "/slide")
+        relation_ids: list[str] = []
 
         def begin(tag: str, attributes: dict[str, str]) -> None:
             if _local(tag) == "sldId":
                 # The other attribute named id, without a namespace, is a number.
-                wanted.extend(value for key, value in attributes.items() if " " in key)
+                relation_ids.extend(value for key, value in attributes.items() if " " in key)
 
-        if related:
-            _parse(self._archive, main, begin)
-        return [related[key] for key in wanted if key in related]
+        if slides:
+            _parse(self._archive, presentation, begin)
+        return [slides[relation_id] for relation_id in relation_ids if relation_id in slides]
 
-    def _numbered_files(self, begins: str) -> list[str]:
-        found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
-        return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
+    # ── Parts ──
 
-    def _related(
-        self, name: str, words: _ElementNames, styles: Mapping[str, _Mark] = MappingProxyType({})
-    ) -> Iterator[Piece]:
-        return self._part(name, words, self._relations(name, ""), styles, links=self._relations(name, _LINK_TYPE))
+    def _numbered_files(self, prefix: str) -> list[str]:
+        names = [name for name in self._names if name.startswith(prefix) and name.endswith(".xml")]
+        return sorted(names, key=lambda name: int(number[1]) if (number := _FILE_NUMBER.search(name)) else 0)
 
-    def _relations(self, name: str, kind: str) -> dict[str, str]:
-        """Return id → file for the relations of a part whose type ends in `kind`; for links, id → address."""
-        folder, file_name = posixpath.split(name)
-        relations = f"{folder}/_rels/{file_name}.rels"
-        found: dict[str, str] = {}
-        if relations not in self._names:
-            return found
+    def _relations(self, path: str) -> list[dict[str, str]]:
+        """Return the relations of a part, each with Id, Type and Target."""
+        folder, file_name = posixpath.split(path)
+        relations_file = f"{folder}/_rels/{file_name}.rels"
+        relations: list[dict[str, str]] = []
+        if relations_file in self._names:
+            _parse(self._archive, relations_file, lambda _, attributes: relations.append(attributes))
+        return relations
 
-        def begin(tag: str, attributes: dict[str, str]) -> None:
-            target = posixpath.normpath(posixpath.join("/", folder, attributes.get("Target", ""))).lstrip("/")
-            if attributes.get("Type", "").endswith(kind) and (target in self._names or kind == _LINK_TYPE):
-                found[attributes.get("Id", "")] = attributes.get("Target", "") if kind == _LINK_TYPE else target
+    def _related_files(self, path: str, kind: str = "") -> dict[str, str]:
+        """Return id → file for the relations whose type ends in `kind`."""
+        files: dict[str, str] = {}
+        for relation in self._relations(path):
+            target = posixpath.join("/", posixpath.dirname(path), relation.get("Target", ""))
+            name = posixpath.normpath(target).lstrip("/")
+            if name in self._names and relation.get("Type", "").endswith(kind):
+                files[relation.get("Id", "")] = name
+        return files
 
-        _parse(self._archive, relations, begin)
-        return found
+    def _part_with_relations(self, path: str, names: _ElementNames, styles: Mapping[str, _Style] = {}) -> _Part:
+        links = {
+            relation.get("Id", ""): relation.get("Target", "")
+            for relation in self._relations(path)
+            if relation.get("Type", "").endswith("/hyperlink")
+        }
+        return _Part(path, names, self._related_files(path), styles, links)
 
-    def _part(
-        self,
-        name: str,
-        words: _ElementNames,
-        related: Mapping[str, str],
-        styles: Mapping[str, _Mark] = MappingProxyType({}),
-        *,
-        links: Mapping[str, str] = MappingProxyType({}),
-        is_inner: bool = False,
-    ) -> Iterator[Piece]:
-        if name not in self._names:
-            raise UnreadableDocument(f"there is no {name} in it")
-        walk = _PartParser(words, related, styles, links, self._notes)
-        _parse(self._archive, name, walk.begin, walk.end, walk.add_text)
-        self._unread |= dict.fromkeys(walk.unread)
-        for piece in walk.found:
-            if not isinstance(piece, _PartReference):
+    def _pieces_of_part(self, part: _Part) -> Iterator[Piece]:
+        for piece in self._parse_part(part):
+            if isinstance(piece, _PartReference):
+                yield from self._pieces_of_inner_part(piece.path)
+            else:
                 yield piece
-            elif not is_inner:
-                # Parts inside an inner part are left out: they could refer to themselves.
-                yield from self._inner_part(piece.name)
 
-    def _inner_part(self, name: str) -> Iterator[Piece]:
-        if self._is_open:
-            yield from self._part(name, _OPEN, {}, is_inner=True)
-        elif name.endswith(".xml") and "/charts/" in name:
-            yield from self._part(name, _CHART, {}, is_inner=True)
-        elif name.endswith(".xml"):
-            yield from self._part(name, _SLIDE, {}, is_inner=True)
+    def _parse_part(self, part: _Part) -> list[Piece | _PartReference]:
+        if part.path not in self._names:
+            raise UnreadableDocument(f"there is no {part.path} in it")
+        parser = _PartParser(part, self._footnote_numbers)
+        _parse(self._archive, part.path, parser.begin, parser.end, parser.add_text)
+        self._unread_pictures |= dict.fromkeys(parser.unread_pictures)
+        return parser.pieces
+
+    def _pieces_of_inner_part(self, path: str) -> Iterator[Piece]:
+        if self._is_open_document:
+            part = _Part(path, _OPEN_TEXT)
+        elif path.endswith(".xml"):
+            part = _Part(path, _CHART if "/charts/" in path else _SLIDE)
         else:
-            yield from self._inserted_file(name)
+            yield from self._pieces_of_inner_file(path)
+            return
+        # Parts inside an inner part are left out: they could refer to themselves.
+        yield from (piece for piece in self._parse_part(part) if not isinstance(piece, _PartReference))
 
-    def _inserted_file(self, name: str) -> Iterator[Piece]:
+    def _pieces_of_inner_file(self, name: str) -> Iterator[Piece]:
         body = self._archive.read(name)
-        ending = posixpath.splitext(name)[1].lower()
-        if ending in (".html", ".htm", ".xhtml"):
+        suffix = posixpath.splitext(name)[1].lower()
+        if suffix in (".html", ".htm", ".xhtml"):
             text = body.decode(web.encoding_of(body), "replace")
             yield from web.pieces_of(iter([text]), web.embedded_address)
-        elif ending == ".txt":
+        elif suffix == ".txt":
             yield from decode(body)[0].splitlines()
-        elif ending in (".docx", ".docm") and not self._is_inserted:
+        elif suffix in (".docx", ".docm") and not self._is_inside_another:
             inner = OfficeDocument(io.BytesIO(body), FileKind.DOCX)
             yield from (piece for piece in inner.pieces() if isinstance(piece, str))
             self.notes += inner.notes
@@ -328,22 +379,37 @@ def _refuse_entities(*_: object) -> None:
 
 
 @dataclass(slots=True)
+class _OpenParagraph:
+    parts: list[str]
+    """Text and marks so far."""
+    style: _Style
+
+    def text(self) -> StyledText:
+        return styled_text(self.parts, *self.style)
+
+
+@dataclass(slots=True)
 class _OpenRow:
-    depth: int
-    """Paragraphs that are open around it."""
+    paragraph_depth: int
+    """Number of paragraphs that are open around the row. Paragraphs that end at this depth belong to a cell."""
+    repeats: int
+    """Number of identical rows that this row stands for."""
     cells: list[list[str]] = field(default_factory=list)
-    covering: list[CellSpan] = field(default_factory=list)
-    continued: list[int] = field(default_factory=list)
-    """Columns of cells that belong to the one above them."""
+    spans: list[CellSpan] = field(default_factory=list)
+    """Cells over several rows or columns. One over a single row may grow with the rows below."""
+    continued_columns: list[int] = field(default_factory=list)
+    """Columns whose cell belongs to the cell above it."""
     cell_columns: int = 1
-    """Columns that the open cell spans."""
+    """Number of columns that the open cell spans."""
     cell_repeats: int = 1
-    """Identical cells that the open cell stands for."""
-    repeats: int = 1
-    """Identical rows that this row stands for."""
+    """Number of identical cells that the open cell stands for."""
+
+    def add_span(self, rows: int, columns: int) -> None:
+        if rows > 1 or columns > 1:
+            self.spans.append(CellSpan(len(self.cells) - 1, rows, columns))
 
     def end_cell(self) -> None:
-        # A cell across several columns is in the first of them.
+        # The text of a cell across several columns is in the first of them.
         if self.cells:
             repeats = _bounded_repeats(self.cell_repeats, self.cells[-1])
             self.cells += [self.cells[-1]] * (repeats - 1) + [[]] * (self.cell_columns - 1)
@@ -354,7 +420,7 @@ class _OpenRow:
 class _OpenTable:
     height: int = 0
     spans: list[tuple[CellSpan, int]] = field(default_factory=list)
-    """Cells over several rows or columns, each with the last row that it says to cover."""
+    """Cells over several rows or columns, each with the number of the last row that it says to cover."""
 
     def end_row(self, row: _OpenRow, *, is_empty: bool) -> None:
         self.height += 1
@@ -362,321 +428,364 @@ class _OpenTable:
         for span, last_row in self.spans:
             if is_empty and self.height <= last_row:
                 span.rows -= 1
-        span_above = {span.column: span for span, _ in self.spans}
-        for column in row.continued:
-            if column in span_above and not is_empty:
-                span_above[column].rows += 1
-        self.spans += [(span, self.height + span.rows - 1) for span in row.covering]
+        span_by_column = {span.column: span for span, _ in self.spans}
+        for column in row.continued_columns:
+            if column in span_by_column and not is_empty:
+                span_by_column[column].rows += 1
+        self.spans += [(span, self.height + span.rows - 1) for span in row.spans]
 
 
-@dataclass
+class _OpenTables:
+    """The tables and rows that are open, the innermost last. Rows may occur without a table."""
+
+    def __init__(self) -> None:
+        self._tables: list[_OpenTable] = []
+        self._rows: list[_OpenRow] = []
+        self._is_new_table = False
+        """True if the next row outside of other rows is the first one with text in its table."""
+
+    @property
+    def row(self) -> _OpenRow | None:
+        return self._rows[-1] if self._rows else None
+
+    def begin_table(self, _: Mapping[str, str]) -> None:
+        self._tables.append(_OpenTable())
+        self._is_new_table = self._is_new_table or not self._rows
+
+    def end_table(self) -> None:
+        if self._tables:
+            self._tables.pop()
+
+    def begin_row(self, attributes: Mapping[str, str], paragraph_depth: int) -> None:
+        self._rows.append(_OpenRow(paragraph_depth, _number(attributes, "number-rows-repeated")))
+
+    def end_row(self) -> list[TableRow]:
+        """Return the row, as often as it is repeated."""
+        if not self._rows:
+            return []
+        row = self._rows.pop()
+        cells = [" ".join(cell) for cell in row.cells]
+        ended: list[TableRow] = []
+        for _ in range(_bounded_repeats(row.repeats, cells)):
+            table_row = TableRow(cells, begins=self._is_new_table, spans=row.spans)
+            if self._tables:
+                self._tables[-1].end_row(row, is_empty=not table_row)
+            self._is_new_table = self._is_new_table and (bool(self._rows) or not table_row)
+            ended.append(table_row)
+        return ended
+
+    def begin_cell(self, attributes: Mapping[str, str]) -> None:
+        if row := self.row:
+            row.cells.append([])
+            # The names in OpenDocument, then those in PowerPoint.
+            row.cell_repeats = _number(attributes, "number-columns-repeated")
+            rows = max(_number(attributes, "number-rows-spanned"), _number(attributes, "rowSpan"))
+            columns = max(_number(attributes, "number-columns-spanned"), _number(attributes, "gridSpan"))
+            row.add_span(rows, columns)
+
+    def end_cell(self) -> None:
+        if row := self.row:
+            row.end_cell()
+
+    def set_cell_columns(self, attributes: Mapping[str, str]) -> None:
+        if row := self.row:
+            row.cell_columns = _number(attributes, "val")
+            row.add_span(1, row.cell_columns)
+
+    def skip_columns(self, attributes: Mapping[str, str]) -> None:
+        if row := self.row:
+            row.cells += [[]] * _number(attributes, "val")
+
+    def merge_cell(self, attributes: Mapping[str, str]) -> None:
+        """Continue the cell above, or begin one that the rows below may continue.
+
+        In Word, this element follows the one with the number of columns.
+        """
+        row = self.row
+        if row is None or not row.cells:
+            return
+        column = len(row.cells) - 1
+        if attributes.get("val") != "restart":
+            row.continued_columns.append(column)
+            row.spans = [span for span in row.spans if span.column != column]
+        elif not row.spans or row.spans[-1].column != column:
+            row.spans.append(CellSpan(column, 1, 1))
+
+
 class _PartParser:
-    """Turns the elements of a part into pieces.
+    """Turns the elements of one XML part into pieces. expat calls `begin`, `end` and `add_text`.
 
     A note or text box inside a paragraph follows that paragraph, so that no sentence is cut.
     """
 
-    words: _ElementNames
-    related: Mapping[str, str]
-    styles: Mapping[str, _Mark]
-    """Style id → role and level; "" is the id for paragraphs without a style."""
-    links: Mapping[str, str]
-    notes: dict[str, str]
-    found: list[Piece | _PartReference] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-    _unread_before_frame: int = 0
-    """Length of `unread` when the open frame began."""
-    _found_before_frame: int = 0
-    """Length of `found` when the open frame began."""
-    _lines: list[list[str]] = field(default_factory=list)
-    """Parts of the open paragraphs, the innermost last."""
-    _marks: list[_Mark] = field(default_factory=list)
-    """Roles of the open paragraphs."""
-    _shape: _Mark = _PLAIN
-    """Role of the paragraphs in the open shape of a slide."""
-    _list_depth: int = 0
-    _after_paragraph: list[str] = field(default_factory=list)
-    """Paragraphs that follow the outermost open paragraph."""
-    _rows: list[_OpenRow] = field(default_factory=list)
-    _tables: list[_OpenTable] = field(default_factory=list)
-    _is_new_table: bool = False
-    _note: str = ""
-    """Number of the footnote that begins with the next paragraph."""
-    _notes_open: int = 0
-    _fields: list[str] = field(default_factory=list)
-    """Instructions of the open fields."""
-    _is_instruction: bool = False
-    _has_run_link: bool = False
-    _alt: str = ""
-    _alt_parts: list[str] | None = None
-    _silent_depth: int = 0
-    _text_depth: int = 0
+    def __init__(self, part: _Part, note_numbers: dict[str, str]) -> None:
+        # `note_numbers` has the number of a footnote by its kind and id. The parser adds those of its part.
+        self._part, self._names, self._note_numbers = part, part.names, note_numbers
+        self.pieces: list[Piece | _PartReference] = []
+        self.unread_pictures: list[str] = []
+        self._tables = _OpenTables()
+        self._paragraphs: list[_OpenParagraph] = []
+        """Open paragraphs, the innermost last."""
+        self._after_paragraph: list[str] = []
+        """Ended paragraphs that follow the outermost open paragraph."""
+        self._shape_style = _PLAIN
+        """Style of the paragraphs in the open shape of a slide."""
+        self._list_depth = 0
+        self._next_note = ""
+        """Number of the footnote that begins with the next paragraph."""
+        self._open_notes = 0
+        self._field_instructions: list[str] = []
+        """Instructions of the open fields of Word, such as `HYPERLINK "https://…"`."""
+        self._is_in_instruction = False
+        self._has_run_link = False
+        self._alternative = ""
+        """Alternative text of the next picture."""
+        self._alternative_parts: list[str] | None = None
+        """Text of the open title or description of a picture."""
+        self._pieces_before_frame = self._unread_before_frame = 0
+        """Lengths of `pieces` and `unread_pictures` when the open frame began."""
+        self._silent_depth = 0
+        self._text_depth = 0
+        self._begin_methods = self._methods_by_element()
 
-    def __post_init__(self) -> None:
-        words = self.words
-        # An element of several roles has the last of them.
-        self._begin: dict[str, Callable[[dict[str, str]], object]] = {
-            "gridSpan": self._set_span,
-            "vMerge": self._merge_rows,
-            "hyperlink": lambda attributes: self._begin_link(self.links.get(attributes.get("id", ""), "")),
+    def _methods_by_element(self) -> dict[str, Callable[[dict[str, str]], object]]:
+        names, tables = self._names, self._tables
+        # An element that is in several of these lines gets the method of the last.
+        return {
+            "gridSpan": tables.set_cell_columns,
+            "vMerge": tables.merge_cell,
+            "gridBefore": tables.skip_columns,
+            "hyperlink": lambda attributes: self._begin_link(self._part.links.get(attributes.get("id", ""), "")),
             "hlinkClick": self._begin_run_link,
             "a": lambda attributes: self._begin_link(attributes.get("href", "")),
             "fldSimple": lambda attributes: self._begin_link(_address_in(attributes.get("instr", ""))),
             "fldChar": self._change_field,
             "instrText": self._begin_instruction,
-            **{f"{name}Reference": partial(self._refer, name) for name in ("footnote", "endnote")},
-            **{name: partial(self._begin_note, name) for name in ("footnote", "endnote", "note")},
-            "docPr" if words is _WORD else "cNvPr": self._set_alternative,
+            **{f"{name}Reference": partial(self._refer_to_note, name) for name in ("footnote", "endnote")},
+            **{name: partial(self._begin_note, name) for name in ("footnote", "endnote")},
+            "note": self._begin_inline_note,
+            "docPr" if names is _WORD else "cNvPr": self._set_alternative,
             "shape": self._set_alternative,
-            "gridBefore": self._skip_columns,
-            "br": self._begin_line,
+            "br": self._break_line,
             "frame": self._begin_frame,
             **dict.fromkeys(("blip", "imagedata"), self._add_picture),
-            "image": self._add_image,
-            **dict.fromkeys(("chart", "relIds", "altChunk", "object"), self._add_reference),
-            **dict.fromkeys(words.pages, lambda _: self._new_page()),
-            **dict.fromkeys(words.cells, self._begin_cell),
-            **dict.fromkeys(words.tables, self._begin_table),
-            **dict.fromkeys(words.rows, self._begin_row),
-            **dict.fromkeys(words.paragraphs, self._begin_paragraph),
+            "image": self._add_picture_of_frame,
+            **dict.fromkeys(("chart", "relIds", "altChunk", "object"), self._add_part_reference),
+            **dict.fromkeys(names.pages, lambda _: self._begin_page()),
+            **dict.fromkeys(names.cells, tables.begin_cell),
+            **dict.fromkeys(names.tables, tables.begin_table),
+            **dict.fromkeys(names.rows, lambda attributes: tables.begin_row(attributes, len(self._paragraphs))),
+            **dict.fromkeys(names.paragraphs, self._begin_paragraph),
             "list": self._begin_list,
             "pStyle": self._set_style,
-            "outlineLvl": lambda attributes: self._mark(Role.HEADING, _number(attributes, "val", 8) + 1),
-            "ilvl": lambda attributes: self._mark(Role.ITEM, _number(attributes, "val", 8) + 1),
-            "sp": lambda _: self._set_shape(_PLAIN),
-            "ph": lambda attributes: self._set_shape(_PLACEHOLDERS.get(attributes.get("type", "body"), _PLAIN)),
+            "outlineLvl": lambda attributes: self._set_role(Role.HEADING, _number(attributes, "val", 8) + 1),
+            "ilvl": lambda attributes: self._set_role(Role.ITEM, _number(attributes, "val", 8) + 1),
+            "sp": lambda _: self._set_placeholder(""),
+            "ph": lambda attributes: self._set_placeholder(attributes.get("type", "body")),
             "pPr": self._set_slide_level,
-            "buNone": lambda _: self._mark(Role.PARAGRAPH, 0, Role.ITEM),
+            "buNone": lambda _: self._set_role(Role.PARAGRAPH, 0, also_replaces=Role.ITEM),
         }
 
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
-        if self._silent_depth or name in self.words.silent or tag in self.words.silent:
+        if self._silent_depth or name in self._names.silent or tag in self._names.silent:
             self._silent_depth += 1
-            self._alt_parts = [] if tag in _ALTERNATIVES else self._alt_parts
+            if tag in _ALTERNATIVES:
+                self._alternative_parts = []
             return
-        if name in self.words.texts:
+        if name in self._names.texts:
             self._text_depth += 1
-        plain = {_local(key): value for key, value in attributes.items()}
-        if name in self._begin:
-            self._begin[name](plain)
-        elif self._lines:
-            self._lines[-1].append(_element_text(name, plain))
-
-    def _begin_paragraph(self, attributes: dict[str, str]) -> None:
-        self._lines.append([LineMark(note=self._note)] if self._note else [])
-        self._note = ""
-        mark = (Role.ITEM, self._list_depth) if self._list_depth else self.styles.get("", self._shape)
-        if self._notes_open:
-            mark = Role.FOOTNOTE, 0
-        if "outline-level" in attributes:
-            mark = Role.HEADING, min(_number(attributes, "outline-level"), 6)
-        self._marks.append(mark)
-
-    def _mark(self, role: Role, level: int, also: Role | None = None) -> None:
-        """Mark the open paragraph if it is plain, or has the role `also`."""
-        current_role, _ = self._marks[-1] if self._marks else (None, 0)
-        if current_role in (Role.PARAGRAPH, also or Role.PARAGRAPH):
-            self._marks[-1] = role, level
-
-    def _set_style(self, attributes: dict[str, str]) -> None:
-        if self._marks and (mark := self.styles.get(attributes.get("val", ""))):
-            self._marks[-1] = mark
-
-    def _set_slide_level(self, attributes: dict[str, str]) -> None:
-        if self._marks and self._marks[-1][0] is Role.ITEM and "lvl" in attributes:
-            self._marks[-1] = Role.ITEM, _number(attributes, "lvl", 8) + 1
-
-    def _set_shape(self, mark: _Mark) -> None:
-        self._shape = mark
-
-    def _begin_list(self, attributes: dict[str, str]) -> None:
-        self._list_depth += 1
-
-    def _begin_row(self, attributes: dict[str, str]) -> None:
-        self._rows.append(_OpenRow(len(self._lines), repeats=_number(attributes, "number-rows-repeated")))
-
-    def _begin_link(self, address: str) -> None:
-        if self._lines:
-            self._lines[-1].append(LineMark(address=address))
-
-    def _begin_run_link(self, attributes: dict[str, str]) -> None:
-        self._has_run_link = True
-        self._begin_link(self.links.get(attributes.get("id", ""), ""))
-
-    def _begin_instruction(self, attributes: dict[str, str]) -> None:
-        self._is_instruction = bool(self._fields)
-
-    def _change_field(self, attributes: dict[str, str]) -> None:
-        kind = attributes.get("fldCharType")
-        if kind == "begin":
-            self._fields.append("")
-        elif self._fields and (address := _address_in(self._fields[-1])):
-            self._begin_link(address if kind == "separate" else "")
-        if kind == "end" and self._fields:
-            self._fields.pop()
-
-    def _refer(self, kind: str, attributes: Mapping[str, str]) -> None:
-        # Footnotes are numbered as the text refers to them.
-        number = self.notes.setdefault(f"{kind} {attributes.get('id', '')}", str(len(self.notes) + 1))
-        if self._lines:
-            self._lines[-1].append(LineMark(note=number))
-
-    def _begin_note(self, kind: str, attributes: dict[str, str]) -> None:
-        if kind == "note":
-            # OpenDocument has the note where the text refers to it.
-            attributes = {"id": str(len(self.notes))}
-            self._refer(kind, attributes)
-            self._notes_open += 1
-        self._note = self.notes.get(f"{kind} {attributes.get('id', '')}", "")
-
-    def _begin_table(self, attributes: dict[str, str]) -> None:
-        self._tables.append(_OpenTable())
-        self._is_new_table = self._is_new_table or not self._rows
-
-    def _begin_cell(self, attributes: dict[str, str]) -> None:
-        if self._rows:
-            row = self._rows[-1]
-            row.cells.append([])
-            row.cell_repeats = _number(attributes, "number-columns-repeated")
-            rows, columns = (
-                max(_number(attributes, one), _number(attributes, other))
-                for one, other in (("number-rows-spanned", "rowSpan"), ("number-columns-spanned", "gridSpan"))
-            )
-            self._cover(rows, columns)
-
-    def _cover(self, rows: int, columns: int) -> None:
-        """Note how many rows and columns the open cell covers."""
-        if rows > 1 or columns > 1:
-            self._rows[-1].covering.append(CellSpan(len(self._rows[-1].cells) - 1, rows, columns))
-
-    def _merge_rows(self, attributes: dict[str, str]) -> None:
-        # Word says of each cell, after its columns, whether it continues the cell above it.
-        row = self._rows[-1] if self._rows else None
-        if row is None or not row.cells:
-            return
-        column = len(row.cells) - 1
-        if attributes.get("val") != "restart":
-            row.continued.append(column)
-            row.covering = [one for one in row.covering if one.column != column]
-        elif not row.covering or row.covering[-1].column != column:
-            row.covering.append(CellSpan(column, 1, 1))
-
-    def _set_span(self, attributes: dict[str, str]) -> None:
-        if self._rows:
-            self._rows[-1].cell_columns = _number(attributes, "val")
-            self._cover(1, self._rows[-1].cell_columns)
-
-    def _skip_columns(self, attributes: dict[str, str]) -> None:
-        if self._rows:
-            self._rows[-1].cells += [[]] * _number(attributes, "val")
-
-    def _begin_line(self, attributes: dict[str, str]) -> None:
-        if (attributes.get("type") != "page" or not self._new_page()) and self._lines:
-            self._lines[-1].append("\n")
-
-    def _begin_frame(self, attributes: dict[str, str]) -> None:
-        self._unread_before_frame, self._found_before_frame = len(self.unread), len(self.found)
-        self._set_shape(_PLACEHOLDERS.get(attributes.get("class", ""), _PLAIN))
-
-    def _set_alternative(self, attributes: dict[str, str]) -> None:
-        self._alt = " ".join((attributes.get("descr") or attributes.get("alt") or "").split())
-
-    def _end_alternative(self) -> None:
-        """Give the pictures of the frame the text that has ended."""
-        alt, self._alt_parts = " ".join("".join(self._alt_parts or []).split()), None
-        self.found[self._found_before_frame :] = [
-            one._replace(alt=alt) if alt and isinstance(one, PictureReference) else one
-            for one in self.found[self._found_before_frame :]
-        ]
-
-    def _add_picture(self, attributes: dict[str, str]) -> None:
-        target = self._target(attributes, "embed", "id", "href")
-        if is_picture(target):
-            self.found.append(PictureReference(target, self._alt))
-            self._alt = ""
-        elif posixpath.splitext(target)[1]:
-            self.unread.append(target)
-
-    def _add_image(self, attributes: dict[str, str]) -> None:
-        self._add_picture(attributes)
-        if is_picture(self._target(attributes, "embed", "id", "href")):
-            # A frame may hold the same picture in several formats, for programs that cannot show the first.
-            del self.unread[self._unread_before_frame :]
-
-    def _add_reference(self, attributes: dict[str, str]) -> None:
-        if target := self._target(attributes, "dm", "id", "href"):
-            self.found.append(_PartReference(target))
+        plain_attributes = {_local(key): value for key, value in attributes.items()}
+        if name in self._begin_methods:
+            self._begin_methods[name](plain_attributes)
+        elif self._paragraphs:
+            self._paragraphs[-1].parts.append(_element_text(name, plain_attributes))
 
     def end(self, tag: str) -> None:
-        name = _local(tag)
+        name, names = _local(tag), self._names
         if self._silent_depth:
             self._silent_depth -= 1
             if tag in _ALTERNATIVES:
                 self._end_alternative()
             return
-        if name in self.words.texts:
+        if name in names.texts:
             self._text_depth -= 1
-        if name in self.words.paragraphs:
-            self._add(styled_text(self._lines.pop(), *self._marks.pop()))
+        if name in names.paragraphs:
+            self._add_text_piece(self._paragraphs.pop().text())
         elif name in ("hyperlink", "a", "fldSimple") or (name == "r" and self._has_run_link):
             self._begin_link("")
             self._has_run_link = False
         elif name == "instrText":
-            self._is_instruction = False
+            self._is_in_instruction = False
         elif name == "note":
-            self._notes_open -= 1
-        elif name in self.words.tables and self._tables:
-            self._tables.pop()
+            self._open_notes -= 1
         elif name == "list":
             self._list_depth = max(self._list_depth - 1, 0)
-        elif name in self.words.cells and self._rows:
-            self._rows[-1].end_cell()
-        elif name in self.words.rows and self._rows:
-            ended_row = self._rows.pop()
-            cells = [" ".join(cell) for cell in ended_row.cells]
-            for _ in range(_bounded_repeats(ended_row.repeats, cells)):
-                row = TableRow(cells, begins=self._is_new_table, spans=ended_row.covering)
-                if self._tables:
-                    self._tables[-1].end_row(ended_row, is_empty=not row)
+        elif name in names.tables:
+            self._tables.end_table()
+        elif name in names.cells:
+            self._tables.end_cell()
+        elif name in names.rows:
+            for row in self._tables.end_row():
                 # The series of a chart are not rows of a table.
-                self._add(row if self.words.tables else str(row))
-                self._is_new_table = self._is_new_table and (bool(self._rows) or not row)
+                self._add_text_piece(row if names.tables else str(row))
 
     def add_text(self, text: str) -> None:
-        if self._alt_parts is not None:
-            self._alt_parts.append(text)
-        elif self._is_instruction:
-            self._fields[-1] += text
-        elif self._lines and not self._silent_depth and (self._text_depth or not self.words.texts):
+        if self._alternative_parts is not None:
+            self._alternative_parts.append(text)
+        elif self._is_in_instruction:
+            self._field_instructions[-1] += text
+        elif not self._silent_depth and (self._text_depth or not self._names.texts):
             # OpenDocument has an element for consecutive spaces.
-            self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
+            self._add_to_paragraph(text if self._names.texts else _SPACES.sub(" ", text))
 
-    def _target(self, attributes: Mapping[str, str], *names: str) -> str:
-        return next(
-            (self.related[key] for name in names if (key := attributes.get(name, "").rstrip("/")) in self.related), ""
-        )
+    # ── Paragraphs ──
 
-    def _new_page(self) -> bool:
-        """Return False inside a cell or text box, where no page can begin."""
-        if self._rows or len(self._lines) > 1:
-            return False
-        if self._lines and (text := styled_text(self._lines[-1], *self._marks[-1])):
-            self.found.append(text)
-            self._lines[-1].clear()
-        self.found.append(NEW_PAGE)
-        return True
+    def _begin_paragraph(self, attributes: dict[str, str]) -> None:
+        parts: list[str] = [LineMark(note=self._next_note)] if self._next_note else []
+        self._next_note = ""
+        self._paragraphs.append(_OpenParagraph(parts, self._style_of_paragraph(attributes)))
 
-    def _add(self, text: str) -> None:
-        row = self._rows[-1] if self._rows else None
-        if row is not None and row.cells and row.depth == len(self._lines):
+    def _style_of_paragraph(self, attributes: dict[str, str]) -> _Style:
+        if "outline-level" in attributes:
+            return _Style(Role.HEADING, min(_number(attributes, "outline-level"), 6))
+        if self._open_notes:
+            return _Style(Role.FOOTNOTE)
+        if self._list_depth:
+            return _Style(Role.ITEM, self._list_depth)
+        return self._part.styles.get("", self._shape_style)
+
+    def _add_to_paragraph(self, part: str) -> None:
+        if self._paragraphs:
+            self._paragraphs[-1].parts.append(part)
+
+    def _add_text_piece(self, text: str) -> None:
+        """Add a paragraph or row to the cell that it is in, behind the open paragraph, or to the pieces."""
+        row = self._tables.row
+        if row is not None and row.cells and row.paragraph_depth == len(self._paragraphs):
             row.cells[-1] += filter(None, _on_one_line([text, *self._after_paragraph]))
             self._after_paragraph.clear()
-        elif self._lines:
+        elif self._paragraphs:
             self._after_paragraph.append(text)
         else:
-            self.found += filter(None, [text, *self._after_paragraph])
+            self.pieces += filter(None, [text, *self._after_paragraph])
             self._after_paragraph.clear()
+
+    def _set_role(self, role: Role, level: int, *, also_replaces: Role = Role.PARAGRAPH) -> None:
+        """Set the role of the open paragraph if it is plain, or has the role `also_replaces`."""
+        if self._paragraphs and self._paragraphs[-1].style.role in (Role.PARAGRAPH, also_replaces):
+            self._paragraphs[-1].style = _Style(role, level)
+
+    def _set_style(self, attributes: dict[str, str]) -> None:
+        if self._paragraphs and (style := self._part.styles.get(attributes.get("val", ""))):
+            self._paragraphs[-1].style = style
+
+    def _set_slide_level(self, attributes: dict[str, str]) -> None:
+        if self._paragraphs and self._paragraphs[-1].style.role is Role.ITEM and "lvl" in attributes:
+            self._paragraphs[-1].style = _Style(Role.ITEM, _number(attributes, "lvl", 8) + 1)
+
+    def _set_placeholder(self, placeholder: str) -> None:
+        self._shape_style = _PLACEHOLDERS.get(placeholder, _PLAIN)
+
+    def _begin_list(self, _: dict[str, str]) -> None:
+        self._list_depth += 1
+
+    def _break_line(self, attributes: dict[str, str]) -> None:
+        begins_page = attributes.get("type") == "page" and self._begin_page()
+        if not begins_page:
+            self._add_to_paragraph("\n")
+
+    def _begin_page(self) -> bool:
+        """Return False inside a cell or text box, where no page can begin."""
+        if self._tables.row is not None or len(self._paragraphs) > 1:
+            return False
+        if self._paragraphs and (text := self._paragraphs[-1].text()):
+            self.pieces.append(text)
+            self._paragraphs[-1].parts.clear()
+        self.pieces.append(NEW_PAGE)
+        return True
+
+    # ── Links and notes ──
+
+    def _begin_link(self, address: str) -> None:
+        """Begin a link, or end the open one if `address` is empty."""
+        self._add_to_paragraph(LineMark(address=address))
+
+    def _begin_run_link(self, attributes: dict[str, str]) -> None:
+        self._has_run_link = True
+        self._begin_link(self._part.links.get(attributes.get("id", ""), ""))
+
+    def _change_field(self, attributes: dict[str, str]) -> None:
+        # A field of Word has these parts: begin, an instruction, separate, a text, end.
+        kind = attributes.get("fldCharType")
+        if kind == "begin":
+            self._field_instructions.append("")
+        elif self._field_instructions and (address := _address_in(self._field_instructions[-1])):
+            self._begin_link(address if kind == "separate" else "")
+        if kind == "end" and self._field_instructions:
+            self._field_instructions.pop()
+
+    def _begin_instruction(self, _: dict[str, str]) -> None:
+        self._is_in_instruction = bool(self._field_instructions)
+
+    def _refer_to_note(self, kind: str, attributes: Mapping[str, str]) -> None:
+        # Footnotes are numbered as the text refers to them.
+        next_number = str(len(self._note_numbers) + 1)
+        number = self._note_numbers.setdefault(f"{kind} {attributes.get('id', '')}", next_number)
+        self._add_to_paragraph(LineMark(note=number))
+
+    def _begin_note(self, kind: str, attributes: Mapping[str, str]) -> None:
+        self._next_note = self._note_numbers.get(f"{kind} {attributes.get('id', '')}", "")
+
+    def _begin_inline_note(self, _: dict[str, str]) -> None:
+        # OpenDocument has the note where the text refers to it.
+        note_id = {"id": str(len(self._note_numbers))}
+        self._refer_to_note("note", note_id)
+        self._open_notes += 1
+        self._begin_note("note", note_id)
+
+    # ── Pictures and other parts ──
+
+    def _begin_frame(self, attributes: dict[str, str]) -> None:
+        self._pieces_before_frame, self._unread_before_frame = len(self.pieces), len(self.unread_pictures)
+        self._set_placeholder(attributes.get("class", ""))
+
+    def _set_alternative(self, attributes: dict[str, str]) -> None:
+        self._alternative = " ".join((attributes.get("descr") or attributes.get("alt") or "").split())
+
+    def _end_alternative(self) -> None:
+        """Set the title or description that has ended as the alternative text of the frame's pictures."""
+        alternative = " ".join("".join(self._alternative_parts or []).split())
+        self._alternative_parts = None
+        if not alternative:
+            return
+        for at in range(self._pieces_before_frame, len(self.pieces)):
+            piece = self.pieces[at]
+            if isinstance(piece, PictureReference):
+                self.pieces[at] = piece._replace(alt=alternative)
+
+    def _add_picture(self, attributes: dict[str, str]) -> None:
+        name = self._file_of(attributes, "embed", "id", "href")
+        if is_picture(name):
+            self.pieces.append(PictureReference(name, self._alternative))
+            self._alternative = ""
+        elif posixpath.splitext(name)[1]:
+            self.unread_pictures.append(name)
+
+    def _add_picture_of_frame(self, attributes: dict[str, str]) -> None:
+        self._add_picture(attributes)
+        if is_picture(self._file_of(attributes, "embed", "id", "href")):
+            # A frame may hold the same picture in several formats, for programs that cannot show the first.
+            del self.unread_pictures[self._unread_before_frame :]
+
+    def _add_part_reference(self, attributes: dict[str, str]) -> None:
+        if name := self._file_of(attributes, "dm", "id", "href"):
+            self.pieces.append(_PartReference(name))
+
+    def _file_of(self, attributes: Mapping[str, str], *attribute_names: str) -> str:
+        """Return the file to which the first of these attributes refers, or ''."""
+        keys = [attributes.get(name, "").rstrip("/") for name in attribute_names]
+        return next((self._part.files[key] for key in keys if key in self._part.files), "")
 
 
 def _address_in(instruction: str) -> str:
@@ -698,7 +807,7 @@ def _number(attributes: Mapping[str, str], name: str, most: int = _REPEATS_MAX) 
 
 
 def _element_text(name: str, attributes: Mapping[str, str]) -> str:
-    if name in ("br", "line-break", "cr"):
+    if name in ("line-break", "cr"):
         return "\n"
     if name in ("tab", "ptab"):
         # Tab stops use an element of the same name.
@@ -711,12 +820,12 @@ def _element_text(name: str, attributes: Mapping[str, str]) -> str:
 
 
 def _symbol(attributes: Mapping[str, str]) -> str:
-    if not _CODE.fullmatch(attributes["char"]):
+    if not _CHARACTER_CODE.fullmatch(attributes["char"]):
         return ""
     code = int(attributes["char"], 16)
-    if code & 0xFF00 != _PRIVATE:
+    if code & 0xFF00 != _SYMBOL_CODES:
         return chr(code)
-    return _SYMBOLS.get(chr(code - _PRIVATE), "") if attributes.get("font", "") == "Symbol" else ""
+    return _SYMBOLS.get(chr(code - _SYMBOL_CODES), "") if attributes.get("font", "") == "Symbol" else ""
 
 
 def _local(name: str) -> str:

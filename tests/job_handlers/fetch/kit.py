@@ -115,7 +115,7 @@ class Fetching:
     def of(self, source: SourceFile) -> FetchedFile:
         self.keep.mkdir(exist_ok=True)
         try:
-            policy = RetryPolicy(self.timeouts, chance=random.Random(0))
+            policy = RetryPolicy(self.timeouts, random_source=random.Random(0))
             return transfer.fetch(source, self.keep, self.request, cast("Any", self.teller), policy, self._sleep)
         finally:
             source.close()

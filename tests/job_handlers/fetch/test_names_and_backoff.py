@@ -76,7 +76,7 @@ def test_digests_are_of_what_is_on_the_disk_also_from_an_earlier_attempt(tmp_pat
 
     for half in (content[:2_000_000], content[2_000_000:]):
         with PartialFile(tmp_path) as part:
-            part.adopt(FACTS, has_md5=has_md5)
+            part.begin(FACTS, has_md5=has_md5)
             for begin in range(0, len(half), 70_001):
                 part.append(half[begin : begin + 70_001])
             found = part.digests(lambda done: None)
@@ -89,7 +89,7 @@ def test_digests_are_of_what_is_on_the_disk_also_from_an_earlier_attempt(tmp_pat
 def test_digests_begin_anew_with_the_file(tmp_path_factory: pytest.TempPathFactory, steps: list[int | None]) -> None:
     content = b""
     with PartialFile(tmp_path_factory.mktemp("keep")) as part:
-        part.adopt(FACTS)
+        part.begin(FACTS)
         for number, step in enumerate(steps):
             if step is None:
                 part.clear()
@@ -104,7 +104,7 @@ def test_digests_begin_anew_with_the_file(tmp_path_factory: pytest.TempPathFacto
 
 def test_what_was_written_and_cannot_be_read_back_is_no_digest(tmp_path: Path) -> None:
     with PartialFile(tmp_path) as part:
-        part.adopt(FACTS)
+        part.begin(FACTS)
         part.append(b"a" * 5_000)
         os.truncate(part.path, 1_000)
 
@@ -117,11 +117,11 @@ def test_waiting_for_digests_can_be_given_up(tmp_path: Path) -> None:
         raise Stopped
 
     with PartialFile(tmp_path) as part:
-        part.adopt(FACTS)
+        part.begin(FACTS)
     os.truncate(part.path, 4 << 30)
 
     with PartialFile(tmp_path) as part:
-        part.adopt(FACTS, has_md5=True)
+        part.begin(FACTS, has_md5=True)
         with pytest.raises(Stopped):
             part.digests(give_up)
 
@@ -241,8 +241,8 @@ def test_the_access_list_that_systemd_writes_for_us_is_not_taken_for_others(
         pytest.skip("this file system keeps no access lists")
 
     assert key.stat().st_mode & 0o070
-    assert drive_credentials.credential_text("drive") == {}
+    assert drive_credentials.read_credential("drive") == {}
 
     os.setxattr(key, "system.posix_acl_access", rights(os.geteuid() + 1))
     with pytest.raises(Permanent, match="other users can read"):
-        drive_credentials.credential_text("drive")
+        drive_credentials.read_credential("drive")

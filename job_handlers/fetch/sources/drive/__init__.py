@@ -27,7 +27,7 @@ SHARED_WITH_ME = "shared-with-me"
 
 _HOSTS = ("drive.google.com", "docs.google.com", "drive.usercontent.google.com", "sheets.google.com")
 _ID = re.compile(r"[A-Za-z0-9_-]{10,120}")
-_IN_PATH = re.compile(r"/(?:d|folders|folder)/([A-Za-z0-9_-]{10,120})(?:/|$)")
+_ID_IN_PATH = re.compile(r"/(?:d|folders|folder)/([A-Za-z0-9_-]{10,120})(?:/|$)")
 _RESOURCE_KEY = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
@@ -41,8 +41,8 @@ def parse_reference(text: str) -> Reference | None:
     except ValueError:
         return None
     query = parse_qs(parts.query)
-    found = _IN_PATH.search(parts.path)
-    file_id = found[1] if found else query.get("id", [""])[0]
+    id_in_path = _ID_IN_PATH.search(parts.path)
+    file_id = id_in_path[1] if id_in_path else query.get("id", [""])[0]
     if not _ID.fullmatch(file_id):
         raise Permanent(
             "SOURCE_UNKNOWN", "the Drive URL names no file", "open the file, and copy the address from there"
@@ -79,5 +79,5 @@ def open_tree(reference: Reference, credential: str, timeouts: Timeouts, is_stop
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.tree import DriveTree
 
-    with closing(Drive(credential, is_stopping=is_stopping, timeouts=timeouts)) as service:
-        yield DriveTree(service, reference, is_stopping=is_stopping, timeouts=timeouts)
+    with closing(Drive(credential, is_stopping=is_stopping, timeouts=timeouts)) as drive:
+        yield DriveTree(drive, reference, is_stopping=is_stopping, timeouts=timeouts)

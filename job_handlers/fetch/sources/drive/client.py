@@ -275,7 +275,7 @@ class Drive:
             self._pacer.hold_back(general.after or 1.0)
         return FetchError(
             code,
-            after=general.asked_seconds,
+            after=general.requested_seconds,
             host=_HOST,
             who=self.who,
             credential=self.credential,
@@ -355,7 +355,7 @@ def _credentials(name: str) -> tuple[Any, str, str]:
             ) from error
         who = getattr(found, "service_account_email", "") or "the account of this worker"
         return found, "application default credentials", who
-    info = drive_credentials.credential_text(name)
+    info = drive_credentials.read_credential(name)
     try:
         return _from_key_file(info, name)
     except (ValueError, KeyError, TypeError, AttributeError, GoogleAuthError):

@@ -1,4 +1,4 @@
-"""Read the credential that a job names, unless other users can read it."""
+"""Read the credential for Google Drive that a job names, unless other users can read it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ ENDPOINT = HandlersSettings.drive_endpoint
 ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 
 _NAME = re.compile(r"drive[\w.-]{0,100}", re.ASCII)
-_USER, _GROUP_OWN, _GROUP = 0x02, 0x04, 0x08
+# Tags of the entries of an access list: a named user, the owning group, a named group.
+_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08
 
 
-def credential_text(name: str) -> Mapping[str, Any]:
+def read_credential(name: str) -> Mapping[str, Any]:
     if not _NAME.fullmatch(name):
         raise Permanent(
             "PAYLOAD_INVALID", "`credential` must be adc, or the name of a credential that begins with drive"
@@ -33,7 +34,7 @@ def credential_text(name: str) -> Mapping[str, Any]:
     try:
         if _is_open_to_others(path):
             raise Permanent("CREDENTIAL_EXPOSED", f"other users can read the credential {name}", "chmod 600 its file")
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise Permanent(
             "CREDENTIAL_ABSENT",
@@ -41,14 +42,15 @@ def credential_text(name: str) -> Mapping[str, Any]:
             f"give the service LoadCredential={name}:/path/of/the/key.json",
         ) from error
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         # Raise outside `except`: the cause would quote the file.
         raise Permanent("CREDENTIAL_INVALID", f"the credential {name} is not a JSON file from Google")
-    return found
+    return content
 
 
 def files_of(name: str) -> list[Path]:
+    """Return the files outside of $CREDENTIALS_DIRECTORY that belong to the credential."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 
@@ -68,8 +70,9 @@ def _is_open_to_others(path: Path) -> bool:
     except OSError:
         return True
     # If the file has an access list, as systemd's LoadCredential gives it, the group bits are only a mask.
-    for tag, rights, number in struct.iter_unpack("<HHI", access[4:]):
-        is_other_user = tag in (_GROUP_OWN, _GROUP) or (tag == _USER and number not in (0, os.geteuid()))
-        if is_other_user and rights:
+    for tag, rights, user_id in struct.iter_unpack("<HHI", access[4:]):
+        is_group = tag in (_ACL_GROUP_OBJ, _ACL_GROUP)
+        is_other_user = tag == _ACL_USER and user_id not in (0, os.geteuid())
+        if rights and (is_group or is_other_user):
             return True
     return False

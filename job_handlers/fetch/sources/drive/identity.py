@@ -22,7 +22,7 @@ class IdentityPayload(Struct, frozen=True):
 
 def run(context: Context[IdentityPayload]) -> Done:
     names = _names(context.payload)
-    return Done([_check(name) for name in names] or [_NO_CREDENTIAL])
+    return Done([_finding(name) for name in names] or [_NO_CREDENTIAL])
 
 
 _NO_CREDENTIAL = {
@@ -34,11 +34,11 @@ _NO_CREDENTIAL = {
 
 
 def _names(payload: IdentityPayload) -> list[str]:
-    is_given = bool(os.environ.get(drive_credentials.ADC_FILE))
-    return [*payload.credentials, *([drive_credentials.APPLICATION_DEFAULT] if is_given else [])]
+    has_adc = bool(os.environ.get(drive_credentials.ADC_FILE))
+    return [*payload.credentials, *([drive_credentials.APPLICATION_DEFAULT] if has_adc else [])]
 
 
-def _check(credential: str) -> Mapping[str, str]:
+def _finding(credential: str) -> Mapping[str, str]:
     # Takes a second to import.
     from job_handlers.fetch.sources.drive.client import PAGE_ENTRIES, Drive
 

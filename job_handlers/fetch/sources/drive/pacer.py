@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 _SLOTS = 1 << 16
 _NANOSECONDS = 1_000_000_000
-_STEP_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _HELD_BACK_SECONDS_MAX = 32.0
-# The time of each account's next call, in nanoseconds of the monotonic clock.
+# The time of the next call, in nanoseconds of the monotonic clock, of each account: its slot is a digest of its name.
 _SHARED = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")
 
 
@@ -42,11 +42,12 @@ class Pacer:
 
     def wait_turn(self) -> None:
         now = self._clock()
+        # Time in which no call was made allows a burst of calls.
         turn = max(self._next[0], now - self._burst_nanoseconds) + self._nanoseconds_per_call
         self._next[0] = turn
         while now < turn:
             self._raise_if_stopped()
-            self._sleep(min((turn - now) / _NANOSECONDS, _STEP_SECONDS))
+            self._sleep(min((turn - now) / _NANOSECONDS, _POLL_SECONDS))
             now = self._clock()
 
     def hold_back(self, seconds: float) -> None:

@@ -23,15 +23,15 @@ class DriveTree:
 
     def __init__(
         self,
-        service: Drive,
+        drive: Drive,
         folder: Reference,
         *,
         is_stopping: Callable[[], bool],
-        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        timeouts: Timeouts,
     ) -> None:
-        self.source = source_of_jobs(service.credential)
+        self.source = source_of_jobs(drive.credential)
         self.root_name = folder.key
-        self._drive = service
+        self._drive = drive
         self._folder = folder
         self._is_stopping = is_stopping
         self._timeouts = timeouts
@@ -43,26 +43,26 @@ class DriveTree:
     def root(self) -> Entry:
         if self._is_shared_with_me:
             return Entry(SHARED_WITH_ME, "Shared with me", "folder")
-        found = self.entry(self._folder.key, self._folder.resource_key)
-        if found.kind == "shortcut":
-            found = self.entry(found.target_id, found.key)
-        if found.kind != "folder":
-            raise ItemError(f"{found.name} is not a folder", "to fetch one file, enqueue a download")
-        return found
+        entry = self.entry(self._folder.key, self._folder.resource_key)
+        if entry.kind == "shortcut":
+            entry = self.entry(entry.target_id, entry.key)
+        if entry.kind != "folder":
+            raise ItemError(f"{entry.name} is not a folder", "to fetch one file, enqueue a download")
+        return entry
 
     def entry(self, item_id: str, key: str) -> Entry:
-        found = self._call_for_item(lambda: self._drive.entry(item_id, key))
-        if found.is_trashed:
-            raise ItemError(f"{found.name} is in the trash")
-        return found
+        entry = self._call_for_item(lambda: self._drive.entry(item_id, key))
+        if entry.is_trashed:
+            raise ItemError(f"{entry.name} is in the trash")
+        return entry
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
-        def ask() -> Listing:
+        def list_page() -> Listing:
             if folder_id == SHARED_WITH_ME:
                 return self._drive.shared_with_me(page)
             return self._drive.children(folder_id, page, drive_id=corpus, resource_key=key)
 
-        return self._call_for_item(ask, page)
+        return self._call_for_item(list_page, page)
 
     def change_token(self, corpus: str) -> str:
         # Changes of shared items name no parent folder that the account sees, so `shared-with-me` is always walked.
@@ -78,7 +78,7 @@ class DriveTree:
             raise ItemError(error.detail, error.remedy) from error
 
     def _call(self, call: Callable[[], T], cursor: str = "") -> T:
-        """Retry as `RetryPolicy` says. `cursor` is a page or change token, which may have expired."""
+        """Call, and retry as `RetryPolicy` says. `cursor` is the page or change token of the call, which may expire."""
         policy = RetryPolicy(self._timeouts)
         while True:
             try:
@@ -86,8 +86,8 @@ class DriveTree:
             except FetchError as error:
                 if cursor and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
                     raise ListingExpired(error.sentence) from error
-                answer = policy.after(error)
-                self._wait(0.0 if isinstance(answer, Restart) else answer)
+                decision = policy.after(error)
+                self._wait(0.0 if isinstance(decision, Restart) else decision)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

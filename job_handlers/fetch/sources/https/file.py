@@ -19,7 +19,8 @@ from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest
 from job_handlers.fetch.sources.https import ALLOW
 
-_SMALL_BYTES = 1 << 16
+# Of the answer to a request for one byte.
+_PROBE_BYTES_MAX = 1 << 16
 # RFC 9110: a Last-Modified that is so much older than Date is a strong validator.
 _STRONG_DATE_SECONDS = 60.0
 # A Last-Modified that is so close to Date is the time of the answer, not of the file.
@@ -27,11 +28,15 @@ _STAMPED_SECONDS = 2.0
 
 
 class HttpsFile:
+    """A `SourceFile`. Its revision is a validator of RFC 9110, the ETag or Last-Modified header.
+
+    A strong one shows every change of the file. If there is none, a weak one shows most.
+    """
+
     def __init__(self, url: str, request: FileRequest, timeouts: Timeouts, is_stopping: Callable[[], bool]) -> None:
         self._url = url
         self._final_url = url
         self._request = request
-        # A strong validator if there is one, otherwise a weak one, which most changes of the file change.
         self._revision = ""
         self._revision_of = _strong_validator
         self._host = parse_url(url).host
@@ -42,7 +47,7 @@ class HttpsFile:
             headers = answer.headers
             size = answer.length if answer.status == 200 else answer.total_length
             if answer.status == 206:
-                answer.read(_SMALL_BYTES)  # read the byte, so that the connection can be kept
+                answer.read(_PROBE_BYTES_MAX)  # An answer that is read to its end keeps the connection.
             digest = self._request.sha256 or self._request.md5
             validator = _strong_validator(headers)
             if size is None and not digest:
@@ -74,8 +79,7 @@ class HttpsFile:
                 raise FetchError("CHANGED")
             elif part.length:
                 raise FetchError("RANGE_IGNORED", host=self._host)
-            most = facts.size if answer.status == 200 else length
-            for block in answer.blocks(most):
+            for block in answer.blocks(facts.size if answer.status == 200 else length):
                 yield part.append(block)
 
     def close(self) -> None:
@@ -83,6 +87,7 @@ class HttpsFile:
 
     @contextmanager
     def _get(self, headers: Mapping[str, str]) -> Iterator[HttpAnswer]:
+        # Ask the address of the last redirect again, until an error.
         try:
             with self._client.request("GET", self._final_url, headers, redirects=REDIRECTS_MAX) as answer:
                 self._check(answer)
@@ -98,8 +103,9 @@ class HttpsFile:
         if answer.status not in (200, 206):
             raise answer.status_error()
         is_page = answer.headers.get_content_type() in file_kinds.HTML.mimes and "Content-Type" in answer.headers
-        # This is a sign-in page, unless both the URL and the last redirect name a web page.
-        if is_page and not all(file_kinds.HTML.is_named_by(urlsplit(url).path) for url in (self._url, answer.url)):
+        # A page is a sign-in page, unless both the URL and the last redirect name a web page.
+        names_page = all(file_kinds.HTML.is_named_by(urlsplit(url).path) for url in (self._url, answer.url))
+        if is_page and not names_page:
             raise FetchError("PAGE_INSTEAD", host=self._host, page="a web page")
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise FetchError("ANSWER_GARBLED", host=self._host)
@@ -117,11 +123,12 @@ def _strong_validator(headers: Message) -> str:
 def _weak_validator(headers: Message) -> str:
     # A weak ETag, or a date that is not just the time of the answer.
     age = _age_seconds(headers)
-    is_stamped = age is not None and age <= _STAMPED_SECONDS
-    return headers.get("ETag", "").strip() or ("" if is_stamped else headers.get("Last-Modified", "").strip())
+    is_time_of_answer = age is not None and age <= _STAMPED_SECONDS
+    return headers.get("ETag", "").strip() or ("" if is_time_of_answer else headers.get("Last-Modified", "").strip())
 
 
 def _age_seconds(headers: Message) -> float | None:
+    """Return the time from Last-Modified to Date."""
     try:
         sent, modified = (parsedate_to_datetime(headers.get(name, "")) for name in ("Date", "Last-Modified"))
         return (sent - modified).total_seconds()
