@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,9 @@ from worker_service.settings.value_types import LISTEN, Listen
 from worker_service.web.connections import Connection, Connections
 
 IDLE_SECONDS = 5
+"""Time that a connection stays open between two requests."""
 _GRACE_SECONDS = 3
+"""Time that open requests have to end when the server stops."""
 STUCK_SECONDS = 60
 """The kernel disconnects a client that reads nothing for this long."""
 _BACKLOG = 128
@@ -72,16 +74,14 @@ def open_socket(listen: Listen) -> socket.socket:
         )
         # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every response on a reused
         # connection waits 40 ms for an acknowledgement.
-        listener = socket.socket(family, kind, protocol)
-        try:
+        with ExitStack() as on_error:
+            listener = on_error.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_SECONDS * 1000))
             listener.bind(name)
             listener.listen(_BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
+            on_error.pop_all()  # the caller closes it
+            return listener
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(
@@ -91,15 +91,13 @@ def open_socket(listen: Listen) -> socket.socket:
 
 
 def _open_unix_socket(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_left_over(path)
+    _remove_left_over(path)
+    with ExitStack() as on_error:
+        listener = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(str(path))
         listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+        on_error.pop_all()  # the caller closes it
+        return listener
 
 
 def _remove_left_over(path: Path) -> None:

@@ -62,7 +62,7 @@ class Items(Struct, Generic[T], frozen=True):
     items: Sequence[T]
 
 
-class Endpoint(Struct, frozen=True):
+class Endpoint(Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
@@ -70,16 +70,17 @@ class Endpoint(Struct, frozen=True):
     query: type[Struct]
     body: type[Struct] | None
     answer: Any
-    statuses: Sequence[int]
-    refusals: Sequence[int]
+    """Type of the response; None if it is a file or text of type `media`."""
+    statuses: Sequence[int] = (200,)
+    refusals: Sequence[int] = ()
     """Statuses of refusals, besides those that all endpoints have."""
     headers: Mapping[str, str]
     """Request headers with their descriptions."""
-    media: str
-    body_media: str
-    is_time_dependent: bool
+    media: str = "application/json"
+    body_media: str = "application/json"
+    is_time_dependent: bool = False
     """The response also depends on the clock or on processes."""
-    needs_all_owners: bool
+    needs_all_owners: bool = False
 
     @property
     def name(self) -> str:
@@ -142,17 +143,13 @@ def endpoint(
     *,
     answer: Any = None,
     body: type[Struct] | None = None,
-    statuses: Sequence[int] = (200,),
-    refusals: Sequence[int] = (),
-    media: str = "application/json",
-    body_media: str = "application/json",
-    is_time_dependent: bool = False,
-    needs_all_owners: bool = False,
     headers: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Callable[[Run], Endpoint]:
     """Turn a function into an endpoint. Its annotations and docstring also make the OpenAPI file.
 
     A function is called in a thread, with a session. A coroutine function gets neither, but the bare request.
+    `options` are the fields of `Endpoint` that have defaults.
     """
     headers = headers or {}
     if method == "POST":
@@ -171,13 +168,8 @@ def endpoint(
             query=types.get("query", NoParameters),
             body=types.get("body", body),
             answer=None if returns is Response else returns,
-            statuses=statuses,
-            refusals=refusals,
             headers=headers,
-            media=media,
-            body_media=body_media,
-            is_time_dependent=is_time_dependent,
-            needs_all_owners=needs_all_owners,
+            **options,
         )
 
     return declare

@@ -70,20 +70,20 @@ def list_tag_actions(call: ApiRequest) -> Items[TagAction]:
 @endpoint("POST", "/api/tags/actions", statuses=(201,))
 def add_tag_action(call: ApiRequest, body: TagActionBody) -> ApiResponse[NewTagAction]:
     """Enqueue a job for each document with this tag that is read, or fails, from now on."""
-    word, owner = _checked(call, body)
-    is_new = tags.add_tag_action(call.session, body.tag, word, owner=owner, on_failure=body.on_end is OnEnd.FAILURE)
+    action, owner = _action_and_owner(call, body)
+    is_new = tags.add_tag_action(call.session, body.tag, action, owner=owner, on_failure=body.on_end is OnEnd.FAILURE)
     return ApiResponse(NewTagAction(body.tag, is_new), 201)
 
 
 @endpoint("POST", "/api/tags/actions/remove")
 def remove_tag_action(call: ApiRequest, body: TagActionBody) -> NewTagAction:
     """Remove an action from a tag. Jobs that it has started continue."""
-    word, owner = _checked(call, body)
-    tags.remove_tag_action(call.session, body.tag, word, owner=owner, on_failure=body.on_end is OnEnd.FAILURE)
+    action, owner = _action_and_owner(call, body)
+    tags.remove_tag_action(call.session, body.tag, action, owner=owner, on_failure=body.on_end is OnEnd.FAILURE)
     return NewTagAction(body.tag, is_new=False)
 
 
-def _checked(call: ApiRequest, body: TagActionBody) -> tuple[str, str]:
+def _action_and_owner(call: ApiRequest, body: TagActionBody) -> tuple[str, str]:
     payload = None if body.payload is UNSET else body.payload
     refuse_server_files(call.visitor, payload)
     return action_text({"job_type": body.job_type, "payload": payload}), owner_for(call.visitor, body.owner or None)

@@ -41,13 +41,13 @@ def change_actions(request: Request, session: Session) -> Response:
     tag, text = form.get("tag", ""), form.get("payload", "").strip()
     payload = read_json(text) if text else None
     refuse_server_files(visitor, payload)
-    word = action_text({"job_type": form.get("type", "").strip(), "payload": payload})
+    action = action_text({"job_type": form.get("type", "").strip(), "payload": payload})
     owner = owner_for(visitor, form.get("owner") or None)
     on_failure = form.get("on_end") == OnEnd.FAILURE
     if form.get("verb") == "remove":
-        tags.remove_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
+        tags.remove_tag_action(session, tag, action, owner=owner, on_failure=on_failure)
         return redirect("/tags", message="action-removed")
-    is_new = tags.add_tag_action(session, tag, word, owner=owner, on_failure=on_failure)
+    is_new = tags.add_tag_action(session, tag, action, owner=owner, on_failure=on_failure)
     return redirect("/tags", message="action-added" if is_new else "nothing")
 
 
