@@ -109,7 +109,7 @@ class Library:
             while store.removal.forget_gone() + store.removal.forget_pages():
                 pass
             read = session.library.documents(DocumentSelector(), most=100)
-            published = passage_follower.passages_there_are(
+            published = passage_follower.stored_passages(
                 session, [one.id for one in read if one.current_generation is not None]
             )
         copy = apsw.Connection(str(self._copy))

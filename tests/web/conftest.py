@@ -22,6 +22,7 @@ from worker_service.settings.loading import load_settings
 from worker_service.settings.value_types import Listen
 from worker_service.web import app, http_server
 
+PAGE = {"Accept": "text/html"}
 _numbers = count(1)
 
 
@@ -34,9 +35,13 @@ def _no_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    made = load_settings({"database": str(tmp_path / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
-    lay_out(made.database)
-    return made
+    new_settings = settings_for(tmp_path / "pagemill.db")
+    lay_out(new_settings.database)
+    return new_settings
+
+
+def settings_for(database: Path, **flags: str) -> Settings:
+    return load_settings({"database": str(database), **flags}, environ={"WORKER_LOG_FORMAT": "json"})
 
 
 @pytest.fixture
@@ -69,14 +74,21 @@ def site_of(settings: Settings) -> Iterator[httpx.Client]:
 
 def bearer(settings: Settings, name: str = "admin", owner: str | None = None) -> dict[str, str]:
     with closing(open_session(settings, actor="test")) as session:
-        word = tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).text
-    return {"Authorization": f"Bearer {word}"}
+        return bearing(tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).text)
+
+
+def bearing(token_text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token_text}"}
+
+
+def by_unix_socket(path: Path) -> httpx.Client:
+    return httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost")
 
 
 def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None:
     with closing(open_session(settings, actor="test")) as session:
-        word = tokens.create_link(session, name).text
-    assert site.post("/session", data={"token": word}).status_code == 303
+        link_text = tokens.create_link(session, name).text
+    assert site.post("/session", data={"token": link_text}).status_code == 303
 
 
 @contextmanager
@@ -105,19 +117,13 @@ def _start(settings: Settings, listen: Listen) -> tuple[uvicorn.Server, threadin
     return server, thread, address
 
 
-def with_url(settings: Settings, url: str) -> Settings:
-    return load_settings(
-        {"database": str(settings.database)}, environ={"WORKER_WEB_URLS": url, "WORKER_LOG_FORMAT": "json"}
-    )
-
-
 @contextmanager
-def connected(address: str, *, takes: int | None = None) -> Iterator[socket.socket]:
-    """`takes`: so much of an answer is kept for us until we read it."""
+def connected(address: str, *, receive_buffer_bytes: int | None = None) -> Iterator[socket.socket]:
+    """Open a connection. `receive_buffer_bytes`: bytes that the kernel buffers until the test reads them."""
     parts = urlsplit(address)
     with socket.socket() as line:
-        if takes is not None:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, takes)
+        if receive_buffer_bytes is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         line.settimeout(20)
         line.connect((parts.hostname, parts.port))
         yield line

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.web.conftest import connected, served, with_url
+from tests.web.conftest import bearing, by_unix_socket, connected, served, settings_for
 from worker_service.base.clock import as_text
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power, digest_of, parse_token_text
@@ -25,7 +25,7 @@ from worker_service.web.access import Visitor
 NOBODY = 65534
 JOB = {"job_type": "ocr_pages"}
 
-as_another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as somebody else")
+as_another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
 def asked_as(user: int, address: str, path: str = "/api/jobs") -> int:
@@ -35,14 +35,6 @@ def asked_as(user: int, address: str, path: str = "/api/jobs") -> int:
         return httpx.get(address + path).status_code
     finally:
         libc.setfsuid(0)
-
-
-def by_unix_socket(path: Path) -> httpx.Client:
-    return httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost")
-
-
-def bearing(word: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {word}"}
 
 
 # ── From the same machine ───────────────────────────────────────────────────────────────────────────────────────
@@ -75,8 +67,8 @@ def test_the_unix_socket_needs_no_token_from_the_servers_own_user(settings: Sett
     path = tmp_path / "web.sock"
     with served(settings, path), by_unix_socket(path) as local:
         assert local.post("/api/jobs", json=JOB).status_code == 201
-        made = local.get("/api/jobs").json()["items"]
-        assert len(made) == 1
+        jobs = local.get("/api/jobs").json()["items"]
+        assert len(jobs) == 1
         assert local.get("/session/me", headers={"Accept": "text/html"}).status_code == 200
 
 
@@ -97,7 +89,7 @@ def test_the_unix_socket_refuses_other_users_whatever_its_mode(settings: Setting
 @pytest.mark.parametrize(
     "header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Proto", "X-Forwarded-User", "Origin"]
 )
-def test_the_unix_socket_lets_no_proxy_and_no_browser_in(settings: Settings, tmp_path: Path, header: str) -> None:
+def test_the_unix_socket_refuses_proxies_and_browsers(settings: Settings, tmp_path: Path, header: str) -> None:
     path = tmp_path / "web.sock"
     with served(settings, path), by_unix_socket(path) as local:
         assert local.get("/api/jobs", headers={header: "http://localhost"}).status_code == 401
@@ -105,7 +97,10 @@ def test_the_unix_socket_lets_no_proxy_and_no_browser_in(settings: Settings, tmp
 
 def test_behind_a_proxy_the_unix_socket_needs_a_token(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
-    with served(with_url(settings, "https://docs.example.org"), path), by_unix_socket(path) as local:
+    with (
+        served(settings_for(settings.database, web_urls="https://docs.example.org"), path),
+        by_unix_socket(path) as local,
+    ):
         assert local.get("/api/jobs").status_code == 401
     with served(settings, path), by_unix_socket(path) as local:
         assert local.get("/api/jobs", headers={"Host": "10.0.0.5"}).status_code == 401
@@ -115,47 +110,47 @@ def test_behind_a_proxy_the_unix_socket_needs_a_token(settings: Settings, tmp_pa
 
 
 def test_a_token_is_valid_until_it_is_removed(site: httpx.Client, session: Session) -> None:
-    made = tokens.create_token(session, "grafana")
-    assert site.get("/api/jobs", headers=bearing(made.text)).status_code == 200
+    token = tokens.create_token(session, "grafana")
+    assert site.get("/api/jobs", headers=bearing(token.text)).status_code == 200
 
     tokens.remove_tokens(session, ["grafana"])
-    answer = site.get("/api/jobs", headers=bearing(made.text))
+    answer = site.get("/api/jobs", headers=bearing(token.text))
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert made.text not in answer.text
+    assert token.text not in answer.text
 
 
 def test_a_token_is_valid_until_it_expires(settings: Settings, session: Session) -> None:
-    made = tokens.create_token(session, "grafana", until="1d")
+    token = tokens.create_token(session, "grafana", until="1d")
     with served(settings) as address:
-        assert httpx.get(f"{address}/api/jobs", headers=bearing(made.text)).status_code == 200
-        session.store.tokens.remove([made.id], actor=None)
-        over = tokens.create_token(session, "grafana", until="1s")
-        until = over.until
+        assert httpx.get(f"{address}/api/jobs", headers=bearing(token.text)).status_code == 200
+        session.store.tokens.remove([token.id], actor=None)
+        expiring = tokens.create_token(session, "grafana", until="1s")
+        until = expiring.until
         assert until is not None
         while until > as_text(session.clock()):
             pass
-        assert httpx.get(f"{address}/api/jobs", headers=bearing(over.text)).status_code == 401
+        assert httpx.get(f"{address}/api/jobs", headers=bearing(expiring.text)).status_code == 401
 
 
 CRAFTED: dict[str, Callable[[int, str], str]] = {
     "another secret": lambda number, secret: f"pm_{number}_{'A' * 43}",
-    "a letter less": lambda number, secret: f"pm_{number}_{secret[:-1]}",
-    "a letter more": lambda number, secret: f"pm_{number}_{secret}A",
+    "a shorter secret": lambda number, secret: f"pm_{number}_{secret[:-1]}",
+    "a longer secret": lambda number, secret: f"pm_{number}_{secret}A",
     "the secret of another": lambda number, secret: f"pm_{number + 1}_{secret}",
-    "nobody's": lambda number, secret: f"pm_999999_{secret}",
+    "an unknown id": lambda number, secret: f"pm_999999_{secret}",
     "a number without end": lambda number, secret: f"pm_{'9' * 40}_{secret}",
     "a negative number": lambda number, secret: f"pm_-{number}_{secret}",
     "its digest": lambda number, secret: f"pm_{number}_{digest_of(secret)}",
     "SQL": lambda number, secret: f"pm_{number} OR 1=1_{secret}",
     "a wildcard": lambda number, secret: f"pm_{number}_%",
     "a NUL": lambda number, secret: f"pm_{number}_{secret}\\0",
-    "much": lambda number, secret: "pm_" + "9" * 30_000,
+    "a long text": lambda number, secret: "pm_" + "9" * 30_000,
 }
 
 
 @pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
-def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted: Callable[[int, str], str]) -> None:
+def test_a_crafted_token_is_refused(site: httpx.Client, session: Session, crafted: Callable[[int, str], str]) -> None:
     read = parse_token_text(tokens.create_token(session, "grafana").text)
     assert read is not None
 
@@ -165,31 +160,31 @@ def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted:
 
 def test_a_token_in_the_address_is_no_token(site: httpx.Client, session: Session) -> None:
     del site.headers["Authorization"]
-    made = tokens.create_token(session, "grafana")
+    token = tokens.create_token(session, "grafana")
 
-    assert site.get(f"/api/jobs?token={made.text}").status_code == 401
-    assert site.get(f"/api/jobs?access_token={made.text}").status_code == 401
+    assert site.get(f"/api/jobs?token={token.text}").status_code == 401
+    assert site.get(f"/api/jobs?access_token={token.text}").status_code == 401
 
 
 def test_a_link_and_a_session_are_no_tokens(site: httpx.Client, session: Session) -> None:
     link = tokens.create_link(session)
-    inside = tokens.begin_browser_session(session, tokens.create_token(session, "ann").text)
-    assert inside is not None
+    browser_session = tokens.begin_browser_session(session, tokens.create_token(session, "ann").text)
+    assert browser_session is not None
 
     assert site.get("/api/jobs", headers=bearing(link.text)).status_code == 401
-    assert site.get("/api/jobs", headers=bearing(inside.text)).status_code == 401
+    assert site.get("/api/jobs", headers=bearing(browser_session.text)).status_code == 401
 
 
 def test_the_database_has_no_secret(settings: Settings, session: Session) -> None:
-    words = [tokens.create_token(session, "grafana").text, tokens.create_link(session).text]
+    texts = [tokens.create_token(session, "grafana").text, tokens.create_link(session).text]
     session.close()
 
-    kept = b"".join(path.read_bytes() for path in settings.database.parent.glob("pagemill.db*"))
-    assert b"grafana" in kept
-    assert not any((parse_token_text(word) or (0, word))[1].encode() in kept for word in words)
+    content = b"".join(path.read_bytes() for path in settings.database.parent.glob("pagemill.db*"))
+    assert b"grafana" in content
+    assert not any((parse_token_text(text) or (0, text))[1].encode() in content for text in texts)
 
 
-# ── What they may ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Powers and owners ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_power_includes_the_lower_powers(session: Session) -> None:
@@ -210,7 +205,7 @@ def test_a_selector_is_limited_to_the_visitors_owner() -> None:
     assert Visitor("ann", frozenset(Power)).limit_selector(Selector()) == Selector()
 
 
-# ── Who tries again and again ───────────────────────────────────────────────────────────────────────────────────
+# ── Repeated failures ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_guessing_tokens_is_slowed_down_and_valid_tokens_still_work(site: httpx.Client, session: Session) -> None:
@@ -230,9 +225,9 @@ def test_failures_are_counted_per_address() -> None:
     assert (counts, failures.note("10.0.0.2")[0]) == ([1, 2, 3], 1)
 
 
-def test_when_a_token_was_used_is_written_in_the_end(settings: Settings, session: Session) -> None:
-    made = tokens.create_token(session, "grafana")
+def test_the_time_of_use_is_stored_when_the_server_stops(settings: Settings, session: Session) -> None:
+    token = tokens.create_token(session, "grafana")
     with served(settings) as address:
-        httpx.get(f"{address}/api/jobs", headers=bearing(made.text))
+        httpx.get(f"{address}/api/jobs", headers=bearing(token.text))
 
     assert tokens.list_tokens(session)[0].used_at is not None

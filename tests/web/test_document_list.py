@@ -9,14 +9,12 @@ import httpx
 import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.web.conftest import bearer
+from tests.web.conftest import PAGE, bearer
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.session import Session
-
-PAGE = {"Accept": "text/html"}
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def tags_of(shelf: Shelf, document_id: int) -> list[str]:
     return [*shelf.store.library.document(document_id).tags]
 
 
-ASKED = {
+NAMES_BY_QUERY = {
     "": ["c.xlsx", "b.pdf", "a.pdf"],
     "sort=name": ["a.pdf", "b.pdf", "c.xlsx"],
     "sort=-name": ["c.xlsx", "b.pdf", "a.pdf"],
@@ -52,10 +50,10 @@ ASKED = {
 
 
 def test_the_list_shows_the_documents_that_its_url_selects(site: httpx.Client, three: Shelf) -> None:
-    for query, found in ASKED.items():
+    for query, names in NAMES_BY_QUERY.items():
         for view in ("grid", "table"):
-            assert titles(site.get(f"/documents?view={view}&{query}", headers=PAGE).text) == found, query
-        assert [one["name"] for one in site.get(f"/api/documents?{query}").json()["items"]] == found, query
+            assert titles(site.get(f"/documents?view={view}&{query}", headers=PAGE).text) == names, query
+        assert [document["name"] for document in site.get(f"/api/documents?{query}").json()["items"]] == names, query
 
 
 def test_filters_are_links_that_keep_the_others(site: httpx.Client, three: Shelf) -> None:
@@ -78,38 +76,40 @@ def test_the_filtered_list_is_sent_as_csv_and_workbook(site: httpx.Client, three
     assert ("a.pdf" in sheet, "c.xlsx" in sheet) == (True, False)
 
 
-def test_several_are_tagged_by_a_plain_form_and_lead_back_to_their_list(site: httpx.Client, three: Shelf) -> None:
-    asked = site.get("/documents/change?id=1&id=3&verb=tag&kind=pdf&view=table", headers=PAGE).text
-    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', asked))
+def test_several_documents_are_tagged_without_scripts_and_the_list_keeps_its_filters(
+    site: httpx.Client, three: Shelf
+) -> None:
+    form = site.get("/documents/change?id=1&id=3&verb=tag&kind=pdf&view=table", headers=PAGE).text
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', form))
     answer = site.post(
         "/documents/change",
         data={**fields, "id": ["1", "3"], "add": "Urgent, 2026", "without": "paid"},
         headers=PAGE,
     )
 
-    assert "Tag 2 documents" in asked
-    assert 'name="without" value="paid"' in asked
+    assert "Tag 2 documents" in form
+    assert 'name="without" value="paid"' in form
     assert answer.headers["location"] == "/documents?kind=pdf&view=table&message=tagged"
     assert (tags_of(three, 1), tags_of(three, 3)) == (["2026", "invoice", "urgent"], ["2026", "invoice", "urgent"])
 
 
-def test_all_that_the_filters_choose_are_read_again_or_removed(
+def test_all_documents_that_match_the_filters_are_read_again_or_removed(
     site: httpx.Client, three: Shelf, session: Session
 ) -> None:
     again = {"scope": "all", "tag": "invoice", "verb": "again", "lang": "deu"}
     assert site.post("/documents/change", data=again).headers["location"] == "/documents?tag=invoice&message=read-again"
-    assert [three.store.library.document(one).index_generation for one in (1, 3)] == [2, 2]
+    assert [three.store.library.document(document_id).index_generation for document_id in (1, 3)] == [2, 2]
     three.store.job_control.cancel(Selector(), actor="test")
 
-    asked = site.get("/documents/change?scope=all&owner=alice&verb=remove", headers=PAGE).text
-    assert "2 documents with 3 pages and 4 files" in asked
+    confirmation = site.get("/documents/change?scope=all&owner=alice&verb=remove", headers=PAGE).text
+    assert "2 documents with 3 pages and 4 files" in confirmation
     remove = {"scope": "all", "owner": "alice", "verb": "remove"}
     changed = site.post("/documents/change", data={**remove, "expect": "3"}, headers=PAGE)
     assert (changed.status_code, "Now 2 documents match, not 3" in changed.text) == (400, True)
     done = site.post("/documents/change", data={**remove, "expect": "2"}, headers=PAGE, follow_redirects=True)
 
     assert "2 documents removed" in done.text
-    assert [one.name for one in session.library.documents(DocumentSelector())] == ["b.pdf"]
+    assert [document.name for document in session.library.documents(DocumentSelector())] == ["b.pdf"]
     assert "No document was selected" in site.get("/documents/change?verb=remove", follow_redirects=True).text
 
 
@@ -119,17 +119,17 @@ def test_the_files_of_several_documents_are_one_zip_with_a_note_of_missing_ones(
     three.read("sub/a.pdf", "again", roles=("original",))
     three.read("..\\..\\d\n.pdf", "again")
 
-    one = site.get("/documents.zip?id=1&id=3&id=4")
-    both = site.get("/documents.zip?scope=all&form=original&form=txt")
+    chosen = site.get("/documents.zip?id=1&id=3&id=4")
+    all_documents = site.get("/documents.zip?scope=all&form=original&form=txt")
 
-    with zipfile.ZipFile(io.BytesIO(one.content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(chosen.content)) as archive:
         assert archive.testzip() is None
         assert sorted(archive.namelist()) == ["a-1.original", "a-4.original", "c-3.original"]
-    with zipfile.ZipFile(io.BytesIO(both.content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(all_documents.content)) as archive:
         assert archive.read("texts/a-1.txt") == b"one\x0ctwo"
         assert not [name for name in archive.namelist() if "\\" in name or "\n" in name]
         assert "document 2 (b.pdf) has no original" in archive.read("left-out.txt").decode()
-    assert one.headers["content-disposition"] == 'attachment; filename="documents.zip"'
+    assert chosen.headers["content-disposition"] == 'attachment; filename="documents.zip"'
 
 
 def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
@@ -152,8 +152,8 @@ def test_a_visitor_of_one_owner_sees_and_changes_only_their_documents(
 def test_a_visitor_who_may_only_read_can_download_but_change_nothing(
     site: httpx.Client, three: Shelf, session: Session
 ) -> None:
-    word = tokens.create_token(session, "reader", [Power.READ]).text
-    site.headers["Authorization"] = f"Bearer {word}"
+    token_text = tokens.create_token(session, "reader", [Power.READ]).text
+    site.headers["Authorization"] = f"Bearer {token_text}"
 
     assert 'value="tag"' not in site.get("/documents", headers=PAGE).text
     assert site.get("/documents/change?id=1&verb=download", headers=PAGE).status_code == 200

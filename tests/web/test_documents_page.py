@@ -15,7 +15,7 @@ from python_calamine import CalamineWorkbook
 
 from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
-from tests.web.conftest import bearer
+from tests.web.conftest import PAGE, bearer, bearing
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.job import NewJob
@@ -23,14 +23,15 @@ from worker_service.services import batches, tokens
 from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
-PAGE = {"Accept": "text/html"}
 
-
-def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> int:
+def add_recognised(shelf: Shelf, name: str, words_with_confidence: list[tuple[float, str]]) -> int:
     job = shelf.wish(name)
-    line = [[10.0 * at, 20.0, 10.0 * at + 8, 30.0, sure, text] for at, (sure, text) in enumerate(words)]
+    line = [
+        [10.0 * at, 20.0, 10.0 * at + 8, 30.0, confidence, text]
+        for at, (confidence, text) in enumerate(words_with_confidence)
+    ]
     layout = json.dumps({"size": [200.0, 100.0], "lines": [line]})
-    text = " ".join(text for _, text in words)
+    text = " ".join(text for _, text in words_with_confidence)
     page = PageResult(1, f"digest of {name}", text, "ocr", 80.0, layout)
     shelf.store.attempts.save_pages([(job.lease, page)])
     files = [shelf._file(job, "original", name, "%PDF")]
@@ -41,7 +42,7 @@ def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> i
     return job.document_id
 
 
-def test_a_locked_pdf_is_opened_by_typing_its_password(site: httpx.Client, settings: Settings, shelf: Shelf) -> None:
+def test_a_locked_pdf_is_opened_with_its_password(site: httpx.Client, settings: Settings, shelf: Shelf) -> None:
     document_id = shelf.read("locked.pdf", "words", owner="ann", roles=("original",))
     original = shelf.workspace / shelf.store.library.files(document_id)[0].path
     digital(original, ["words"], encryption=5, user_pw="sesame", owner_pw="y")
@@ -53,26 +54,26 @@ def test_a_locked_pdf_is_opened_by_typing_its_password(site: httpx.Client, setti
     right = site.post(address, data={"password": "sesame", "remember": "1"}, headers=PAGE)
     assert site.post(address, data={"password": "open"}, headers=PAGE).status_code == 422
     shown = site.get(f"/documents/{document_id}/pages/1/image")
-    theirs = [site.post(one, data={"password": "x"}, headers=bob) for one in (address, f"{address}/forget")]
+    refused = [site.post(path, data={"password": "x"}, headers=bob) for path in (address, f"{address}/forget")]
     forgotten = site.delete(f"/api{address}")
 
     assert (wrong.status_code, "This password does not open the PDF" in wrong.text) == (422, True)
     assert (right.status_code, right.headers["location"]) == (303, f"/documents/{document_id}?message=unlocked")
     assert (shown.status_code, shown.content[:4]) == (200, b"RIFF")
-    assert [one.status_code for one in theirs] == [404, 404]
+    assert [answer.status_code for answer in refused] == [404, 404]
     assert (forgotten.status_code, list((shelf.workspace / "passwords").iterdir())) == (200, [])
     assert "its password was not kept" in site.get(f"/documents/{document_id}", headers=PAGE).text
     assert site.put(f"/api{address}", json={"password": "Sesame"}).json()["code"] == "wrong_password"
 
 
-def test_a_page_that_is_found_shows_the_sentence(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_search_result_shows_the_sentence_with_the_match(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("report.pdf", "nothing here", "the climate\nchanges and with it the risks")
 
-    found = site.get("/search?q=the+climate", headers=PAGE).text
+    results = site.get("/search?q=the+climate", headers=PAGE).text
 
-    assert f'href="/documents/{document_id}?page=2&amp;q=the+climate"' in found
-    assert "<mark>the</mark> <mark>climate</mark> changes" in found.replace("\n", " ")
-    assert "1 page in 1 document" in found
+    assert f'href="/documents/{document_id}?page=2&amp;q=the+climate"' in results
+    assert "<mark>the</mark> <mark>climate</mark> changes" in results.replace("\n", " ")
+    assert "1 page in 1 document" in results
     assert "No matches" in site.get("/search?q=zebra", headers=PAGE).text
 
 
@@ -91,14 +92,14 @@ def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, s
     page = site.get(f"/documents/{document_id}?tab=tables", headers=PAGE).text
     csv = site.get(f"/documents/{document_id}/pages/1/tables/1.csv")
     book = site.get(f"/documents/{document_id}/tables.xlsx")
-    told = site.get(f"/api/documents/{document_id}/tables").json()
+    tables = site.get(f"/api/documents/{document_id}/tables").json()
 
     assert "Tables <small>1</small>" in page
     assert csv.text.splitlines() == ['Revenue,"<b>1,204</b>"', "Costs,7"]
     assert site.get(f"/documents/{document_id}/pages/1/tables/2.csv").status_code == 404
     assert "<td>&lt;b&gt;1,204&lt;/b&gt;</td>" in page
     assert book.content.startswith(b"PK")
-    assert told["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
+    assert tables["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
 
 
 def test_a_waiting_document_shows_its_gate_and_a_read_one_its_duration(site: httpx.Client, shelf: Shelf) -> None:
@@ -124,7 +125,7 @@ def test_a_worksheet_is_a_table_over_all_of_its_pages(site: httpx.Client, shelf:
 
 
 @pytest.mark.parametrize("query", ["'", '"', "((", "NEAR(", "*", "<script>", "a AND", "%"])
-def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, shelf: Shelf, query: str) -> None:
+def test_no_search_text_is_an_error(site: httpx.Client, shelf: Shelf, query: str) -> None:
     shelf.read("report.pdf", "words")
 
     assert site.get("/search", params={"q": query}, headers=PAGE).status_code == 200
@@ -143,7 +144,7 @@ def test_the_next_page_of_the_list_begins_after_the_last_document(site: httpx.Cl
 
 
 def test_matches_and_doubtful_words_are_marked_on_the_image_and_in_the_text(site: httpx.Client, shelf: Shelf) -> None:
-    document_id = put_recognised(shelf, "scan.pdf", [(95, "climate"), (75, "and"), (40, "risc")])
+    document_id = add_recognised(shelf, "scan.pdf", [(95, "climate"), (75, "and"), (40, "risc")])
 
     page = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
 
@@ -175,7 +176,7 @@ def test_each_control_of_the_view_is_a_link_that_keeps_the_others(site: httpx.Cl
     assert 'transform="translate(842 0) rotate(90)"' in page
     for changed in ("page=2", "page=1&match=1", "page=3&match=1", "page=1&match=2&turn=180"):
         address = re.escape(at) + r"\?(?=[^\"]*q=climate)(?=[^\"]*zoom=150)(?=[^\"]*tab=tables)"
-        wanted = "".join(rf'(?=[^"]*{one}(?:[&#"]))' for one in changed.split("&"))
+        wanted = "".join(rf'(?=[^"]*{parameter}(?:[&#"]))' for parameter in changed.split("&"))
         assert re.search(f'href="{address}{wanted}', page), changed
     last = unescape(site.get(f"{at}?q=climate&page=1&match=-1", headers=PAGE).text)
     assert "<b>2</b> of 3<" in last
@@ -226,7 +227,7 @@ def test_pages_can_be_turned_and_pages_with_matches_are_marked(site: httpx.Clien
     assert re.search(r'href="[^"]*page=4&amp;match=1#here" aria-label="Next match"', page)
     assert page.count("has matches") == 2
     assert "none here, 2 on 2 pages" in page
-    # The first that has it, where nobody says which.
+    # Without a page number, the first page with a match is shown.
     assert "Page 2:" in site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
     assert 'value="4"' in site.get(f"/documents/{document_id}?page=99", headers=PAGE).text
     assert site.get(f"/documents/{document_id}?page=-1", headers=PAGE).status_code == 400
@@ -266,8 +267,8 @@ def test_files_of_a_document_are_downloads_and_never_pages_of_this_site(site: ht
     answers = [site.get(link) for link in links]
 
     assert len(links) == 2
-    assert {one.headers["content-type"] for one in answers} == {"application/octet-stream"}
-    assert all(one.headers["content-disposition"].startswith("attachment") for one in answers)
+    assert {answer.headers["content-type"] for answer in answers} == {"application/octet-stream"}
+    assert all(answer.headers["content-disposition"].startswith("attachment") for answer in answers)
     for path in (Path(shelf.workspace) / "objects").rglob("*"):
         if path.is_file():
             path.unlink()
@@ -281,12 +282,12 @@ def test_a_document_is_read_again_in_another_language_by_a_plain_form(
     document_id = shelf.read("report.pdf", "words", roles=("original",))
     address = f"/documents/{document_id}/reindex"
 
-    asked = site.get(f"{address}?quality=best", headers=PAGE).text
+    form = site.get(f"{address}?quality=best", headers=PAGE).text
     again = site.post(address, data={"lang": "deu", "quality": ""}, headers=PAGE, follow_redirects=True)
 
     document = session.store.library.document(document_id)
-    assert '<option value="best" selected>' in asked
-    assert "comes from the file itself" not in asked
+    assert '<option value="best" selected>' in form
+    assert "comes from the file itself" not in form
     assert "The document will be read again" in again.text
     assert (document.index_generation, json.loads(document.settings)["languages"]) == (2, ["deu"])
     refused = site.post(address, data={"lang": "../x"}, headers=PAGE)
@@ -297,16 +298,16 @@ def test_a_document_is_read_again_in_another_language_by_a_plain_form(
 def test_reading_again_says_when_nothing_would_be_recognised(site: httpx.Client, shelf: Shelf) -> None:
     address = f"/documents/{shelf.with_tables('report.pdf', [['Revenue', '7']])}/reindex"
 
-    asked = site.get(address, headers=PAGE).text
+    form = site.get(address, headers=PAGE).text
 
-    assert "All text of this document comes from the file itself" in asked
+    assert "All text of this document comes from the file itself" in form
 
 
 def test_removing_a_document_needs_a_confirmation(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     document_id = shelf.read("report.pdf", "words", roles=("original",))
 
-    asked = site.get(f"/documents/{document_id}/remove", headers=PAGE)
-    assert "1 page and 1 file" in asked.text
+    confirmation = site.get(f"/documents/{document_id}/remove", headers=PAGE)
+    assert "1 page and 1 file" in confirmation.text
     assert session.store.library.document(document_id).id == document_id
 
     gone = site.post(f"/documents/{document_id}/remove", headers=PAGE, follow_redirects=True)
@@ -328,7 +329,7 @@ def test_a_failed_document_says_why_and_shows_its_previous_text(site: httpx.Clie
     assert "Reading 1 (shown)" in page
 
 
-def test_the_documents_of_a_batch_alone_are_listed_and_searched(
+def test_only_the_documents_of_a_batch_are_listed_and_searched(
     site: httpx.Client, shelf: Shelf, session: Session
 ) -> None:
     shelf.read("other.pdf", "a word of others")
@@ -339,16 +340,16 @@ def test_the_documents_of_a_batch_alone_are_listed_and_searched(
     shelf.publish(job, "mine.pdf", "a word of mine")
 
     listed = site.get(f"/documents?batch={batch_id}", headers=PAGE).text
-    found = site.get(f"/search?batch={batch_id}&q=word", headers=PAGE).text
+    results = site.get(f"/search?batch={batch_id}&q=word", headers=PAGE).text
 
-    for shown in (listed, found):
+    for shown in (listed, results):
         assert ("mine.pdf" in shown, "other.pdf" in shown) == (True, False)
-    assert f"pagemill search word --batch {batch_id}" in found
+    assert f"pagemill search word --batch {batch_id}" in results
     assert site.get("/documents?batch=no", headers=PAGE).status_code == 400
     assert site.get("/documents?batch=99", headers=PAGE).status_code == 404
 
 
-# ── Files that are sent ──
+# ── Uploads ──
 
 
 def test_an_upload_by_a_plain_form_leads_to_its_progress(site: httpx.Client, shelf: Shelf, session: Session) -> None:
@@ -365,7 +366,7 @@ def test_an_upload_by_a_plain_form_leads_to_its_progress(site: httpx.Client, she
     )
     assert "a report.pdf" in page
     assert "adding" in page
-    # Who has no script is shown the next state all the same.
+    # Without scripts, the page reloads itself.
     assert '<noscript><meta http-equiv="refresh"' in page
 
     assert job.source_key is not None
@@ -381,7 +382,7 @@ def test_uploads_of_another_owner_are_not_shown(site: httpx.Client, shelf: Shelf
     sent = site.post("/upload", files={"file": ("bobs.pdf", b"%PDF-1.7")}, data={"owner": "bob"})
     alice = tokens.create_token(session, "alice", owner="alice").text
 
-    answer = site.get(sent.headers["location"], headers=PAGE | {"Authorization": f"Bearer {alice}"})
+    answer = site.get(sent.headers["location"], headers=PAGE | bearing(alice))
 
     assert answer.status_code == 404
     assert "bobs.pdf" not in answer.text
@@ -400,7 +401,7 @@ def test_a_page_that_takes_long_to_draw_does_not_block_other_requests(site: http
         answers = [site.get("/search?q=one", headers=PAGE).status_code for _ in range(5)]
 
     assert answers == [200] * 5
-    # Whoever waited for one drawing would wait for the half minute that it may take.
+    # Waiting for a rendering would take up to half a minute.
     assert time.monotonic() - began < 15
 
 

@@ -7,14 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.web.conftest import served, with_url
+from tests.web.conftest import PAGE, served, settings_for
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.enqueue import enqueue
 from worker_service.services.session import Session
 from worker_service.settings.config import Settings
-
-PAGE = {"Accept": "text/html"}
 
 
 @pytest.fixture
@@ -28,35 +26,35 @@ def link_of(session: Session, name: str | None = None, owner: str | None = None)
     return f"/session?link={tokens.create_link(session, name, owner=owner).text}"
 
 
-def follow(browser: httpx.Client, link: str, **asked: Any) -> httpx.Response:
-    shown = browser.get(link, **asked)
+def follow(browser: httpx.Client, link: str, **options: Any) -> httpx.Response:
+    shown = browser.get(link, **options)
     assert shown.status_code == 200
-    word = re.search(r'name="token" value="(\S+)"', shown.text)
-    assert word is not None
-    return browser.post("/session", data={"token": word[1], "link": "1"}, **asked)
+    token = re.search(r'name="token" value="(\S+)"', shown.text)
+    assert token is not None
+    return browser.post("/session", data={"token": token[1], "link": "1"}, **options)
 
 
 def csrf_of(browser: httpx.Client, path: str = "/session/me") -> str:
-    found = re.search(r'name="csrf" value="([0-9a-f]+)"', browser.get(path, headers=PAGE).text)
-    assert found is not None
-    return found[1]
+    field = re.search(r'name="csrf" value="([0-9a-f]+)"', browser.get(path, headers=PAGE).text)
+    assert field is not None
+    return field[1]
 
 
-# ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sign-in ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_signed_out_browser_gets_the_sign_in_page_and_then_its_target(
     browser: httpx.Client, session: Session
 ) -> None:
-    turned_away = browser.get("/jobs?status=failed")
-    assert (turned_away.status_code, turned_away.headers["location"]) == (303, "/session?next=/jobs%3Fstatus%3Dfailed")
+    redirected = browser.get("/jobs?status=failed")
+    assert (redirected.status_code, redirected.headers["location"]) == (303, "/session?next=/jobs%3Fstatus%3Dfailed")
 
-    asked = browser.get(turned_away.headers["location"])
-    assert 'value="/jobs?status=failed"' in asked.text
+    form = browser.get(redirected.headers["location"])
+    assert 'value="/jobs?status=failed"' in form.text
     token = tokens.create_token(session, "ann", [Power.OPERATE]).text
-    let_in = browser.post("/session", data={"token": token, "next": "/jobs?status=failed"})
+    signed_in = browser.post("/session", data={"token": token, "next": "/jobs?status=failed"})
 
-    assert (let_in.status_code, let_in.headers["location"]) == (303, "/jobs?status=failed")
+    assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/jobs?status=failed")
     assert browser.get("/api/jobs").status_code == 200
 
 
@@ -73,7 +71,7 @@ def test_a_link_signs_one_browser_in_once(browser: httpx.Client, session: Sessio
     assert browser.get("/api/jobs").status_code == 401
 
 
-def test_a_link_that_was_pasted_into_the_field_lets_in_as_well(browser: httpx.Client, session: Session) -> None:
+def test_a_link_pasted_into_the_field_signs_in(browser: httpx.Client, session: Session) -> None:
     browser.post("/session", data={"token": f" http://127.0.0.1:8470{link_of(session)}\n"})
 
     assert browser.get("/api/jobs").status_code == 200
@@ -89,7 +87,7 @@ def test_opening_a_link_does_not_use_it_up(browser: httpx.Client, session: Sessi
     assert follow(browser, link).status_code == 303
 
 
-def test_a_cookie_is_for_our_pages_alone(browser: httpx.Client, session: Session) -> None:
+def test_a_cookie_is_sent_only_by_pages_of_this_site(browser: httpx.Client, session: Session) -> None:
     cookie = follow(browser, link_of(session)).headers["set-cookie"]
 
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
@@ -97,8 +95,8 @@ def test_a_cookie_is_for_our_pages_alone(browser: httpx.Client, session: Session
     assert "Domain" not in cookie
 
 
-def test_behind_https_a_cookie_never_travels_without(settings: Settings, session: Session) -> None:
-    with served(with_url(settings, "https://docs.example.org")) as address:
+def test_behind_https_a_cookie_is_sent_only_over_https(settings: Settings, session: Session) -> None:
+    with served(settings_for(settings.database, web_urls="https://docs.example.org")) as address:
         with httpx.Client(base_url=address, headers={"Host": "docs.example.org"}) as client:
             cookie = follow(client, link_of(session)).headers["set-cookie"]
         assert cookie.startswith("__Host-pagemill-")
@@ -121,10 +119,10 @@ def test_text_in_the_url_is_shown_as_text(browser: httpx.Client) -> None:
     assert "<script>alert" not in answer.text
 
 
-# ── Inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Signed in ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.Client, session: Session) -> None:
+def test_a_signed_in_browser_needs_a_csrf_token_to_change_anything(browser: httpx.Client, session: Session) -> None:
     enqueue(session, {"job_type": "ocr_pages"}, lambda _: b"")
     follow(browser, link_of(session, "bob"))
 
@@ -151,11 +149,13 @@ def test_an_upload_needs_the_csrf_token_whatever_its_type(browser: httpx.Client,
 
 def test_a_csrf_token_is_valid_in_one_browser_only(browser: httpx.Client, session: Session) -> None:
     follow(browser, link_of(session, "bob"))
-    his = csrf_of(browser)
+    token_of_bob = csrf_of(browser)
     browser.cookies.clear()
     follow(browser, link_of(session, "ann"))
 
-    answer = browser.post("/api/jobs", headers={"X-CSRF-Token": his, "Accept": "*/*"}, json={"job_type": "ocr_pages"})
+    answer = browser.post(
+        "/api/jobs", headers={"X-CSRF-Token": token_of_bob, "Accept": "*/*"}, json={"job_type": "ocr_pages"}
+    )
 
     assert answer.json()["code"] == "form_outdated"
 
@@ -167,16 +167,16 @@ def test_a_page_of_another_site_changes_nothing_in_a_signed_in_browser(browser: 
     assert browser.post("/api/jobs/1/cancel", headers=headers).json()["code"] == "origin_refused"
 
 
-@pytest.mark.parametrize("change", [lambda mark: mark[:-1], lambda mark: mark[::-1], lambda mark: ""], ids="abc")
-def test_a_cookie_that_was_changed_is_nobodys(browser: httpx.Client, session: Session, change: object) -> None:
+@pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: text[::-1], lambda text: ""], ids="abc")
+def test_a_changed_cookie_is_refused(browser: httpx.Client, session: Session, change: object) -> None:
     assert callable(change)
     follow(browser, link_of(session))
     [(name, value)] = browser.cookies.items()
-    word, _, mark = value.rpartition(".")
+    token_text, _, signature = value.rpartition(".")
 
     browser.cookies.clear()
-    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={word}.{change(mark)}"}).status_code == 401
-    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={word}.{mark}"}).status_code == 200
+    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={token_text}.{change(signature)}"}).status_code == 401
+    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={token_text}.{signature}"}).status_code == 200
 
 
 def test_a_session_has_the_owner_of_its_link(browser: httpx.Client, session: Session) -> None:
@@ -184,10 +184,10 @@ def test_a_session_has_the_owner_of_its_link(browser: httpx.Client, session: Ses
     enqueue(session, {"job_type": "ocr_pages", "owner": "bob"}, lambda _: b"")
     follow(browser, link_of(session, "bob", owner="bob"))
 
-    assert [one["owner"] for one in browser.get("/api/jobs").json()["items"]] == ["bob"]
+    assert [job["owner"] for job in browser.get("/api/jobs").json()["items"]] == ["bob"]
 
 
-# ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Sign-out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_signing_out_invalidates_every_copy_of_the_cookie(browser: httpx.Client, session: Session) -> None:
@@ -209,7 +209,7 @@ def test_removing_a_token_ends_its_browser_sessions(browser: httpx.Client, sessi
     assert browser.get("/api/jobs").status_code == 401
 
 
-def test_a_browser_stays_in_when_the_web_is_started_again(settings: Settings, session: Session) -> None:
+def test_a_session_survives_a_restart_of_the_server(settings: Settings, session: Session) -> None:
     tokens.create_token(session, "grafana")
     with served(settings) as address, httpx.Client(base_url=address) as client:
         cookies = follow(client, link_of(session)).cookies

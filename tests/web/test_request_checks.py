@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.web.conftest import bearer, connected, served, sign_in, site_of, with_url
+from tests.web.conftest import bearer, connected, served, settings_for, sign_in, site_of
 from worker_service.settings.config import Settings
-from worker_service.settings.loading import load_settings
 
 # ── Hosts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -17,7 +16,7 @@ from worker_service.settings.loading import load_settings
     ["evil.example", "localhost.evil.example", "evil.example:8470", "localhost@evil.example", "localhost, evil.example",
      "127.0.0.1.evil.example", "", "localhost:80:80", "[::1", "localhost/../x", "xn--lcalhost-54a"],
 )  # fmt: skip
-def test_a_name_that_is_none_of_ours_is_refused(site: httpx.Client, host: str) -> None:
+def test_an_unknown_host_name_is_refused(site: httpx.Client, host: str) -> None:
     answer = site.get("/nothing", headers={"Host": host})
 
     assert answer.status_code == 421
@@ -28,19 +27,17 @@ def test_a_name_that_is_none_of_ours_is_refused(site: httpx.Client, host: str) -
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.0.0.1:9000", "[::1]:9000", "10.0.0.5"]
 )
-def test_the_names_of_this_machine_and_addresses_are_ours_at_whatever_port_a_tunnel_has(
-    site: httpx.Client, host: str
-) -> None:
+def test_localhost_and_ip_addresses_are_accepted_with_any_port(site: httpx.Client, host: str) -> None:
     assert site.get("/healthz", headers={"Host": host}).status_code == 200
 
 
-def test_a_name_that_the_settings_give_is_ours(settings: Settings) -> None:
-    with served(with_url(settings, "https://docs.example.org")) as address:
+def test_the_host_of_web_urls_is_accepted(settings: Settings) -> None:
+    with served(settings_for(settings.database, web_urls="https://docs.example.org")) as address:
         assert httpx.get(f"{address}/healthz", headers={"Host": "Docs.example.org"}).status_code == 200
         assert httpx.get(f"{address}/healthz", headers={"Host": "other.example.org"}).status_code == 421
 
 
-def test_a_request_with_two_hosts_or_none_gets_nothing(settings: Settings) -> None:
+def test_a_request_with_two_hosts_or_none_is_refused(settings: Settings) -> None:
     with served(settings) as address:
         for hosts in (b"Host: localhost\r\nHost: evil.example\r\n", b""):
             answer = exchange(address, b"GET /nothing HTTP/1.1\r\n" + hosts + b"\r\n")
@@ -48,7 +45,7 @@ def test_a_request_with_two_hosts_or_none_gets_nothing(settings: Settings) -> No
             assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-# ── Pages of others ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Other origins ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -64,8 +61,8 @@ def test_a_request_from_a_page_of_another_site_is_refused(site: httpx.Client, he
     assert answer.json()["code"] == "origin_refused"
 
 
-def test_a_page_behind_a_proxy_is_ours_by_the_address_that_people_have(settings: Settings) -> None:
-    with served(with_url(settings, "https://docs.example.org")) as address:
+def test_behind_a_proxy_the_origin_is_that_of_web_urls(settings: Settings) -> None:
+    with served(settings_for(settings.database, web_urls="https://docs.example.org")) as address:
 
         def posted(origin: str) -> int:
             headers = {"Host": "docs.example.org", "Origin": origin, "Content-Type": "application/json"}
@@ -75,40 +72,38 @@ def test_a_page_behind_a_proxy_is_ours_by_the_address_that_people_have(settings:
         assert posted("http://docs.example.org") == 403
 
 
-def with_origin(settings: Settings, origin: str) -> Settings:
-    words = {"database": str(settings.database), "web_origins": origin}
-    return load_settings(words, environ={"WORKER_LOG_FORMAT": "json"})
-
-
 def test_a_page_of_web_origins_may_call_the_api_with_a_token(settings: Settings) -> None:
     origin = "https://dashboard.example.org"
-    with site_of(with_origin(settings, origin)) as site:
-        asked = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
-        wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-        before = httpx.options(f"{site.base_url}/api/jobs", headers={**asked, **wanted})
-        made = site.post("/api/jobs", headers=asked, json={"job_type": "ocr_pages"})
-        unknown = httpx.get(f"{site.base_url}/api/jobs", headers={**asked, "Authorization": "Bearer guess"})
+    with site_of(settings_for(settings.database, web_origins=origin)) as site:
+        headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+        preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        allowed = httpx.options(f"{site.base_url}/api/jobs", headers={**headers, **preflight})
+        created = site.post("/api/jobs", headers=headers, json={"job_type": "ocr_pages"})
+        unknown = httpx.get(f"{site.base_url}/api/jobs", headers={**headers, "Authorization": "Bearer guess"})
 
-        assert (before.status_code, before.headers["access-control-allow-origin"]) == (200, origin)
-        assert (made.status_code, made.headers["access-control-allow-origin"]) == (201, origin)
+        assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, origin)
+        assert (created.status_code, created.headers["access-control-allow-origin"]) == (201, origin)
         # The page learns why it was refused.
         assert (unknown.status_code, unknown.headers["access-control-allow-origin"]) == (401, origin)
-        assert "access-control-allow-credentials" not in {*before.headers, *made.headers}
+        assert "access-control-allow-credentials" not in {*allowed.headers, *created.headers}
 
 
-def test_a_cookie_is_of_no_use_to_a_page_of_web_origins(settings: Settings) -> None:
+def test_a_page_of_web_origins_cannot_use_a_cookie(settings: Settings) -> None:
     origin = "https://dashboard.example.org"
-    with served(with_origin(settings, origin)) as address, httpx.Client(base_url=address) as browser:
+    with (
+        served(settings_for(settings.database, web_origins=origin)) as address,
+        httpx.Client(base_url=address) as browser,
+    ):
         sign_in(browser, settings)
-        asked = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+        headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
 
-        answer = browser.post("/api/jobs", headers=asked, json={"job_type": "ocr_pages"})
+        answer = browser.post("/api/jobs", headers=headers, json={"job_type": "ocr_pages"})
 
         assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
 
 
 def test_any_other_origin_may_not_call_the_api_with_a_token(settings: Settings) -> None:
-    with site_of(with_origin(settings, "https://dashboard.example.org")) as site:
+    with site_of(settings_for(settings.database, web_origins="https://dashboard.example.org")) as site:
         answer = site.post("/api/jobs", headers={"Origin": "https://evil.example"}, json={"job_type": "ocr_pages"})
 
         assert answer.status_code == 403
@@ -179,7 +174,7 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(setting
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
-# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Responses ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nothing", "/static/pagemill.css", "/static/nothing"])
@@ -199,7 +194,7 @@ def test_no_response_lets_a_browser_run_foreign_scripts(site: httpx.Client, path
      "/static//etc/passwd", "/%00", "//evil.example/", "/" + "a" * 20_000, "/static/" + "a/" * 5_000],
     ids=lambda path: path[:30],
 )  # fmt: skip
-def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
+def test_a_crafted_path_is_not_found(settings: Settings, path: str) -> None:
     with served(settings) as address:
         token = f"Authorization: {bearer(settings)['Authorization']}"
         request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}\r\nConnection: close\r\n\r\n"
@@ -209,15 +204,15 @@ def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
         assert b"evil.example\r\n" not in answer
 
 
-# ── By hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Raw requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def exchange(address: str, request: bytes) -> bytes:
     with connected(address) as line:
         line.sendall(request)
-        heard = b""
+        received = b""
         while chunk := line.recv(65536):
-            heard += chunk
-            if b"Content-Length" not in request and b"Connection: close" not in request and b"\r\n\r\n" in heard:
+            received += chunk
+            if b"Content-Length" not in request and b"Connection: close" not in request and b"\r\n\r\n" in received:
                 break
-        return heard
+        return received

@@ -19,10 +19,9 @@ import pytest
 
 from tests.kit.system import wait_until
 from tests.ports import free_port
-from tests.web.conftest import connected
+from tests.web.conftest import by_unix_socket, connected
 from worker_service.base.errors import ConfigError
-from worker_service.services import server_address as where
-from worker_service.services import tokens
+from worker_service.services import server_address, tokens
 from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
@@ -33,21 +32,26 @@ PAGEMILL = [sys.executable, "-m", "worker_service.cli"]
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
-    return kept | {"WORKER_DATABASE": str(settings.database), "WORKER_LOG_FORMAT": "json"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
+    return inherited | {"WORKER_DATABASE": str(settings.database), "WORKER_LOG_FORMAT": "json"}
 
 
-def refused(settings: Settings, *words: str) -> tuple[int, str]:
+def refused(settings: Settings, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [*PAGEMILL, "serve", *words], env=environment(settings), capture_output=True, text=True, timeout=60, check=False
+        [*PAGEMILL, "serve", *arguments],
+        env=environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     return done.returncode, done.stderr.splitlines()[-1]
 
 
 @contextmanager
-def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(settings: Settings, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     started = subprocess.Popen(
-        [*PAGEMILL, "serve", *words],
+        [*PAGEMILL, "serve", *arguments],
         env=environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -61,7 +65,7 @@ def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[
         started.communicate()
 
 
-# ── Where it listens ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Listening ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_serve_prints_its_address_when_ready_and_stops_at_a_signal(settings: Settings) -> None:
@@ -75,7 +79,7 @@ def test_serve_prints_its_address_when_ready_and_stops_at_a_signal(settings: Set
 
         _, log = running.communicate(timeout=30)
         assert running.returncode == 0
-        # The client that hung up is no event.
+        # The disconnected client is not logged.
         assert [json.loads(line)["event"] for line in log.splitlines()] == ["web.started", "web.stopped"]
 
 
@@ -83,37 +87,37 @@ def test_a_link_leads_to_the_address_of_the_running_server(settings: Settings) -
     listen = f"127.0.0.1:{free_port()}"
 
     def link() -> tuple[str, str]:
-        words = [*PAGEMILL, "token", "link", "ann"]
-        made = subprocess.run(words, env=environment(settings), capture_output=True, text=True, timeout=60, check=True)
-        return made.stdout.partition("/session?link=")[0], made.stderr
+        command = [*PAGEMILL, "token", "link", "ann"]
+        done = subprocess.run(
+            command, env=environment(settings), capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout.partition("/session?link=")[0], done.stderr
 
     with serving(settings, "--listen", listen):
         assert link() == (f"http://{listen}", "")
 
-    # It was killed, and could not tidy up.
+    # The server was killed, so its address file is still there.
     assert link() == ("http://127.0.0.1:8470", "the server is not running: pagemill serve\n")
 
 
-def test_a_published_address_of_another_user_is_neither_overwritten_nor_believed(
-    settings: Settings, tmp_path: Path
-) -> None:
-    precious, place = tmp_path / "precious", settings.database.with_name("pagemill.db.web-address")
+def test_an_address_file_of_another_user_is_neither_overwritten_nor_used(settings: Settings, tmp_path: Path) -> None:
+    precious, address_file = tmp_path / "precious", settings.database.with_name("pagemill.db.web-address")
     precious.write_text("of somebody")
-    place.symlink_to(precious)
-    with where.published_address(settings):
-        assert (precious.read_text(), where.address(settings)) == ("of somebody", None)
+    address_file.symlink_to(precious)
+    with server_address.published_address(settings):
+        assert (precious.read_text(), server_address.address(settings)) == ("of somebody", None)
 
-    place.unlink()
-    place.write_text("javascript:alert(1)")
-    with place.open() as theirs:
-        fcntl.flock(theirs, fcntl.LOCK_EX)
-        assert where.address(settings) is None
+    address_file.unlink()
+    address_file.write_text("javascript:alert(1)")
+    with address_file.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert server_address.address(settings) is None
 
 
-def test_a_place_that_is_taken_or_is_none_is_refused(settings: Settings, tmp_path: Path) -> None:
+def test_an_address_in_use_or_invalid_is_refused(settings: Settings, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        code, said = refused(settings, "--listen", f"127.0.0.1:{other.getsockname()[1]}")
-    assert (code, "is in use by another program" in said) == (78, True)
+        code, message = refused(settings, "--listen", f"127.0.0.1:{other.getsockname()[1]}")
+    assert (code, "is in use by another program" in message) == (78, True)
 
     (tmp_path / "file").touch()
     with pytest.raises(CannotListen, match="something else is there"):
@@ -128,17 +132,17 @@ def test_a_place_that_is_taken_or_is_none_is_refused(settings: Settings, tmp_pat
 def test_serve_without_a_database_says_how_to_make_one(settings: Settings) -> None:
     settings.database.unlink()
 
-    code, said = refused(settings)
+    code, message = refused(settings)
 
-    assert (code, "pagemill init" in said) == (69, True)
+    assert (code, "pagemill init" in message) == (69, True)
 
 
 def test_a_unix_socket_is_private_and_removed_at_the_end(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
 
     def status_code() -> int:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-            return client.get("http://localhost/api/jobs").status_code
+        with by_unix_socket(path) as client:
+            return client.get("/api/jobs").status_code
 
     with serving(settings, "--listen", str(path)) as (running, _):
         wait_until(path.exists, "it listens")
@@ -150,7 +154,7 @@ def test_a_unix_socket_is_private_and_removed_at_the_end(settings: Settings, tmp
 
         running.kill()
         running.wait()
-    # What is left of it is in nobody's way.
+    # The left-over socket file is replaced.
     assert path.exists()
     with serving(settings, "--listen", str(path)) as (running, _):
         assert status_code() == 200
@@ -159,18 +163,21 @@ def test_a_unix_socket_is_private_and_removed_at_the_end(settings: Settings, tmp
     assert not path.exists()
 
 
-# ── What it tells ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_link_is_printed_on_a_terminal_only(settings: Settings) -> None:
     listen = f"127.0.0.1:{free_port()}"
-    person, program = pty.openpty()
+    terminal, program_side = pty.openpty()
     running = subprocess.Popen(
-        [*PAGEMILL, "serve", "--listen", listen], env=environment(settings), stdout=program, stderr=subprocess.DEVNULL
+        [*PAGEMILL, "serve", "--listen", listen],
+        env=environment(settings),
+        stdout=program_side,
+        stderr=subprocess.DEVNULL,
     )
     try:
-        seen = read_line(person)
-        link = re.fullmatch(r"(http://\S+/session\?link=pm_\d+_\S{43})", seen)
+        line = read_line(terminal)
+        link = re.fullmatch(r"(http://\S+/session\?link=pm_\d+_\S{43})", line)
         assert link is not None
         with httpx.Client(base_url=link[1].partition("/session")[0]) as browser:
             assert browser.post("/session", data={"token": link[1]}).status_code == 303
@@ -178,17 +185,17 @@ def test_a_link_is_printed_on_a_terminal_only(settings: Settings) -> None:
     finally:
         running.kill()
         running.wait()
-        os.close(person)
-        os.close(program)
+        os.close(terminal)
+        os.close(program_side)
 
 
 def read_line(terminal: int) -> str:
-    seen = b""
-    while not seen.endswith(b"\n"):
+    received = b""
+    while not received.endswith(b"\n"):
         ready, _, _ = select.select([terminal], [], [], 30)
         assert ready
-        seen += os.read(terminal, 1)
-    return seen.decode().strip()
+        received += os.read(terminal, 1)
+    return received.decode().strip()
 
 
 def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
@@ -210,16 +217,16 @@ def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
     assert not any(word.split("_", 2)[2][:20] in log for word in secrets)
 
 
-# ── What cookies are signed with ────────────────────────────────────────────────────────────────────────────────
+# ── The signing key ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_signing_key_is_readable_only_by_its_user(settings: Settings) -> None:
-    mark = load_signing_key(settings.database).sign("session", "a")
+    signature = load_signing_key(settings.database).sign("session", "a")
 
     [path] = settings.database.parent.glob("*.web-key.*")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert load_signing_key(settings.database).verify("session", "a", mark)
-    assert not load_signing_key(settings.database).verify("form", "a", mark)
+    assert load_signing_key(settings.database).verify("session", "a", signature)
+    assert not load_signing_key(settings.database).verify("form", "a", signature)
 
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="is damaged or readable by other users"):
@@ -227,7 +234,7 @@ def test_the_signing_key_is_readable_only_by_its_user(settings: Settings) -> Non
 
 
 @pytest.mark.parametrize("broken", [b"", b"short", b"x" * 100])
-def test_a_secret_that_is_broken_is_refused(settings: Settings, broken: bytes) -> None:
+def test_a_damaged_signing_key_is_refused(settings: Settings, broken: bytes) -> None:
     load_signing_key(settings.database)
     [path] = settings.database.parent.glob("*.web-key.*")
     path.write_bytes(broken)

@@ -49,17 +49,17 @@ def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_idle_connections_are_evicted_when_there_are_too_many(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 60.0)  # it is their number that lets them go
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 60.0)  # so that they are evicted for their number
     with served(settings) as address:
         slow = [lines.enter_context(connected(address)) for _ in range(60)]
-        for one in slow:
-            one.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: ")
+        for line in slow:
+            line.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: ")
 
-        # Before any of them is let go by its time.
+        # Long before any of them times out.
         assert httpx.get(f"{address}/healthz", timeout=30).status_code == 200
 
-        for one in slow[: 60 - connections.ANONYMOUS_MAX]:
-            assert receive_all(one) == b""
+        for line in slow[: 60 - connections.ANONYMOUS_MAX]:
+            assert receive_all(line) == b""
 
 
 DRIBBLED = b"POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nt"
@@ -72,7 +72,7 @@ def test_many_anonymous_connections_do_not_lock_out_a_token(settings: Settings, 
     with served(settings) as address:
         token = bearer(settings)
         for number in range(60):
-            lines.enter_context(connected(address, takes=4096)).sendall(sent)
+            lines.enter_context(connected(address, receive_buffer_bytes=4096)).sendall(sent)
             if number % 10 == 0:
                 assert httpx.get(f"{address}/api/jobs", headers=token, timeout=20).status_code == 200
 
@@ -90,7 +90,7 @@ def test_slow_uploads_of_one_visitor_do_not_lock_out_others(settings: Settings, 
             line.sendall(upload + b"Authorization: " + theirs + b"\r\nContent-Length: 1000\r\n\r\n-")
 
         refused = {"Authorization": theirs.decode()}
-        wait_until(lambda: httpx.get(f"{address}/api/jobs", headers=refused).status_code == 429, "all have come in")
+        wait_until(lambda: httpx.get(f"{address}/api/jobs", headers=refused).status_code == 429, "all have arrived")
         answer = httpx.get(f"{address}/api/jobs", headers=refused)
         assert answer.json()["code"] == "too_many_requests"
         assert httpx.get(f"{address}/api/jobs", headers=mine).status_code == 200
@@ -124,7 +124,7 @@ def test_a_request_that_does_not_end_times_out(
 
 
 @pytest.mark.parametrize("limit", ["PAUSE_SECONDS", "BODY_SECONDS"])
-def test_a_body_that_does_not_come_is_given_up(
+def test_a_body_that_does_not_arrive_times_out(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(middleware, limit, 0.3)
@@ -154,11 +154,11 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(
 ) -> None:
     monkeypatch.setattr(http_server, "STUCK_SECONDS", 0.3)
     with served(settings) as address:
-        line = lines.enter_context(connected(address, takes=4096))
-        asked = b"GET /static/pagemill.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        # Reset, or a broken pipe: whatever is hit first.
+        line = lines.enter_context(connected(address, receive_buffer_bytes=4096))
+        request = b"GET /static/pagemill.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        # A reset or a broken pipe.
         with pytest.raises(ConnectionError):
-            ask_for_ever(line, asked)
+            send_without_end(line, request)
 
         assert httpx.get(f"{address}/healthz").status_code == 200
 
@@ -182,9 +182,9 @@ def test_too_many_open_requests_are_refused_with_retry_after(
         assert httpx.get(f"{address}/healthz").status_code == 200
 
 
-def ask_for_ever(line: socket.socket, asked: bytes) -> None:
+def send_without_end(line: socket.socket, request: bytes) -> None:
     while True:
-        line.sendall(asked)
+        line.sendall(request)
 
 
 @pytest.mark.parametrize("path", ["/api/jobs/{}/cancel", "/api/uploads"])
@@ -200,11 +200,11 @@ def test_pages_are_served_while_the_write_lock_is_held(settings: Settings, sessi
             for number, file in zip(numbers, files, strict=True)
         ]
         if "uploads" in path:
-            place = incoming_files.incoming_directory(settings.workspace)
-            wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")
+            directory = incoming_files.incoming_directory(settings.workspace)
+            wait_until(lambda: len(list(directory.rglob("*"))) >= len(waiting), "all have arrived")
         for _ in range(20):
             assert site.get("/api/jobs", timeout=5).status_code == 200
-        assert not any(one.done() for one in waiting)
+        assert not any(response.done() for response in waiting)
 
         held.close()
-        assert {one.result().status_code for one in waiting} <= {200, 201}
+        assert {response.result().status_code for response in waiting} <= {200, 201}

@@ -7,14 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.web.conftest import served
+from tests.web.conftest import PAGE, by_unix_socket, served
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.job import NewJob
 from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.settings.loading import load_settings
-
-PAGE = {"Accept": "text/html"}
 
 
 def with_proxy(settings: Settings, table: str) -> Settings:
@@ -30,15 +28,15 @@ def status(site: httpx.Client, path: str, *users: str) -> int:
 
 def test_the_example_in_the_manual_gives_each_user_their_role_and_owner(settings: Settings, session: Session) -> None:
     manual = Path("docs/http.md").read_text("utf-8")
-    [example] = [one for one in re.findall(r"```toml\n(.*?)```", manual, re.DOTALL) if "[proxy]" in one]
+    [example] = [block for block in re.findall(r"```toml\n(.*?)```", manual, re.DOTALL) if "[proxy]" in block]
     tables = example[example.index("[proxy]") :]
     assert tomllib.loads(example)["web_listen"].startswith("/run/")
     of_bob = session.store.intake.enqueue(NewJob("ocr_pages", owner="bob")).job_id
-    place = settings.database.with_name("web.sock")
+    socket_path = settings.database.with_name("web.sock")
 
     with (
-        served(with_proxy(settings, tables), place) as _,
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(place)), base_url="http://localhost") as site,
+        served(with_proxy(settings, tables), socket_path) as _,
+        by_unix_socket(socket_path) as site,
     ):
         assert [status(site, "/system", user) for user in ("alice@example.org", "bob@example.org")] == [200, 403]
         assert status(site, f"/jobs/{of_bob}", "bob@example.org") == 200

@@ -1,4 +1,4 @@
-"""A program that follows the passages of a server, as a store of vectors would. The test kills it at any moment."""
+"""A program that copies the passages of a server into a database, as a vector store would. Tests kill it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def follow(url: str, headers: dict[str, str], path: str, *, until_complete: bool
         parameters = {"limit": "2"} | ({"since": since} if since else {})
         answer = httpx.get(f"{url}/api/passages", params=parameters, headers=headers).raise_for_status().json()
         with store:
-            for one in answer["items"]:
-                store.execute("DELETE FROM passage WHERE document_id = ?", (one["document_id"],))
-                for own in one["passages"]:
-                    row = (own["document_id"], own["generation"], own["number"], own["digest"])
-                    store.execute("INSERT INTO passage VALUES (?, ?, ?, ?)", row)
+            for document in answer["items"]:
+                store.execute("DELETE FROM passage WHERE document_id = ?", (document["document_id"],))
+                for passage in document["passages"]:
+                    store.execute("INSERT INTO passage VALUES (?, ?, ?, ?)", _row(passage))
             store.execute("DELETE FROM cursor")
             store.execute("INSERT INTO cursor VALUES (?)", (answer["next"],))
         if answer["is_complete"]:
@@ -40,11 +39,16 @@ def follow(url: str, headers: dict[str, str], path: str, *, until_complete: bool
             time.sleep(0.005)
 
 
-def passages_there_are(session: Session, documents: Sequence[int]) -> list[tuple[object, ...]]:
-    lines = [
-        line for one in sorted(documents) for line in write_format(session, session.library.document(one), "jsonl")
-    ]
-    return [(one["document_id"], one["generation"], one["number"], one["digest"]) for one in map(json.loads, lines)]
+def stored_passages(session: Session, documents: Sequence[int]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for document_id in sorted(documents):
+        for line in write_format(session, session.library.document(document_id), "jsonl"):
+            rows.append(_row(json.loads(line)))
+    return rows
+
+
+def _row(passage: dict[str, object]) -> tuple[object, ...]:
+    return passage["document_id"], passage["generation"], passage["number"], passage["digest"]
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ import httpx
 import pytest
 
 from tests.cli.stored_documents import Shelf
-from tests.web.conftest import served
+from tests.web.conftest import bearing, served, settings_for
 from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.session import open_session
 from worker_service.settings.config import Settings
-from worker_service.settings.loading import load_settings
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -26,9 +25,8 @@ READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_im
 
 @pytest.fixture
 def address(settings: Settings) -> Iterator[str]:
-    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "mcp"}
-    with served(load_settings({"database": str(settings.database)}, environ=environ)) as made:
-        yield made
+    with served(settings_for(settings.database, web_endpoints="mcp")) as address:
+        yield address
 
 
 def token(settings: Settings, power: Power, owner: str | None = None) -> str:
@@ -38,7 +36,7 @@ def token(settings: Settings, power: Power, owner: str | None = None) -> str:
 
 @asynccontextmanager
 async def connected(address: str, token: str) -> AsyncIterator[Client]:
-    # Most of a second, which each worker would pay when it collects the tests.
+    # Importing them takes most of a second, which each worker would pay when it collects the tests.
     import httpx2
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
@@ -61,7 +59,7 @@ def ask(address: str, token: str, talk: Callable[[Client], Awaitable[Any]]) -> A
 
 
 async def names_of_tools(client: Client) -> set[str]:
-    return {one.name for one in (await client.list_tools()).tools}
+    return {tool.name for tool in (await client.list_tools()).tools}
 
 
 def test_a_reading_token_searches_only_the_documents_of_its_owner(
@@ -78,27 +76,27 @@ def test_a_reading_token_searches_only_the_documents_of_its_owner(
     tools, found, page = ask(address, token(settings, Power.READ, "ann"), talk)
 
     assert tools == READING
-    assert [one["title"] for one in found["results"]] == ["ann.pdf, page 1"]
+    assert [result["title"] for result in found["results"]] == ["ann.pdf, page 1"]
     assert page.is_error
     assert f"there is no document {others}" in page.content[0].text
 
 
 def test_concurrent_calls_keep_their_owners_and_powers_apart(address: str, settings: Settings, shelf: Shelf) -> None:
     owners = ("ann", "bob")
-    numbers = {owner: shelf.read(f"{owner}.pdf", "the climate", owner=owner) for owner in owners}
-    words = {owner: token(settings, Power.OPERATE if owner == "bob" else Power.READ, owner) for owner in owners}
+    document_id_by_owner = {owner: shelf.read(f"{owner}.pdf", "the climate", owner=owner) for owner in owners}
+    token_by_owner = {"ann": token(settings, Power.READ, "ann"), "bob": token(settings, Power.OPERATE, "bob")}
     both = asyncio.Barrier(len(owners))
 
     async def talk(owner: str) -> None:
-        other = next(one for one in owners if one != owner)
-        async with connected(address, words[owner]) as client:
+        other = next(owner_name for owner_name in owners if owner_name != owner)
+        async with connected(address, token_by_owner[owner]) as client:
             await both.wait()
             searches = [client.call_tool("search", {"query": "climate"}) for _ in range(12)]
-            fetches = [client.call_tool("fetch", {"id": f"{numbers[other]}:1"}) for _ in range(12)]
+            fetches = [client.call_tool("fetch", {"id": f"{document_id_by_owner[other]}:1"}) for _ in range(12)]
             found, fetched = await asyncio.gather(asyncio.gather(*searches), asyncio.gather(*fetches))
             tools = await names_of_tools(client)
-        titles = {one["title"] for each in found for one in each.structured_content["results"]}
-        assert (titles, all(one.is_error for one in fetched)) == ({f"{owner}.pdf, page 1"}, True)
+        titles = {result["title"] for search in found for result in search.structured_content["results"]}
+        assert (titles, all(fetch_result.is_error for fetch_result in fetched)) == ({f"{owner}.pdf, page 1"}, True)
         assert ("add_document" in tools) is (owner == "bob")
 
     async def main() -> None:
@@ -127,6 +125,6 @@ def test_a_token_to_operate_adds_documents_but_an_owner_s_names_no_file_of_the_s
 
 def test_the_assistant_needs_a_token_and_the_setting(address: str, settings: Settings) -> None:
     assert httpx.post(f"{address}/mcp", json={}).status_code == 401
-    headers = {"Authorization": f"Bearer {token(settings, Power.READ)}"}
+    headers = bearing(token(settings, Power.READ))
     with served(settings) as other:
         assert httpx.post(f"{other}/mcp", json={}, headers=headers).status_code == 404

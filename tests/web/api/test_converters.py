@@ -10,10 +10,9 @@ import pytest
 
 from tests.job_handlers.reading.documents import digital
 from tests.kit.system import System
-from tests.web.conftest import bearer, connected, served
+from tests.web.conftest import bearer, connected, served, settings_for
 from worker_service.jobs.library import DocumentSelector
 from worker_service.settings.config import Settings
-from worker_service.settings.loading import load_settings
 from worker_service.web import middleware
 
 PAGES = ["climate risk of the year", "water in the cellar"]
@@ -21,16 +20,15 @@ PAGES = ["climate risk of the year", "water in the cellar"]
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    made = System(tmp_path_factory.mktemp("system"), shipped=None)
-    made.start()
-    yield made
-    made.close()
+    system = System(tmp_path_factory.mktemp("system"), shipped=None)
+    system.start()
+    yield system
+    system.close()
 
 
 @pytest.fixture
 def settings(system: System) -> Settings:
-    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "openwebui,docling,tika,opencontracts"}
-    return load_settings({"database": str(system.database)}, environ=environ)
+    return settings_for(system.database, web_endpoints="openwebui,docling,tika,opencontracts")
 
 
 @pytest.fixture
@@ -45,8 +43,8 @@ def token(settings: Settings) -> str:
 
 @pytest.fixture
 def address(settings: Settings) -> Iterator[str]:
-    with served(settings) as made:
-        yield made
+    with served(settings) as address:
+        yield address
 
 
 def convert_by_docling(address: str, token: str, name: str, content: bytes, **fields: object) -> Any:
@@ -67,8 +65,8 @@ def test_open_webui_s_document_loader_gets_the_pages(address: str, token: str, r
 
     answer = httpx.put(f"{address}/process", content=report, headers=headers, timeout=60).json()
 
-    assert [one["page_content"].strip() for one in answer] == PAGES
-    assert [one["metadata"]["page"] for one in answer] == [0, 1]
+    assert [page["page_content"].strip() for page in answer] == PAGES
+    assert [page["metadata"]["page"] for page in answer] == [0, 1]
     document = system.store.library.document(answer[0]["metadata"]["document_id"])
     assert (document.name, document.owner) == ("Bericht März.pdf", "ann")
 
@@ -89,7 +87,7 @@ def test_a_tika_client_signs_in_with_the_password_of_its_url(address: str, token
     text = httpx.put(f"{with_token}/tika/text", content=report, timeout=60).json()
     markdown = httpx.put(f"{with_token}/tika/json/md", content=report, timeout=60).json()
 
-    assert all(words in text["X-TIKA:content"] and words in markdown["tk:content"] for words in PAGES)
+    assert all(page_text in text["X-TIKA:content"] and page_text in markdown["tk:content"] for page_text in PAGES)
 
 
 def test_opencontracts_gets_words_with_boxes_and_the_parts_of_each_page(
@@ -103,13 +101,14 @@ def test_opencontracts_gets_words_with_boxes_and_the_parts_of_each_page(
 
     assert answer["pageCount"] == 2
     pages = answer["pawlsFileContent"]
-    assert [one["page"]["index"] for one in pages] == [0, 1]
-    assert [" ".join(token["text"] for token in one["tokens"]) for one in pages] == PAGES
+    assert [page["page"]["index"] for page in pages] == [0, 1]
+    assert [" ".join(token["text"] for token in page["tokens"]) for page in pages] == PAGES
     for annotation in answer["labelledText"]:
-        [place] = annotation["annotation_json"].values()
-        words = [pages[one["pageIndex"]]["tokens"][one["tokenIndex"]]["text"] for one in place["tokensJsons"]]
+        [on_page] = annotation["annotation_json"].values()
+        tokens = [pages[ref["pageIndex"]]["tokens"][ref["tokenIndex"]] for ref in on_page["tokensJsons"]]
+        words = [token["text"] for token in tokens]
         assert " ".join(words) == annotation["rawText"]
-    assert {one["page"] for one in answer["labelledText"]} == {0, 1}
+    assert {annotation["page"] for annotation in answer["labelledText"]} == {0, 1}
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_input")
 
 
@@ -160,7 +159,7 @@ def test_converters_need_a_token_and_only_they_accept_other_headers(
 
 
 def test_converters_are_off_by_default(system: System) -> None:
-    settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
+    settings = settings_for(system.database)
     with served(settings) as address:
         assert httpx.put(f"{address}/process", content=b"x", headers=bearer(settings)).status_code == 404
 

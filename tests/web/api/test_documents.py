@@ -16,14 +16,13 @@ from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital
 from tests.kit.system import System, wait_until
 from tests.store.kit import claim, work_as
-from tests.web.conftest import bearer, served, site_of
+from tests.web.conftest import bearer, served, settings_for, site_of
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
 from worker_service.services import database_maintenance
 from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings
-from worker_service.settings.loading import load_settings
 from worker_service.web import incoming_files
 
 
@@ -121,11 +120,11 @@ def test_keyword_counts_are_streamed_as_one_response(
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/api/keywords", "term"), ("/keywords.csv", "terms"), ("/keywords.xlsx", "terms")]
+    ("path", "parameter"), [("/api/keywords", "term"), ("/keywords.csv", "terms"), ("/keywords.xlsx", "terms")]
 )
-def test_a_term_that_cannot_be_counted_is_refused_before_the_response(site: httpx.Client, path: str, said: str) -> None:
-    assert site.get(path, params={said: "..."}).status_code == 400
-    assert site.get(path, params={said: "word", "batch": "7"}).status_code == 404
+def test_an_invalid_term_is_refused_before_the_response(site: httpx.Client, path: str, parameter: str) -> None:
+    assert site.get(path, params={parameter: "..."}).status_code == 400
+    assert site.get(path, params={parameter: "word", "batch": "7"}).status_code == 404
 
 
 def test_a_document_is_read_again_in_another_language(site: httpx.Client, shelf: Shelf) -> None:
@@ -141,7 +140,7 @@ def test_a_document_is_read_again_in_another_language(site: httpx.Client, shelf:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("options", "why"),
     [
         ({"lang": ["../../etc"]}, "is not a language"),
         ({"quality": ["great"]}, "quality cannot be 'great': choose fast, auto, best"),
@@ -150,18 +149,18 @@ def test_a_document_is_read_again_in_another_language(site: httpx.Client, shelf:
         ({"then": ["no_json={"]}, "is not an action"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(
-    site: httpx.Client, shelf: Shelf, words: dict[str, list[str]], why: str
+def test_invalid_reading_options_are_refused(
+    site: httpx.Client, shelf: Shelf, options: dict[str, list[str]], why: str
 ) -> None:
     document_id = shelf.read("a.pdf", "text", roles=("original",))
 
-    answer = site.post(f"/api/documents/{document_id}/reindex", json={"read": words})
+    answer = site.post(f"/api/documents/{document_id}/reindex", json={"read": options})
 
     assert (answer.status_code, shelf.store.library.document(document_id).index_generation) == (400, 1)
     assert why in f"{answer.json()['detail']}: {answer.json()['remedy']}"
 
 
-# ── Files that are sent ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Uploads ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_uploaded_file_becomes_one_job(site: httpx.Client, settings: Settings) -> None:
@@ -172,23 +171,23 @@ def test_an_uploaded_file_becomes_one_job(site: httpx.Client, settings: Settings
     answer, again = send(), send()
 
     assert answer.status_code == 201
-    [made] = answer.json()["items"]
-    job = site.get(f"/api/jobs/{made['id']}").json()
+    [item] = answer.json()["items"]
+    job = site.get(f"/api/jobs/{item['id']}").json()
     assert (job["job_type"], job["owner"], job["payload"]["read"]) == ("download", "alice", {"languages": ["deu"]})
     source = Path(job["payload"]["source"])
     assert source.is_relative_to(incoming_files.incoming_directory(settings.workspace))
     assert source.stat().st_size == 300_009
-    assert [(one["id"], one["existing"]) for one in again.json()["items"]] == [(made["id"], True)]
+    assert [(repeated["id"], repeated["existing"]) for repeated in again.json()["items"]] == [(item["id"], True)]
     assert len(list(incoming_files.incoming_directory(settings.workspace).rglob("*.pdf"))) == 1
 
 
-def test_an_empty_file_is_named_and_the_others_are_taken(site: httpx.Client) -> None:
+def test_an_empty_file_is_reported_and_the_others_are_accepted(site: httpx.Client) -> None:
     names = {"a.pdf": b"%PDF-1.4", "empty.pdf": b"", "c.csv": b"1"}
 
     answer = site.post("/api/uploads", files=[("file", (name, content)) for name, content in names.items()])
 
     assert answer.status_code == 201
-    assert [one["name"] for one in answer.json()["items"]] == ["a.pdf", "c.csv"]
+    assert [item["name"] for item in answer.json()["items"]] == ["a.pdf", "c.csv"]
     assert answer.json()["refused"] == [
         {"name": "empty.pdf", "code": "empty_file", "detail": "'empty.pdf' is empty"},
     ]
@@ -207,8 +206,8 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
     first, same, second, alone = send("a.pdf", "b.pdf"), send("a.pdf", "b.pdf"), send("c.pdf", "d.pdf"), send("e.pdf")
 
     assert (first["batch"], same["batch"], second["batch"], alone["batch"]) == (1, None, 2, None)
-    assert [one["id"] for one in same["items"]] == [one["id"] for one in first["items"]]
-    assert [session.store.job_queries.get(one["id"]).batch_id for one in second["items"]] == [2, 2]
+    assert [item["id"] for item in same["items"]] == [item["id"] for item in first["items"]]
+    assert [session.store.job_queries.get(item["id"]).batch_id for item in second["items"]] == [2, 2]
     assert session.store.batches.get(1).replaced_by == 2
     page = site.get("/upload", params={"batch": 2, "job": second["items"][0]["id"]}).text
     assert 'It replaces <a href="/batches/1">batch 1 (a.pdf and 1 more)</a>, which resumes' in page
@@ -243,12 +242,12 @@ def test_a_refused_upload_leaves_no_file(
     assert answer.status_code == status
     assert why in answer.json()["detail"]
     assert site.get("/api/jobs").json()["items"] == []
-    place = incoming_files.incoming_directory(settings.workspace)
-    assert not place.exists() or [one for one in place.iterdir() if one.name.startswith(".")] == []
+    directory = incoming_files.incoming_directory(settings.workspace)
+    assert not directory.exists() or [path for path in directory.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
-    place = incoming_files.incoming_directory(settings.workspace)
+def test_an_interrupted_upload_leaves_no_file(settings: Settings) -> None:
+    directory = incoming_files.incoming_directory(settings.workspace)
     with served(settings) as address:
         sender = http.client.HTTPConnection(address.removeprefix("http://"))
         sender.putrequest("POST", "/api/uploads")
@@ -257,16 +256,15 @@ def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
         sender.putheader("Content-Length", "1000000")
         sender.endheaders()
         sender.send(b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n%PDF')
-        wait_until(lambda: place.exists() and len(list(place.iterdir())) == 1, "it comes in")
+        wait_until(lambda: directory.exists() and len(list(directory.iterdir())) == 1, "the file is created")
 
         sender.close()
 
-        wait_until(lambda: not list(place.iterdir()), "it is gone")
+        wait_until(lambda: not list(directory.iterdir()), "the file is removed")
 
 
 def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
-    words = {"database": str(tmp_path / "pagemill.db"), "upload_bytes_max": "1000000"}
-    settings = load_settings(words, environ={"WORKER_LOG_FORMAT": "json"})
+    settings = settings_for(tmp_path / "pagemill.db", upload_bytes_max="1000000")
     database_maintenance.initialise(settings)
 
     def endless() -> Iterator[bytes]:
@@ -318,7 +316,7 @@ def test_an_upload_is_removed_once_its_document_is_published(tmp_path: Path) -> 
     system = System(tmp_path, shipped=None)
     try:
         system.start()
-        settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
+        settings = settings_for(system.database)
         with site_of(settings) as site:
             [made_job] = site.post("/api/uploads", files={"file": ("a.pdf", content)}).json()["items"]
             system.wait_for(made_job["id"], Status.COMPLETED)
@@ -336,10 +334,10 @@ def test_an_upload_is_removed_once_its_document_is_published(tmp_path: Path) -> 
 
 def test_a_failed_upload_is_removed_after_a_day(settings: Settings, session: Session) -> None:
     with site_of(settings) as site:
-        made = site.post("/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
+        answer = site.post("/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
     work_as(session.store)
     session.store.leases.fail(claim(session.store).lease, Failure("GONE", ""), retry_at=None)
-    assert session.store.job_queries.get(made["items"][0]["id"]).status is Status.FAILED
+    assert session.store.job_queries.get(answer["items"][0]["id"]).status is Status.FAILED
 
     assert incoming_files.sweep(session, now=time.time() + 82_800) == 0
     assert incoming_files.sweep(session, now=time.time() + 90_000) == 1

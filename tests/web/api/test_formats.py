@@ -72,18 +72,18 @@ def test_a_passage_has_its_page_and_heading(site: httpx.Client, document: int) -
 
 
 def test_docling_json_has_the_labels_and_cells_that_docling_core_reads(site: httpx.Client, document: int) -> None:
-    made = site.get(f"/api/documents/{document}/files/docling").json()
+    docling = site.get(f"/api/documents/{document}/files/docling").json()
 
-    assert (made["schema_name"], made["pages"]["1"]["size"]) == ("DoclingDocument", {"width": 595, "height": 842})
-    assert [one["label"] for one in made["texts"]] == ["section_header", "text", "page_footer"]
-    assert [one["content_layer"] for one in made["texts"]] == ["body", "body", "furniture"]
-    assert made["texts"][0]["prov"][0]["bbox"] == {"l": 72, "t": 80, "r": 112, "b": 90, "coord_origin": "TOPLEFT"}
-    [table] = made["tables"]
+    assert (docling["schema_name"], docling["pages"]["1"]["size"]) == ("DoclingDocument", {"width": 595, "height": 842})
+    assert [text["label"] for text in docling["texts"]] == ["section_header", "text", "page_footer"]
+    assert [text["content_layer"] for text in docling["texts"]] == ["body", "body", "furniture"]
+    assert docling["texts"][0]["prov"][0]["bbox"] == {"l": 72, "t": 80, "r": 112, "b": 90, "coord_origin": "TOPLEFT"}
+    [table] = docling["tables"]
     assert (table["data"]["num_rows"], [cell["text"] for cell in table["data"]["table_cells"]]) == (
         2, ["Year", "EUR", "2024", "10"],
     )  # fmt: skip
-    assert {one["$ref"] for one in made["body"]["children"]} == {
-        one["self_ref"] for one in [*made["texts"], *made["tables"]]
+    assert {element["$ref"] for element in docling["body"]["children"]} == {
+        element["self_ref"] for element in [*docling["texts"], *docling["tables"]]
     }
 
 
@@ -95,11 +95,11 @@ def test_pawls_alto_and_hocr_have_a_box_for_each_word(site: httpx.Client, docume
 
     assert page["page"] == {"width": 595, "height": 842, "index": 0}
     assert page["tokens"][0] == {"x": 72, "y": 80, "width": 40, "height": 10, "text": "Risks"}
-    words = [one for one in alto.iter() if one.tag.endswith("}String")]
-    assert [one.get("CONTENT") for one in words] == [one["text"] for one in page["tokens"]]
+    words = [element for element in alto.iter() if element.tag.endswith("}String")]
+    assert [word.get("CONTENT") for word in words] == [word["text"] for word in page["tokens"]]
     assert (words[0].get("HPOS"), words[0].get("WIDTH")) == ("1200", "667")
-    spans = [one for one in hocr.iter("span") if one.get("class") == "ocrx_word"]
-    assert [one.text for one in spans] == [one["text"] for one in page["tokens"]]
+    spans = [span for span in hocr.iter("span") if span.get("class") == "ocrx_word"]
+    assert [span.text for span in spans] == [span["text"] for span in page["tokens"]]
     assert spans[0].get("title") == "bbox 200 222 311 250; x_wconf 96"
 
 

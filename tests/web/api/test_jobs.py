@@ -17,25 +17,25 @@ from worker_service.web.resources import read_requests
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
 
 
-def enqueue_jobs(session: Session, number: int = 1, **words: Any) -> list[int]:
-    jobs = [NewJob(**{"job_type": "scrape", **words}) for _ in range(number)]
-    return [one.job_id for one in session.store.intake.enqueue_many(jobs)]
+def enqueue_jobs(session: Session, number: int = 1, **fields: Any) -> list[int]:
+    jobs = [NewJob(**{"job_type": "scrape", **fields}) for _ in range(number)]
+    return [enqueued.job_id for enqueued in session.store.intake.enqueue_many(jobs)]
 
 
 def statuses(site: httpx.Client, **query: Any) -> list[str]:
     return [job["status"] for job in site.get("/api/jobs", params=query).json()["items"]]
 
 
-def test_a_job_is_made_with_all_that_the_command_line_can_say(site: httpx.Client) -> None:
+def test_a_job_has_all_the_options_of_the_command_line(site: httpx.Client) -> None:
     first = site.post("/api/jobs", json={"job_type": "a"}).json()["id"]
-    words = {
+    body = {
         "job_type": "scrape_account", "platform": "instagram", "account": "user123", "payload": {"ids": [1, 2]},
         "owner": "alice", "priority": 2, "run_at": "+10m", "after": [first], "max_retries": 1, "timeout": "10m",
         "unique_key": "u", "concurrency_key": "c", "name": "a name", "on_failure": [{"job_type": "tell"}],
     }  # fmt: skip
 
-    answer = site.post("/api/jobs", json=words)
-    again = site.post("/api/jobs", json=words)
+    answer = site.post("/api/jobs", json=body)
+    again = site.post("/api/jobs", json=body)
 
     assert answer.status_code == 201
     job = site.get(answer.headers["location"]).json()
@@ -45,7 +45,7 @@ def test_a_job_is_made_with_all_that_the_command_line_can_say(site: httpx.Client
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "why"),
+    ("body", "status", "why"),
     [
         ({}, 400, "job_type"),
         ({"job_type": "a", "paylod": 1}, 400, "did you mean payload?"),
@@ -58,14 +58,14 @@ def test_a_job_is_made_with_all_that_the_command_line_can_say(site: httpx.Client
         ({"job_type": "a", "on_failure": [{"job_type": "b\0"}]}, 400, "body.on_failure[0].job_type holds a NUL byte"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused_in_a_sentence(
-    site: httpx.Client, session: Session, words: dict[str, Any], status: int, why: str
+def test_an_invalid_job_is_refused_with_a_problem(
+    site: httpx.Client, session: Session, body: dict[str, Any], status: int, why: str
 ) -> None:
     worker = new_worker("w1", types=())
     facts = (HandlerFacts("checked", payload_schema=SCHEMA),)
     session.store.workers.register(type(worker)(**{**_fields(worker), "handlers": facts}))
 
-    answer = site.post("/api/jobs", content=json.dumps(words), headers={"Content-Type": "application/json"})
+    answer = site.post("/api/jobs", content=json.dumps(body), headers={"Content-Type": "application/json"})
 
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -89,21 +89,21 @@ def _fields(value: Any) -> dict[str, Any]:
     ],
     ids=["cut off", "no object", "no number", "deep", "no JSON", "large"],
 )
-def test_a_body_that_is_none_is_refused(site: httpx.Client, body: bytes, kind: str, status: int, code: str) -> None:
+def test_an_invalid_body_is_refused(site: httpx.Client, body: bytes, kind: str, status: int, code: str) -> None:
     answer = site.post("/api/jobs", content=body, headers={"Content-Type": kind})
 
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert answer.json()["code"] == code
 
 
-def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.Client, session: Session) -> None:
+def test_jobs_of_a_selector_are_changed_after_a_dry_run_and_undone(site: httpx.Client, session: Session) -> None:
     ids = enqueue_jobs(session, 7, platform="instagram")
     enqueue_jobs(session)
-    wanted = {"platform": "instagram"}
+    selectors = {"platform": "instagram"}
 
-    dry = site.post("/api/jobs/cancel", params={**wanted, "dry_run": "true"}).json()
-    other = site.post("/api/jobs/cancel", params={**wanted, "expect": 6})
-    done = site.post("/api/jobs/cancel", params={**wanted, "expect": dry["jobs"]}).json()
+    dry = site.post("/api/jobs/cancel", params={**selectors, "dry_run": "true"}).json()
+    other = site.post("/api/jobs/cancel", params={**selectors, "expect": 6})
+    done = site.post("/api/jobs/cancel", params={**selectors, "expect": dry["jobs"]}).json()
 
     assert (dry["dry_run"], dry["jobs"]) == (True, 7)
     assert (other.status_code, other.json()["detail"]) == (409, "7 jobs would be changed, not 6; nothing was done")
@@ -117,16 +117,16 @@ def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.C
 
 def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session) -> None:
     ids = enqueue_jobs(session, 3, owner="alice")
-    hers = {"owner": "alice"}
+    selectors = {"owner": "alice"}
 
-    site.post("/api/jobs/priority", params=hers, json={"priority": 1}).raise_for_status()
-    assert {job["priority"] for job in site.get("/api/jobs", params=hers).json()["items"]} == {1}
+    site.post("/api/jobs/priority", params=selectors, json={"priority": 1}).raise_for_status()
+    assert {job["priority"] for job in site.get("/api/jobs", params=selectors).json()["items"]} == {1}
     site.post(f"/api/jobs/{ids[0]}/priority", json={"priority": 9}).raise_for_status()
     assert site.get(f"/api/jobs/{ids[0]}").json()["priority"] == 9
-    site.post("/api/jobs/cancel", params=hers).raise_for_status()
+    site.post("/api/jobs/cancel", params=selectors).raise_for_status()
     assert len(site.post("/api/jobs/retry", params={"id": ids[:2]}).json()["items"]) == 2
-    assert "add expect=N" in site.post("/api/jobs/delete", params=hers).json()["remedy"]
-    assert site.post("/api/jobs/delete", params={**hers, "expect": 3}).status_code == 200
+    assert "add expect=N" in site.post("/api/jobs/delete", params=selectors).json()["remedy"]
+    assert site.post("/api/jobs/delete", params={**selectors, "expect": 3}).status_code == 200
     assert statuses(site) == []
 
 
@@ -142,7 +142,7 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
         ("/api/jobs/cancel?id=batch:x", "names no job"),
     ],
 )
-def test_a_selector_that_says_nothing_is_refused(site: httpx.Client, session: Session, path: str, why: str) -> None:
+def test_an_empty_or_invalid_selector_is_refused(site: httpx.Client, session: Session, path: str, why: str) -> None:
     enqueue_jobs(session)
 
     answer = site.post(path)
@@ -177,15 +177,15 @@ def test_polling_gets_304_until_something_changes(site: httpx.Client, session: S
     )
     assert site.get("/api/jobs?limit=1", headers=known).status_code == 200
     session.store.job_control.pause("type", "other")
-    # Something else has changed, and of this nothing.
+    # Another table has changed, but not this list.
     assert site.get("/api/jobs", headers=known).status_code == 304
     site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
     assert site.get("/api/jobs", headers=known).json()["items"][0]["status"] == "cancelled"
 
 
-def test_pauses_are_made_shown_and_lifted(site: httpx.Client) -> None:
-    made = site.post("/api/pauses", json={"scope": "type", "name": "ocr", "for": "1h", "reason": "disk"})
-    assert made.status_code == 201
+def test_pauses_are_created_listed_and_lifted(site: httpx.Client) -> None:
+    answer = site.post("/api/pauses", json={"scope": "type", "name": "ocr", "for": "1h", "reason": "disk"})
+    assert answer.status_code == 201
     [shown] = site.get("/api/pauses").json()["items"]
     assert (shown["scope"], shown["name"], shown["reason"]) == ("type", "ocr", "disk")
 
@@ -195,9 +195,9 @@ def test_pauses_are_made_shown_and_lifted(site: httpx.Client) -> None:
     assert site.post("/api/pauses", json={"scope": "all", "name": "x"}).status_code == 400
 
 
-def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.Client) -> None:
-    wish = {"name": "reports", "owner": "alice", "jobs": [{"job_type": "a"}, {"job_type": "a", "payload": {"n": 2}}]}
-    added = site.post("/api/batches", json=wish)
+def test_a_batch_is_started_stopped_resumed_cancelled_and_deleted(site: httpx.Client) -> None:
+    body = {"name": "reports", "owner": "alice", "jobs": [{"job_type": "a"}, {"job_type": "a", "payload": {"n": 2}}]}
+    added = site.post("/api/batches", json=body)
     assert added.status_code == 201
     at = added.headers["location"]
 
@@ -205,7 +205,7 @@ def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.C
     assert site.post(f"{at}/stop").json()["state"] == "stopped"
     assert site.post(f"{at}/resume").json()["batch"]["state"] == "active"
     assert len(site.post(f"{at}/cancel").json()["job_ids"]) == 2
-    assert [one["batch"]["name"] for one in site.get("/api/batches?owner=alice").json()["items"]] == ["reports"]
+    assert [details["batch"]["name"] for details in site.get("/api/batches?owner=alice").json()["items"]] == ["reports"]
     site.post(f"{at}/retry")
     site.delete(at).raise_for_status()
     assert site.get(at).json()["code"] == "batch_not_found"
@@ -218,9 +218,9 @@ def test_a_batch_of_sources_is_made_by_their_handlers(site: httpx.Client, tmp_pa
     folder.mkdir()
     for name in ("a.pdf", "b.pdf", ".hidden.pdf", "c.exe"):
         (folder / name).write_bytes(b"%PDF")
-    asked = {"sources": [str(folder / "a.pdf"), str(folder)], "owner": "alice", "read": {"lang": ["deu"]}}
+    body = {"sources": [str(folder / "a.pdf"), str(folder)], "owner": "alice", "read": {"lang": ["deu"]}}
 
-    added = site.post("/api/batches", json=asked).json()
+    added = site.post("/api/batches", json=body).json()
     jobs = site.get("/api/jobs", params={"batch": added["batch"]["id"]}).json()["items"]
 
     assert [(job["name"], job["owner"], job["payload"]["read"]) for job in jobs] == [
@@ -241,7 +241,7 @@ def test_a_batch_of_sources_is_made_by_their_handlers(site: httpx.Client, tmp_pa
         ("/proc/self", "/proc/self may not be read by jobs"),
     ],
 )
-def test_a_source_that_is_none_is_refused_in_words(site: httpx.Client, source: object, sentence: str) -> None:
+def test_an_invalid_source_is_refused(site: httpx.Client, source: object, sentence: str) -> None:
     refused = site.post("/api/batches", json={"sources": [source]})
 
     assert (refused.status_code, sentence in refused.json()["detail"]) == (400, True)
@@ -274,9 +274,7 @@ def test_metrics_match_the_database(site: httpx.Client, session: Session) -> Non
         assert line.startswith(("# HELP pagemill_", "# TYPE pagemill_", "pagemill_")), line
 
 
-def test_text_of_strangers_has_no_power_over_a_terminal_and_comes_through_whole(
-    site: httpx.Client, session: Session
-) -> None:
+def test_control_characters_are_escaped_and_the_text_stays_the_same(site: httpx.Client, session: Session) -> None:
     name = "a\x1b[31m\x9b2J\u202efdp.exe\u2028<script>\x07"
     [job_id] = enqueue_jobs(session, name=name, payload=json.dumps({"k": name, "half": "\ud800"}))
 
@@ -320,7 +318,7 @@ def test_a_search_without_an_index_stops_in_time_and_can_be_continued(
         ("/api/batches", {"jobs": [{"job_type": "a", "payload": {"a": "\ud800"}}]}),
     ],
 )
-def test_half_a_surrogate_pair_is_refused_everywhere(
+def test_half_a_surrogate_pair_is_refused(
     site: httpx.Client, session: Session, path: str, body: dict[str, Any]
 ) -> None:
     answer = site.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})

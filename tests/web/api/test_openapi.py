@@ -25,15 +25,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_openapi_file_matches_the_endpoints(site: httpx.Client) -> None:
-    told = manual.openapi_file()
+    generated = manual.openapi_file()
 
-    assert manual.OPENAPI.read_text("utf-8") == told, "write it again: ./run docs"
-    assert site.get("/api/openapi.json").json() == json.loads(told)
+    assert manual.OPENAPI.read_text("utf-8") == generated, "generate it again: ./run docs"
+    assert site.get("/api/openapi.json").json() == json.loads(generated)
 
 
-def test_every_route_below_api_stands_in_the_file() -> None:
+def test_every_route_below_api_is_in_the_openapi_file() -> None:
     paths = json.loads(manual.OPENAPI.read_text("utf-8"))["paths"]
-    told = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    documented = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     routes = {
         (method, route.path.replace(":id}", "}"))
         for route in app.routes()
@@ -41,8 +41,8 @@ def test_every_route_below_api_stands_in_the_file() -> None:
         for method in (route.methods or set()) - {"HEAD"}
     }
 
-    assert routes - told == {("GET", "/api/openapi.json")}
-    assert told - routes == {("GET", "/metrics")}
+    assert routes - documented == {("GET", "/api/openapi.json")}
+    assert documented - routes == {("GET", "/metrics")}
 
 
 def test_every_response_matches_the_openapi_file(settings: Settings, session: Session, tmp_path: Path) -> None:
@@ -51,13 +51,13 @@ def test_every_response_matches_the_openapi_file(settings: Settings, session: Se
     shelf.read("a.pdf", "climate risk", roles=("text",), owner="alice")
     session.store.job_control.pause("type", "other", reason="x")
     with served(settings) as address:
-        asked = subprocess.run(
+        schemathesis = subprocess.run(
             [
                 Path(sys.executable).with_name("schemathesis"), "run", manual.OPENAPI, "--url", address,
                 "--header", f"Authorization: {bearer(settings)['Authorization']}",
                 "--phases", "fuzzing", "--max-examples", short("2", full="10"), "--generation-deterministic",
                 "--workers", "2", "--no-color", "--request-timeout", "60", "--suppress-health-check", "too_slow",
-                # A stream has no end, and a form with files no JSON; both have tests of their own.
+                # An endless stream, and a form with files instead of JSON: other tests cover both.
                 "--exclude-path", "/api/events", "--exclude-path", "/api/uploads",
                 "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
                 "response_schema_conformance,response_headers_conformance",
@@ -68,27 +68,27 @@ def test_every_response_matches_the_openapi_file(settings: Settings, session: Se
             env={**os.environ, "COLUMNS": "200"},
         )  # fmt: skip
 
-    assert asked.returncode == 0, asked.stdout[-8000:] + asked.stderr[-2000:]
+    assert schemathesis.returncode == 0, schemathesis.stdout[-8000:] + schemathesis.stderr[-2000:]
     endpoints = sum(map(len, json.loads(manual.OPENAPI.read_text("utf-8"))["paths"].values()))
-    assert f"Tested: {endpoints - 2}" in asked.stdout
+    assert f"Tested: {endpoints - 2}" in schemathesis.stdout
 
 
-def test_the_lines_of_the_page_can_be_typed(settings: Settings, tmp_path: Path) -> None:
+def test_the_commands_of_the_manual_work(settings: Settings, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("there is no curl here")
+        pytest.skip("curl is not installed")
     blocks = re.findall(r"^```sh\n(.*?)^```$", (manual.DOCS / "api.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     text = "".join(blocks)
     with served(settings) as address:
         script = text.replace("at=http://127.0.0.1:8470\n", f"at={address}\n")
         script = script.replace("$(pagemill token make laptop --scope admin)", bearer(settings)["Authorization"][7:])
         script = script.replace("command curl", "command curl --fail-with-body -sS")
-        typed = subprocess.run(
+        done = subprocess.run(
             ["bash", "-ec", script],
             cwd=tmp_path,
             capture_output=True,
             text=True,
         )
 
-    assert typed.returncode == 0, typed.stdout + typed.stderr
-    assert '"name": "report.pdf"' in typed.stdout
-    assert "event: hello" in typed.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"name": "report.pdf"' in done.stdout
+    assert "event: hello" in done.stdout

@@ -12,7 +12,7 @@ import pytest
 from tests import manual
 from tests.cli.stored_documents import Shelf
 from tests.store.kit import work_as
-from tests.web.conftest import served
+from tests.web.conftest import bearing, served
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.job import NewJob, Status
@@ -52,7 +52,7 @@ class TwoOwners:
     """Ids by the first segment of a path."""
 
     def request(self, token: str, method: str, path: str, **options: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = bearing(token)
         if path == "/api/events":
             # The stream has no end: read until this job appears.
             job = self.session.store.intake.enqueue(NewJob("action", owner="alice", name="last-of-all"))

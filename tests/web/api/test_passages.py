@@ -1,5 +1,3 @@
-"""The feed of passages: what a program that follows it knows, however often it is killed."""
-
 from __future__ import annotations
 
 import json
@@ -21,7 +19,10 @@ from worker_service.settings.config import Settings
 
 def changes(site: httpx.Client, **query: str) -> list[tuple[int, int | None, list[str]]]:
     items = site.get("/api/passages", params=query).raise_for_status().json()["items"]
-    return [(one["document_id"], one["generation"], [own["text"] for own in one["passages"]]) for one in items]
+    return [
+        (document["document_id"], document["generation"], [passage["text"] for passage in document["passages"]])
+        for document in items
+    ]
 
 
 def test_a_document_is_in_the_feed_at_its_last_change(site: httpx.Client, shelf: Shelf) -> None:
@@ -46,37 +47,37 @@ def test_the_feed_has_the_documents_of_the_visitors_owner_alone(
 
     answer = site.get("/api/passages", headers=bearer(settings, "bob", owner="bob")).json()
 
-    assert [one["document_id"] for one in answer["items"]] == [bobs]
+    assert [document["document_id"] for document in answer["items"]] == [bobs]
 
 
-def test_a_cursor_of_another_history_is_refused(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_cursor_of_another_database_is_refused(site: httpx.Client, shelf: Shelf) -> None:
     shelf.read("a.pdf", "water")
 
     refused = site.get("/api/passages", params={"since": "7.0123456789ab"})
-    nonsense = site.get("/api/passages", params={"since": "seven"})
+    invalid = site.get("/api/passages", params={"since": "seven"})
 
     assert (refused.status_code, refused.json()["code"]) == (409, "cursor_outdated")
-    assert nonsense.status_code == 400
+    assert invalid.status_code == 400
 
 
 def test_a_follower_killed_at_any_moment_ends_with_all_passages(
     settings: Settings, session: Session, shelf: Shelf, tmp_path: Path
 ) -> None:
-    chance, path = random.Random(7), tmp_path / "follower.db"
+    rng, path = random.Random(7), tmp_path / "follower.db"
     readable: list[int] = []
     with served(settings) as url:
         follow = [sys.executable, passage_follower.__file__, url, json.dumps(bearer(settings)), str(path)]
         running = subprocess.Popen(follow)
         for turn in range(30):
             if turn % 5 == 4:
-                removed = readable.pop(chance.randrange(len(readable)))
+                removed = readable.pop(rng.randrange(len(readable)))
                 session.store.removal.remove_documents([removed], actor="test")
             else:
-                name = f"{chance.randrange(8)}.pdf"
-                texts = [f"{turn} {page}" for page in range(chance.randint(1, 4))]
+                name = f"{rng.randrange(8)}.pdf"
+                texts = [f"{turn} {page}" for page in range(rng.randint(1, 4))]
                 document_id = shelf.read(name, *texts, content=f"c{turn}")
                 readable = [*dict.fromkeys([*readable, document_id])]
-            time.sleep(chance.random() * 0.05)
+            time.sleep(rng.random() * 0.05)
             if turn % 6 == 5:
                 running.kill()
                 running.wait()
@@ -86,5 +87,5 @@ def test_a_follower_killed_at_any_moment_ends_with_all_passages(
         subprocess.run([*follow, "--until-complete"], check=True, timeout=30)
 
     known = apsw.Connection(str(path)).execute("SELECT * FROM passage ORDER BY document_id, number").fetchall()
-    assert known == passage_follower.passages_there_are(session, readable)
+    assert known == passage_follower.stored_passages(session, readable)
     assert {row[0] for row in known} == {*readable}

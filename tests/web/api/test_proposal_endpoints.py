@@ -7,10 +7,9 @@ from typing import Any
 import httpx
 
 from tests.kit.system import System, wait_until
-from tests.web.conftest import site_of
+from tests.web.conftest import settings_for, site_of
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services.session import Session
-from worker_service.settings.loading import load_settings
 
 COLUMNS = set(
     "id job_type platform account priority status payload error_message retry_count max_retries created_at started_at "
@@ -18,12 +17,12 @@ COLUMNS = set(
 )
 
 
-def enqueue_job(session: Session, **words: Any) -> int:
-    return session.store.intake.enqueue(NewJob(**{"job_type": "scrape_account", **words})).job_id
+def enqueue_job(session: Session, **fields: Any) -> int:
+    return session.store.intake.enqueue(NewJob(**{"job_type": "scrape_account", **fields})).job_id
 
 
 def test_jobs_are_listed_with_filters_and_all_columns_of_the_proposal(site: httpx.Client, session: Session) -> None:
-    wanted = enqueue_job(session, platform="instagram", account="user123", payload='{"scrape_type": "full"}')
+    job_id = enqueue_job(session, platform="instagram", account="user123", payload='{"scrape_type": "full"}')
     enqueue_job(session, platform="tiktok")
     site.post(f"/api/jobs/{enqueue_job(session, platform='instagram')}/cancel").raise_for_status()
 
@@ -31,7 +30,7 @@ def test_jobs_are_listed_with_filters_and_all_columns_of_the_proposal(site: http
 
     assert answer.status_code == 200
     [job] = answer.json()["items"]
-    assert job["id"] == wanted
+    assert job["id"] == job_id
     assert job.keys() >= COLUMNS
     assert job["payload"] == {"scrape_type": "full"}
     assert (job["status"], job["priority"], job["retry_count"], job["max_retries"]) == ("pending", 5, 0, 3)
@@ -64,7 +63,7 @@ def test_a_job_is_cancelled_retried_and_deleted(site: httpx.Client, session: Ses
     assert site.get(f"/api/jobs/{job_id}").status_code == 404
 
 
-def test_where_nothing_runs_the_dashboard_hears_so(site: httpx.Client, session: Session) -> None:
+def test_the_scheduler_status_counts_pending_jobs_by_platform(site: httpx.Client, session: Session) -> None:
     for platform in ("instagram", "instagram", "tiktok"):
         enqueue_job(session, platform=platform)
 
@@ -75,15 +74,15 @@ def test_where_nothing_runs_the_dashboard_hears_so(site: httpx.Client, session: 
     }
 
 
-def test_running_jobs_stand_in_the_order_of_their_starts_and_a_dead_worker_is_not_healthy(system: System) -> None:
+def test_running_jobs_are_listed_by_start_and_a_dead_worker_is_not_healthy(system: System) -> None:
     daemon = system.start()
     first, second = system.enqueue("sleep", seconds=60), system.enqueue("sleep", seconds=60)
     system.wait_for_all(Status.RUNNING, 2)
-    settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
+    settings = settings_for(system.database)
     with site_of(settings) as site:
         alive = site.get("/api/scheduler/status").json()
         assert site.delete(f"/api/jobs/{first}").status_code == 409
-        asked = site.post(f"/api/jobs/{first}/cancel")
+        cancelled = site.post(f"/api/jobs/{first}/cancel")
         wait_until(lambda: system.status(first) is Status.CANCELLED, "its processes are gone")
 
         os.kill(daemon.pid, signal.SIGKILL)
@@ -93,5 +92,5 @@ def test_running_jobs_stand_in_the_order_of_their_starts_and_a_dead_worker_is_no
     assert alive["worker_healthy"] is True
     assert {job["id"] for job in alive["running"]} == {first, second}
     assert [job["started_at"] for job in alive["running"]] == sorted(job["started_at"] for job in alive["running"])
-    assert (asked.status_code, asked.json()["asked"]) == (202, [first])
+    assert (cancelled.status_code, cancelled.json()["asked"]) == (202, [first])
     assert (dead["worker_healthy"], [job["id"] for job in dead["running"]]) == (False, [second])

@@ -36,7 +36,7 @@ def test_a_tag_given_at_upload_starts_its_action(site: httpx.Client, session: Se
     assert (first.status_code, first.json()["is_new"], again.json()["is_new"]) == (201, True, False)
     job = session.store.job_queries.get(sent.json()["items"][0]["id"])
     assert json.loads(job.payload or "")["tags"] == ["invoice", "2026"]
-    assert [one["job_type"] for one in site.get("/api/tags/actions").json()["items"]] == ["tell"]
+    assert [action["job_type"] for action in site.get("/api/tags/actions").json()["items"]] == ["tell"]
     assert site.post("/api/tags/actions/remove", json=action).status_code == 200
     assert site.get("/api/tags/actions").json()["items"] == []
 
@@ -44,8 +44,8 @@ def test_a_tag_given_at_upload_starts_its_action(site: httpx.Client, session: Se
 def test_a_tag_action_of_one_owner_runs_only_for_their_documents(site: httpx.Client, session: Session) -> None:
     site.headers.update(bearer(session.settings, "bob", owner="bob"))
 
-    made = site.post("/api/tags/actions", json={"tag": "x", "job_type": "tell"})
-    reading = site.post("/api/tags/actions", json={"tag": "x", "job_type": "tell", "payload": {"f": "/etc/passwd"}})
+    added = site.post("/api/tags/actions", json={"tag": "x", "job_type": "tell"})
+    refused = site.post("/api/tags/actions", json={"tag": "x", "job_type": "tell", "payload": {"f": "/etc/passwd"}})
 
-    assert (made.status_code, reading.status_code) == (201, 403)
-    assert [one.owner for one in session.store.tags.actions(None)] == ["bob"]
+    assert (added.status_code, refused.status_code) == (201, 403)
+    assert [action.owner for action in session.store.tags.actions(None)] == ["bob"]

@@ -17,12 +17,11 @@ from click.testing import CliRunner
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.job_handlers.reading.documents import digital
-from tests.web.conftest import served
+from tests.web.conftest import served, settings_for
 from worker_service.cli import pagemill
 from worker_service.services import database_maintenance, tokens
 from worker_service.services.session import Session, open_session
 from worker_service.settings.config import Settings
-from worker_service.settings.loading import load_settings
 
 # The headless shell needs half of the processor time.
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -53,12 +52,12 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    place = tmp_path_factory.mktemp("site")
-    settings = load_settings({"database": str(place / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
+    folder = tmp_path_factory.mktemp("site")
+    settings = settings_for(folder / "pagemill.db")
     database_maintenance.initialise(settings)
     session = open_session(settings, actor="test")
-    with _daemon(settings, place / "daemon.log"), served(settings) as address:
-        _add_documents(settings, place / "alps")
+    with _daemon(settings, folder / "daemon.log"), served(settings) as address:
+        _add_documents(settings, folder / "alps")
         yield Site(address, settings, session)
     session.close()
 

@@ -30,9 +30,9 @@ def report(folder: Path, name: str, *texts: str) -> Path:
     return digital(folder / name, texts)
 
 
-def search_from_home(page: Page, words: str) -> None:
+def search_from_home(page: Page, query: str) -> None:
     page.goto("/")
-    page.get_by_role("searchbox").fill(words)
+    page.get_by_role("searchbox").fill(query)
     page.get_by_role("button", name="Search").click()
 
 
@@ -176,9 +176,9 @@ def test_ticked_documents_are_counted_and_downloaded_together(visit: Visit, site
 
     boxes.first.click()
     boxes.last.click(modifiers=["Shift"])
-    expect(page.locator(".acts b")).to_have_text(f"{boxes.count()} selected")
+    expect(page.locator(".selection-bar b")).to_have_text(f"{boxes.count()} selected")
     page.get_by_role("button", name="Clear selection").click()
-    expect(page.locator(".acts")).not_to_be_visible()
+    expect(page.locator(".selection-bar")).not_to_be_visible()
     page.get_by_label("Select all on this page").click()
     page.get_by_role("button", name="Download…").click()
     with page.expect_download() as download:
@@ -193,8 +193,8 @@ def test_ticked_documents_are_counted_and_downloaded_together(visit: Visit, site
 
 
 def test_cancelling_a_job_is_undone(visit: Visit, site: Site) -> None:
-    words = {"job_type": _UNKNOWN_TYPE, "name": "Of tomorrow"}
-    waiting = enqueue(site.session, words, lambda most: b"{}", is_checked=False).job_id
+    fields = {"job_type": _UNKNOWN_TYPE, "name": "Of tomorrow"}
+    waiting = enqueue(site.session, fields, lambda most: b"{}", is_checked=False).job_id
     page = visit(f"/jobs/{waiting}")
 
     page.get_by_role("button", name="Cancel").click()
@@ -263,9 +263,9 @@ def test_every_page_is_accessible_and_fits_the_screen(visit: Visit, site: Site) 
         page.emulate_media(color_scheme=scheme)
         page.goto(path, wait_until="domcontentloaded")
         page.evaluate(AXE_SCRIPT)
-        found = AxeResults(page.evaluate("axe.run({resultTypes: ['violations'], preload: false})"))
-        if found.violations_count:
-            faults.append(f"{path}, {width} {scheme}: {found.generate_report()}")
+        results = AxeResults(page.evaluate("axe.run({resultTypes: ['violations'], preload: false})"))
+        if results.violations_count:
+            faults.append(f"{path}, {width} {scheme}: {results.generate_report()}")
         page.set_viewport_size({"width": 360, "height": 900})
         if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
             faults.append(f"{path}: wider than 360 pixels")

@@ -23,18 +23,18 @@ def worker(session: Session) -> str:
 
 @pytest.fixture
 def pending(session: Session) -> Make:
-    def make(job_type: str = "ocr_pages", **said: Any) -> Job:
-        return session.store.job_queries.get(session.store.intake.enqueue(NewJob(job_type, **said)).job_id)
+    def make(job_type: str = "ocr_pages", **fields: Any) -> Job:
+        return session.store.job_queries.get(session.store.intake.enqueue(NewJob(job_type, **fields)).job_id)
 
     return make
 
 
 @pytest.fixture
 def running(session: Session, worker: str, pending: Make) -> Make:
-    def make(job_type: str = "ocr_pages", *, percent: float = 0, message: str = "", **said: Any) -> Job:
-        wanted = pending(job_type, **said)
+    def make(job_type: str = "ocr_pages", *, percent: float = 0, message: str = "", **fields: Any) -> Job:
+        enqueued = pending(job_type, **fields)
         [job] = session.store.leases.claim(worker, 1)
-        assert job.id == wanted.id
+        assert job.id == enqueued.id
         session.store.leases.report([Report(job.lease, percent=percent, message=message)])
         return session.store.job_queries.get(job.id)
 
@@ -43,8 +43,8 @@ def running(session: Session, worker: str, pending: Make) -> Make:
 
 @pytest.fixture
 def failed(session: Session, running: Make) -> Make:
-    def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read", **said: Any) -> Job:
-        job = running(**said)
+    def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read", **fields: Any) -> Job:
+        job = running(**fields)
         session.store.leases.fail(job.lease, Failure(code, message, remedy="ask for another copy"), retry_at=None)
         return session.store.job_queries.get(job.id)
 

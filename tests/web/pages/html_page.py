@@ -16,7 +16,7 @@ class Form:
     boxes: list[tuple[str, str]] = field(default_factory=list)
     """Name and value of each checkbox."""
     buttons: list[tuple[str, str, str]] = field(default_factory=list)
-    """Name, value and word."""
+    """Name, value and label."""
 
 
 class Page(HTMLParser):
@@ -26,54 +26,54 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.links: dict[str, str] = {}
         self.forms: list[Form] = []
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._open: list[tuple[str, dict[str, str], int]] = []
         self.feed(answer.text)
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self._said).split())
+        return " ".join(" ".join(self._texts).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        own = {name: value or "" for name, value in attrs}
-        self.tags.append((tag, own))
+        attributes = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, attributes))
         if tag == "form":
-            self.forms.append(Form(own.get("method", "get"), own["action"]))
-        if tag == "input" and self.forms and "name" in own:
-            kind = self.forms[-1].boxes if own.get("type") == "checkbox" else self.forms[-1].fields
-            kind.append((own["name"], own.get("value", "")))
+            self.forms.append(Form(attributes.get("method", "get"), attributes["action"]))
+        if tag == "input" and self.forms and "name" in attributes:
+            kind = self.forms[-1].boxes if attributes.get("type") == "checkbox" else self.forms[-1].fields
+            kind.append((attributes["name"], attributes.get("value", "")))
         if tag not in _EMPTY:
-            self._open.append((tag, own, len(self._said)))
+            self._open.append((tag, attributes, len(self._texts)))
 
     def handle_data(self, data: str) -> None:
-        self._said.append(data)
+        self._texts.append(data)
 
     def handle_endtag(self, tag: str) -> None:
         while self._open:
-            opened, own, since = self._open.pop()
-            word = " ".join(" ".join(self._said[since:]).split())
-            if opened == "a" and "href" in own:
-                self.links[word] = own["href"]
+            opened, attributes, since = self._open.pop()
+            text = " ".join(" ".join(self._texts[since:]).split())
+            if opened == "a" and "href" in attributes:
+                self.links[text] = attributes["href"]
             if opened == "button" and self.forms:
-                self.forms[-1].buttons.append((own.get("name", ""), own.get("value", ""), word))
+                self.forms[-1].buttons.append((attributes.get("name", ""), attributes.get("value", ""), text))
             if opened == tag:
                 return
 
-    def form(self, word: str) -> Form:
+    def form(self, label: str) -> Form:
         for form in self.forms:
-            if any(button[2] == word for button in form.buttons):
+            if any(button[2] == label for button in form.buttons):
                 return form
-        raise AssertionError(f"no button {word!r} among {[form.buttons for form in self.forms]}")
+        raise AssertionError(f"no button {label!r} among {[form.buttons for form in self.forms]}")
 
-    def press(self, site: httpx.Client, word: str, *, ticked: tuple[str, ...] = (), **chosen: str) -> Page:
-        form = self.form(word)
-        button = next(button for button in form.buttons if button[2] == word)
-        said = [(name, value) for name, value in form.fields if name not in chosen]
-        said += [box for box in form.boxes if box[1] in ticked]
-        said += [*chosen.items(), *([button[:2]] if button[0] else [])]
+    def press(self, site: httpx.Client, label: str, *, ticked: tuple[str, ...] = (), **chosen: str) -> Page:
+        form = self.form(label)
+        button = next(button for button in form.buttons if button[2] == label)
+        pairs = [(name, value) for name, value in form.fields if name not in chosen]
+        pairs += [box for box in form.boxes if box[1] in ticked]
+        pairs += [*chosen.items(), *([button[:2]] if button[0] else [])]
         headers = {"Accept": "text/html", "Origin": str(site.base_url).rstrip("/")}
         many: dict[str, list[str]] = {}
-        for name, value in said:
+        for name, value in pairs:
             many.setdefault(name, []).append(value)
         if form.method == "get":
             answer = site.get(form.action, params=many, headers=headers, follow_redirects=True)

@@ -70,10 +70,10 @@ def test_a_failure_that_no_retry_can_mend_offers_no_retry(
 def test_cancelling_a_batch_needs_a_confirmation(site: httpx.Client, session: Session, batch: int) -> None:
     page = open_page(site, f"/batches/{batch}")
 
-    asked = open_page(site, page.links["Cancel the rest…"])
-    assert "2 jobs left" in asked.text
-    assert f"pagemill batch cancel {batch}" in asked.text
-    asked.press(site, "Cancel the rest")
+    confirmation = open_page(site, page.links["Cancel the rest…"])
+    assert "2 jobs left" in confirmation.text
+    assert f"pagemill batch cancel {batch}" in confirmation.text
+    confirmation.press(site, "Cancel the rest")
 
     assert session.store.batches.facts(batch).jobs == {"cancelled": 2}
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from tests.web.conftest import site_of
+from tests.web.conftest import PAGE, bearing, site_of
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import Page, open_page
 from worker_service.jobs.attempts import Completion, Report
@@ -42,18 +42,18 @@ def test_every_page_of_the_navigation_works_with_and_without_data(site: httpx.Cl
 
     for page in (empty, full):
         assert len([tag for tag, _ in page.tags if tag == "h1"]) == 1
-        assert sum(own.get("aria-current") == "page" for _, own in page.tags) == (path != "/system")
-    assert_asks_no_other_machine_and_runs_nothing_inline(full)
+        assert sum(attributes.get("aria-current") == "page" for _, attributes in page.tags) == (path != "/system")
+    assert_loads_nothing_from_other_hosts_or_inline(full)
     assert_each_field_has_a_label(full.answer.text)
 
 
-def assert_asks_no_other_machine_and_runs_nothing_inline(page: Page) -> None:
-    for tag, own in page.tags:
-        assert not (tag == "script" and not own.get("src", "").startswith("/static/"))
+def assert_loads_nothing_from_other_hosts_or_inline(page: Page) -> None:
+    for tag, attributes in page.tags:
+        assert not (tag == "script" and not attributes.get("src", "").startswith("/static/"))
         assert tag != "style"
-        assert "style" not in own
+        assert "style" not in attributes
         for name in ("src", "href", "action", "hx-get"):
-            assert not re.match(r"(\w+:)?//", own.get(name, "")), own
+            assert not re.match(r"(\w+:)?//", attributes.get(name, "")), attributes
     assert "'unsafe-inline'" not in page.answer.headers["content-security-policy"]
 
 
@@ -69,7 +69,7 @@ def assert_each_field_has_a_label(raw: str) -> None:
 @pytest.mark.parametrize(
     "path", [*EVERYWHERE, "/jobs/3", "/jobs/4", "/batches/1", "/jobs/change?verb=delete&id=3", "/batches/1/cancel"]
 )
-def test_text_from_outside_does_nothing_on_any_page(
+def test_hostile_text_is_harmless_on_every_page(
     site: httpx.Client, session: Session, failed: Make, running: Make, read: None, path: str
 ) -> None:
     names: dict[str, Any] = {
@@ -91,19 +91,19 @@ def test_text_from_outside_does_nothing_on_any_page(
     answer = site.get(path, params={"terms": HOSTILE, "owner": HOSTILE} if path == "/keywords" else None)
 
     assert answer.status_code == 200, answer.text
-    for powerful in ("\u202e", "\x1b", "<script>alert", '" onload'):
-        assert powerful not in answer.text
-    for tag, own in open_page(site, path).tags:
-        assert tag != "img" or own["src"].startswith("/documents/")
-        assert not any(name.startswith("on") for name in own)
+    for dangerous in ("\u202e", "\x1b", "<script>alert", '" onload'):
+        assert dangerous not in answer.text
+    for tag, attributes in open_page(site, path).tags:
+        assert tag != "img" or attributes["src"].startswith("/documents/")
+        assert not any(name.startswith("on") for name in attributes)
 
 
 def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
     site: httpx.Client, session: Session, failed: Make
 ) -> None:
     job = failed()
-    made = tokens.create_token(session, "screen", powers=[Power.READ])
-    site.headers["Authorization"] = f"Bearer {made.text}"
+    token = tokens.create_token(session, "screen", powers=[Power.READ])
+    site.headers["Authorization"] = f"Bearer {token.text}"
 
     for path in ("/", "/jobs", f"/jobs/{job.id}", "/queue", "/failures", "/workers"):
         assert all(form.method == "get" for form in open_page(site, path).forms), path
@@ -111,11 +111,11 @@ def test_a_visitor_who_may_only_read_sees_no_buttons_and_changes_nothing(
     assert session.store.job_queries.get(job.id).status == "failed"
 
 
-def test_htmx_is_the_one_that_was_published() -> None:
-    told = (STATIC / "htmx.txt").read_text("utf-8")
+def test_htmx_is_the_published_file() -> None:
+    notice = (STATIC / "htmx.txt").read_text("utf-8")
 
-    assert hashlib.sha256((STATIC / "htmx.js").read_bytes()).hexdigest() in told
-    assert "Zero-Clause BSD" in told
+    assert hashlib.sha256((STATIC / "htmx.js").read_bytes()).hexdigest() in notice
+    assert "Zero-Clause BSD" in notice
 
 
 # ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────
@@ -133,13 +133,13 @@ def test_each_node_is_shown_with_its_jobs_and_its_problem(site: httpx.Client, se
     assert "version 0.1.0" in page.text
     assert page.links[f"job {job.id}"] == f"/jobs/{job.id}"
     assert "n2 Refused" in page.text
-    assert "<script>alert(1)</script>" in page.text, "as words"
+    assert "<script>alert(1)</script>" in page.text
     assert not {"\x1b", "\u202e"} & {*page.answer.text}
     assert "on n1, for w1" in open_page(site, f"/jobs/{job.id}").text
-    told = site.get("/metrics").text
-    assert 'pagemill_node_info{node="n1",state="up",version="0.1.0"} 1' in told
-    assert 'pagemill_node_running{node="n1"} 1' in told
-    assert 'pagemill_node_up{node="n2"} 0' in told
+    metrics = site.get("/metrics").text
+    assert 'pagemill_node_info{node="n1",state="up",version="0.1.0"} 1' in metrics
+    assert 'pagemill_node_running{node="n1"} 1' in metrics
+    assert 'pagemill_node_up{node="n2"} 0' in metrics
 
 
 def test_each_worker_is_shown_with_its_state(site: httpx.Client, session: Session, running: Make) -> None:
@@ -153,7 +153,7 @@ def test_each_worker_is_shown_with_its_state(site: httpx.Client, session: Sessio
     assert "w0 Dead" in page.text
 
 
-def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Session) -> None:
+def test_jobs_are_paused_and_resumed(site: httpx.Client, session: Session) -> None:
     paused = open_page(site, "/workers").press(
         site, "Pause", scope="owner", name="ann", length="2h", reason="she is away"
     )
@@ -179,9 +179,9 @@ def test_a_schedule_can_be_run_now(settings: Settings, session: Session, tmp_pat
         page = open_page(site, "/schedules")
         assert "nightly" in page.text
         assert "nightly will not start" in page.text
-        begun = page.press(site, "Run now")
+        started = page.press(site, "Run now")
 
-    assert "Started" in begun.text
+    assert "Started" in started.text
     [job] = session.store.job_queries.list(Selector())
     assert (job.job_type, job.name) == ("noop", "nightly")
 
@@ -204,11 +204,11 @@ def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, r
 
     assert "ann.pdf 1 · ann 2 1 0" in page.text
     assert "bob.pdf 2 · bob 0 0 0" in page.text
-    own = open_page(site, "/keywords?terms=climate&owner=bob")
-    assert "ann.pdf" not in own.text
+    attributes = open_page(site, "/keywords?terms=climate&owner=bob")
+    assert "ann.pdf" not in attributes.text
 
 
-def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, read: None) -> None:
+def test_counts_are_downloaded_as_csv_and_as_a_workbook(site: httpx.Client, read: None) -> None:
     page = open_page(site, "/keywords?terms=climate%0D%0Anowhere")
 
     assert site.get(page.links["CSV .csv"]).text == "DOCUMENT,NAME,climate,nowhere\n1,ann.pdf,2,0\n2,bob.pdf,0,0\n"
@@ -235,13 +235,13 @@ def test_actions_are_listed_and_undone(site: httpx.Client, session: Session, pen
 
 
 def test_created_and_removed_tokens_are_listed_as_actions(site: httpx.Client, session: Session) -> None:
-    made = tokens.create_token(session, "root", powers=[Power.ADMIN])
+    token = tokens.create_token(session, "root", powers=[Power.ADMIN])
     tokens.create_token(session, "alice", owner="alice")
     tokens.remove_tokens(session, ["alice"])
     for _ in range(3):
         tokens.create_link(session, "bob")
 
-    shown = site.get("/activity", headers={"Authorization": f"Bearer {made.text}", "Accept": "text/html"}).text
+    shown = site.get("/activity", headers=PAGE | bearing(token.text)).text
 
     assert "Token alice (read, only of alice) removed" in shown
     assert "Token alice (read, only of alice) created" in shown

@@ -44,7 +44,7 @@ def test_the_queue_page_pauses_resumes_and_changes_the_slots(site: httpx.Client,
     form = next(form for form in more.forms if ("slots", "5") in form.fields)
     headers = {"Origin": str(site.base_url).rstrip("/")}
     assert site.post(form.action, data=dict(form.fields), headers=headers).status_code == 303
-    assert [one.cpu_slots for one in session.overview.workers()] == [5]
+    assert [worker.cpu_slots for worker in session.overview.workers()] == [5]
     assert "5 slots" in open_page(site, "/queue").text
 
 
@@ -58,7 +58,7 @@ def test_rates_of_the_last_hours_have_durations(site: httpx.Client, session: Ses
     assert "Last 7 days" in open_page(site, "/queue?hours=168").text
 
 
-def test_a_failure_is_dismissed_and_comes_back_by_undo(site: httpx.Client, failed: Make) -> None:
+def test_a_dismissed_failure_is_listed_again_after_undo(site: httpx.Client, failed: Make) -> None:
     failed("PDF_ENCRYPTED", name="locked.pdf")
     failed("NET", "the source cannot be reached", name="away.pdf")
 
@@ -75,7 +75,7 @@ def test_a_failure_is_dismissed_and_comes_back_by_undo(site: httpx.Client, faile
     assert "1 job retried" in open_page(site, "/failures?error=NET").press(site, "Try again").text
 
 
-def test_a_watched_folder_is_made_changed_paused_and_removed_in_the_page(
+def test_a_watched_folder_is_added_changed_paused_and_removed(
     site: httpx.Client, session: Session, tmp_path: Path
 ) -> None:
     form = open_page(site, "/schedules/new")
@@ -83,8 +83,8 @@ def test_a_watched_folder_is_made_changed_paused_and_removed_in_the_page(
     assert "no directory /nowhere" in refused.text
     refused.press(site, "Add schedule", folder=str(tmp_path), kind="crawl", every="15m")
 
-    [made] = schedules.list_schedules(session)
-    assert (made.name, made.when) == ("scans", "Every 15 minutes")
+    [schedule] = schedules.list_schedules(session)
+    assert (schedule.name, schedule.when) == ("scans", "Every 15 minutes")
     open_page(site, "/schedules/new?name=scans").press(site, "Save", kind="crawl", every="1h")
     assert "At the start of every hour (UTC)" in open_page(site, "/schedules").text
     assert "Paused" in open_page(site, "/schedules").press(site, "Pause").text
