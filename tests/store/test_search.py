@@ -158,7 +158,7 @@ def test_only_the_newest_of_too_many_hits_are_ranked_and_the_result_is_partial(
     publish(store, "report.pdf", *(f"climate {number}" for number in range(9)))
     assert not find(store, "climate").is_partial
 
-    monkeypatch.setattr("worker_service.store.search.RANKED_MOST", 4)
+    monkeypatch.setattr("worker_service.store.search.PAGES_WITH_ALL_WORDS_RANKED_MAX", 4)
 
     some = find(store, "climate")
     assert (some.is_partial, list(some.items[0].page_numbers)) == (True, [6, 7, 8, 9])
@@ -231,7 +231,7 @@ def test_other_forms_of_a_word_are_found_in_the_language_of_the_pages(store: Sto
 
 
 def test_a_search_with_too_many_pages_with_some_words_is_partial(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker_service.store.search.SOME_RANKED_MOST", 2)
+    monkeypatch.setattr("worker_service.store.search.PAGES_WITH_SOME_WORDS_RANKED_MAX", 2)
     publish(store, "wings.pdf", "a wing", "a wing", "oil")
 
     assert find(store, "wing oil").is_partial
@@ -255,7 +255,7 @@ def test_common_small_words_choose_no_page_and_are_not_marked(store: Store) -> N
 
 
 def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker_service.store.search.COMMON_MOST", 3)
+    monkeypatch.setattr("worker_service.store.search.RARE_WORD_PAGES_MAX", 3)
     publish(store, "wings.pdf", "the wing", "the oil", "the water")
 
     assert find_pages(store, "the wing today") == [(1, 1)]

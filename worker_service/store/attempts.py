@@ -1,4 +1,4 @@
-"""Checkpoints, pages, crawls and questions of running attempts, which the daemon writes and answers for them."""
+"""Checkpoints, pages, crawls and questions of running attempts."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ A = TypeVar("A", bound=QuestionAnswer)
 
 
 class PageTarget(Struct, frozen=True):
-    """What to do with the pages of an attempt."""
-
     document_id: int | None = None
     generation: int | None = None
     is_current: bool = False
@@ -60,7 +58,6 @@ class PageTarget(Struct, frozen=True):
 
     @property
     def has_lease(self) -> bool:
-        """False: the lease is lost, and nothing is stored."""
         return self.generation is not None
 
     @property

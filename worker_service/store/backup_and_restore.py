@@ -1,7 +1,4 @@
-"""Write backups (`pagemill db backup`), and put one in the place of the database (`pagemill db restore`).
-
-A restore prepares a copy beside the database, and replaces the database by renaming the copy.
-"""
+"""Write and restore backups. A restore prepares a copy beside the database, which a rename then replaces."""
 
 from __future__ import annotations
 
@@ -41,9 +38,7 @@ from worker_service.store.migrations import migrate
 
 RAISED_BY = 1_000_000
 """Added to fences and ids on a restore: more than were used since any backup."""
-_BUSY_MILLISECONDS = 1000
-"""How long a restore waits for other programs to close the database."""
-
+_LOCK_TIMEOUT_MILLISECONDS = 1000
 _PAGES_PER_STEP = 10_000
 
 _JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
@@ -161,7 +156,7 @@ def restore_backup(
     try:
         _copy(backup.path, copy)
         steps = migrate(copy) if backup.version < SCHEMA_VERSION else []
-        requeued, database_id = _prepare(copy, clock, above=_numbers_of(database))
+        requeued, database_id = _prepare(copy, clock, above=_highest_ids_and_fence(database))
         agrees(database_id)
         _copy_mode_and_owner(copy, database)
         replaced = _swap(copy, database, clock())
@@ -181,8 +176,7 @@ def _copy(backup: Path, copy: Path) -> None:
         target.close()
 
 
-def _numbers_of(database: Path) -> dict[str, int]:
-    """Return the highest id of each table and the highest fence, or nothing if the database is damaged or absent."""
+def _highest_ids_and_fence(database: Path) -> dict[str, int]:
     # The database may have been restored from this backup before.
     if not _is_database(database):
         return {}
@@ -226,7 +220,7 @@ def _copy_mode_and_owner(copy: Path, database: Path) -> None:
 
 
 def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
-    """Put the copy in the place of the database. Return the new name of the replaced database, if any."""
+    """Return the new name of the replaced database, if any."""
     sync_path(copy)
     if not database.exists():
         for suffix in ("-wal", "-shm"):
@@ -263,12 +257,12 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
 
 
 def _lock_exclusively(database: Path) -> Connection | None:
-    """Close the log of the database and lock out other programs. Return None if the database is damaged."""
+    """Return None if the database is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)
     try:
-        connection.set_busy_timeout(_BUSY_MILLISECONDS)
+        connection.set_busy_timeout(_LOCK_TIMEOUT_MILLISECONDS)
         with translate_errors(database):
             connection.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE").fetchall()
             connection.execute("BEGIN EXCLUSIVE; COMMIT")

@@ -31,8 +31,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.store.database import Row, StorePart
 from worker_service.store.settling import settle
 
-_LATELY = timedelta(minutes=5)
-"""Period over which the speed of reading is measured."""
+_READING_SPEED_PERIOD = timedelta(minutes=5)
 _JOBS_PER_TRANSACTION = 500
 
 
@@ -63,7 +62,7 @@ class Batches(StorePart):
     def facts(self, batch_id: int) -> BatchFacts:
         now = self._db.clock()
         key = {"batch_id": batch_id}
-        lately = {"now": as_text(now), "since": as_text(now - _LATELY)}
+        lately = {"now": as_text(now), "since": as_text(now - _READING_SPEED_PERIOD)}
         with self._db.snapshot():
             jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **key)}
             documents = {IndexStatus(state): number for state, number in self._db.read("batch_documents", **key)}
@@ -213,7 +212,7 @@ class Batches(StorePart):
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
-        """Retry the next jobs after `after_id`, and record their ids. Return the last of them, or 0."""
+        """Return the id of the last job, or 0."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})

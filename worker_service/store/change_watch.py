@@ -1,4 +1,4 @@
-"""Notice commits of other programs, and that the database file was deleted or replaced, for the daemon's main loop."""
+"""Notice commits of other programs, and a deleted or replaced database file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class FileWatch:
     """Notices within milliseconds that another connection has committed.
 
     A hint of the kernel (inotify) comes before the commit is visible, so the change counter is then read at growing
-    intervals: 0.03 % of a core, instead of 0.8 % for a read every 10 ms. The main loop calls `has_changed` once in each
-    turn, and that calls `on_turn`.
+    intervals: 0.03 % of a core, instead of 0.8 % for a read every 10 ms.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class FileWatch:
         return False
 
     def fault(self) -> str | None:
-        """Return a sentence if the database or its log was deleted or replaced."""
         self.is_doubtful = False
         file_id = _file_id(self._path)
         if file_id is None:
@@ -92,7 +90,6 @@ class FileWatch:
             self._watch = None
 
     def _read_hints(self) -> bool:
-        """Return True if the log may have been written. Set `is_doubtful`."""
         if self._watch is None:
             return False
         has_hint = False

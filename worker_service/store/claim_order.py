@@ -1,7 +1,6 @@
 """The order in which ready jobs are claimed: owners take turns, then priority, age and id decide.
 
-A lane is the ready jobs of one type, owner and source; its head is the first of them. Text is read as bytes, because it
-may not be UTF-8.
+A lane is the ready jobs of one type, owner and source. Text is read as bytes, because it may not be UTF-8.
 """
 
 from __future__ import annotations
@@ -73,10 +72,8 @@ class _LaneCache:
 @dataclass(slots=True)
 class _Capacity:
     by_owner: Counter[bytes]
-    """Number of running jobs."""
     by_type: Counter[bytes]
     limits: dict[tuple[str, bytes], int]
-    """By kind (type or owner) and name."""
 
     def left_for_type(self, job_type: bytes, most: int) -> int:
         limit = self.limits.get(("type", job_type))
@@ -149,7 +146,6 @@ class Scheduler(StorePart):
     # ── Walk over the lanes ──
 
     def _ids_in_order(self, values: _ClaimValues, most: int, types: set[bytes] | None) -> list[int]:
-        """Return the ids of the jobs to claim next."""
         lanes = [_Lane._make(row) for row in self._db.write("lanes_of_worker", **values)]
         open_lanes = [lane for lane in lanes if lane.is_open]
         if not open_lanes:
@@ -311,7 +307,6 @@ def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, obje
 
 
 def make_ready(db: Database, now: object) -> None:
-    """Settle ended jobs, and free jobs whose time has come."""
     if db.read_flag_in_transaction("has_unsettled_or_due", now=now):
         settle(db)
         db.write("record_due_time", now=now)

@@ -109,7 +109,6 @@ def work_from(row: Row) -> Work:
 
 
 def _inherit(job: NewJob, work: Work) -> NewJob:
-    """Return the follow-up job with what it does not say itself."""
     key = job.unique_key
     if key is not None and work.batch_id is not None:
         key = unique_key_in_batch(key, work.batch_id)

@@ -1,7 +1,4 @@
-"""Open connections to the database file, for the rest of the store.
-
-Never open the file in another way: closing any descriptor of it drops SQLite's locks in this process.
-"""
+"""Open the database file. Never open it in another way: closing any descriptor of it drops SQLite's locks."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
 
 
 def is_unused(path: Path) -> bool:
-    """Return True if no process has the readable database open: the last one to close it deletes the -wal file."""
+    # The last process to close a database deletes its -wal file.
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
 
@@ -115,8 +112,7 @@ def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
     return connection
 
 
-def register_fts_count(connection: Connection) -> None:
-    """Add the SQL function `occurrences`, which counts the matches of a full-text query in a row."""
+def register_occurrences_function(connection: Connection) -> None:
     connection.register_fts5_function("occurrences", _occurrences)
 
 

@@ -1,7 +1,6 @@
-"""Statements, clock and write transactions of one database file, for all parts of the store.
+"""Statements, clock and write transactions, for all parts of the store.
 
-Writes use one connection and reads another, so that no read waits for a writer. Each opens on first use, because
-reading needs no write access.
+Connections open on first use, so that reading needs no write access.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class WriteOptions(Struct, frozen=True):
     """False: a power cut may undo the last commits."""
     on_long_wait: OnLongWait | None = None
     pauses: WritePauses | None = None
-    """Set by the daemon, which writes all the time."""
 
 
 class Database:
@@ -101,7 +99,7 @@ class Database:
         return self._reader
 
     def change_counter(self) -> int:
-        """Return a number that changes when another connection commits."""
+        # The number changes when another connection commits.
         try:
             # Ask the write connection, if any, so that this process's own commits do not count.
             [(counter,)] = (self._writer or self.reader).execute("PRAGMA data_version").fetchall()
@@ -123,7 +121,7 @@ class Database:
 
     def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
         """Run a statement once for all rows, with its VALUES row repeated; `more` is bound after them."""
-        row = row_of(len(rows[0]))
+        row = placeholders(len(rows[0]))
         sql = self.statements[name].replace(row, ", ".join([row] * len(rows)))
         return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
 
@@ -173,7 +171,6 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Let all reads in this block see the same state of the database."""
         with translate_errors(self.path):
             self.reader.execute("BEGIN")
             try:
@@ -228,8 +225,7 @@ class StorePart:
 # ── Rows ──
 
 
-def row_of(width: int) -> str:
-    """Return a row of parameters, such as "(?, ?, ?)"."""
+def placeholders(width: int) -> str:
     return f"({', '.join('?' * width)})"
 
 
@@ -325,8 +321,6 @@ class Transaction:
 
 
 class _RelaxedTransaction(Transaction):
-    """Uses `synchronous = NORMAL` until it ends."""
-
     def __enter__(self) -> None:
         try:
             _set_synchronous(self._connect(), "NORMAL")
@@ -351,10 +345,7 @@ def _set_synchronous(connection: apsw.Connection, level: str) -> None:
 
 
 class WritePauses:
-    """Pauses between write transactions. SQLite's lock is not fair: without pauses, other programs wait for seconds.
-
-    Writes in quick succession form a burst without pauses. The next burst begins after a pause.
-    """
+    """Pauses between write transactions. SQLite's lock is not fair: without pauses, other programs wait for seconds."""
 
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -362,8 +353,7 @@ class WritePauses:
         self._monotonic = monotonic
         self._sleep = sleep
         self._write_began_at = 0.0
-        self._held_seconds = 0.0
-        """How long the writes of this burst have held the lock."""
+        self._seconds_held_in_burst = 0.0
         self._pause_until = 0.0
         self._burst_until = 0.0
 
@@ -377,13 +367,15 @@ class WritePauses:
             if seconds_left > 0:
                 self._sleep(seconds_left)
                 now += seconds_left
-            self._held_seconds, self._burst_until = 0.0, now + _BURST_SECONDS
+            self._seconds_held_in_burst, self._burst_until = 0.0, now + _BURST_SECONDS
         self._write_began_at = now
 
     def end_write(self) -> None:
         now = self._monotonic()
         seconds = now - self._write_began_at
-        self._held_seconds += seconds
+        self._seconds_held_in_burst += seconds
         self._pause_until = now + max(
-            _PAUSE_SECONDS_MIN, self._held_seconds * _PAUSE_SHARE, seconds if seconds > _LONG_WRITE_SECONDS else 0.0
+            _PAUSE_SECONDS_MIN,
+            self._seconds_held_in_burst * _PAUSE_SHARE,
+            seconds if seconds > _LONG_WRITE_SECONDS else 0.0,
         )

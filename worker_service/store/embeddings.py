@@ -40,8 +40,7 @@ _DOCUMENTS_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 500
 _RETRY_AFTER = timedelta(hours=1)
 """Minimum time between a failed job and the next."""
-_ROWS_AT_ONCE = 8192
-"""Rows of the matrix converted to floats together, which limits memory."""
+_FLOAT_ROWS_AT_ONCE = 8192
 _RESCORED = 300
 """Number of passages compared by their windows' vectors, after all were compared by their mean."""
 SIMILAR_MOST = 100
@@ -106,20 +105,19 @@ class PassageEmbeddings(StorePart):
     def model(self) -> str | None:
         return next((model for (model,) in self._db.read("embedding_model")), None)
 
-    def similar(self, model: str, question: Vectors, best: Sequence[int], filters: Mapping[str, object]) -> list[Row]:
-        """Return (result_id, document_id, number, content) of pages with a similar meaning, best first.
-
-        `best` has the result ids of the pages that fit best by words.
-        """
+    def similar(
+        self, model: str, question: Vectors, best_by_words: Sequence[int], filters: Mapping[str, object]
+    ) -> list[Row]:
+        """Return (result_id, document_id, number, content) of pages with a similar meaning, best first."""
         import numpy as np
 
         matrix = self._matrix(model, len(question))
-        on_best_pages = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best[:_FEEDBACK_PAGES]]))
+        on_best_pages = self._db.read("embeddings_on_pages", result_ids=json.dumps([*best_by_words[:_FEEDBACK_PAGES]]))
         feedback_rows = np.flatnonzero(np.isin(matrix.ids, [passage_id for (passage_id,) in on_best_pages]))
         if len(feedback_rows):
             feedback = normalised(normalised(matrix.vectors[feedback_rows].astype(np.float32)).mean(0))
             question = normalised(question + _FEEDBACK_SHARE * feedback)
-        candidates = self._first_visible(matrix.ids, matrix.scores(question), filters)
+        candidates = self._best_visible_ids(matrix.ids, matrix.scores(question), filters)
         # Score, passage and word in the middle of its best window.
         scored: list[tuple[float, int, int]] = []
         for passage_id, vectors in self._db.read("vectors_of", ids=json.dumps(candidates)):
@@ -132,8 +130,7 @@ class PassageEmbeddings(StorePart):
         places = [place for score, *place in scored[:SIMILAR_MOST] if score >= score_least]
         return self._db.read("matches_of", places=json.dumps(places), **filters)
 
-    def _first_visible(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:
-        """Return the ids of the best passages that the filters admit."""
+    def _best_visible_ids(self, ids: NDArray[np.int64], scores: Vectors, filters: Mapping[str, object]) -> list[int]:
         import numpy as np
 
         # Nearly always enough of the very best passages are visible.
@@ -168,11 +165,7 @@ _MATRIX_LOCK = Lock()
 
 @lru_cache(maxsize=1)
 def _shared_matrix(database: str, model: str, dimensions: int) -> PassageMatrix:
-    """Return the matrix that all stores of this process share, empty at first.
-
-    Only the last one is kept: with the bundled model, it takes 256 bytes per passage. A restored database counts as
-    another one.
-    """
+    """Return the matrix of all stores of this process: 256 bytes per passage with the bundled model."""
     return PassageMatrix(dimensions)
 
 
@@ -208,8 +201,10 @@ class PassageMatrix:
         import numpy as np
 
         scores = np.zeros(len(self.vectors), np.float32)
-        for at in range(0, len(scores), _ROWS_AT_ONCE):
-            scores[at : at + _ROWS_AT_ONCE] = self.vectors[at : at + _ROWS_AT_ONCE].astype(np.float32) @ question
+        for at in range(0, len(scores), _FLOAT_ROWS_AT_ONCE):
+            scores[at : at + _FLOAT_ROWS_AT_ONCE] = (
+                self.vectors[at : at + _FLOAT_ROWS_AT_ONCE].astype(np.float32) @ question
+            )
         return scores / self._lengths
 
 

@@ -28,10 +28,8 @@ from worker_service.base.errors import (
 SqlError = apsw.Error
 
 BUSY_SECONDS = 30.0
-"""How long a connection waits for the write lock."""
-
 DRIVER_ERRORS = (apsw.Error, OverflowError)
-"""OverflowError: an integer that does not fit into 64 bits."""
+# OverflowError: an integer that does not fit into 64 bits.
 
 
 @contextmanager
@@ -117,7 +115,6 @@ def _cannot_open(error: apsw.Error, path: Path) -> Exception:
 
 
 def access_hint(path: Path) -> str:
-    """Return how the user can get access to the database."""
     import grp
     import pwd
 
@@ -148,7 +145,7 @@ def rule_broken(rule: str) -> RuleBroken | BadPayload:
 
 
 def rule_of(message: str) -> str:
-    """Return the sentence for users from SQLite's message. Constraints in schema.sql have sentences as names."""
+    """Constraints in schema.sql have sentences as names."""
     if message.startswith("NOT NULL constraint failed: "):
         return f"{message.rpartition('.')[2]} is missing: it must be given"
     # SQLite reports an index on an expression by its name, which is a sentence in schema.sql.

@@ -31,8 +31,7 @@ class JobToChange(Struct, frozen=True):
     id: int
     status: Status
     priority: int
-    state: str
-    """Status, fence and priority. An undo leaves out jobs in which it has changed."""
+    undo_state: str
     is_stopping: bool
     title: str
 
@@ -41,7 +40,6 @@ class JobControl(StorePart):
     def cancel(
         self, selector: Selector, *, actor: str, without_grace: bool = False, action_id: int | None = None
     ) -> Changed:
-        """Add the jobs to the action `action_id`, if given."""
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
         return self._run_action(verbs, selector, actor, action_id=action_id)
@@ -100,13 +98,13 @@ class JobControl(StorePart):
 
         def change(job: JobToChange) -> None:
             nonlocal action_id
-            self._refuse(verb, job)
+            self._refuse_impossible(verb, job)
             if action_id is None:
                 [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
             for statement in verbs:
                 self._db.write(statement, job_id=job.id, priority=level, now=self._db.now())
             changed = self.read_job(job.id)
-            item = {"item_id": job.id, "left_as": changed.state if changed else job.title}
+            item = {"item_id": job.id, "left_as": changed.undo_state if changed else job.title}
             self._db.write("add_action_item", action_id=action_id, **item, priority_before=job.priority)
 
         changed_ids, requested_ids, refused = self._apply_to_each(job_ids, change, requests_stop=verb == "cancel")
@@ -141,8 +139,7 @@ class JobControl(StorePart):
             return JobToChange(job_id, Status(status), *rest)
         return None
 
-    def _refuse(self, verb: str, job: JobToChange) -> None:
-        """Raise `Refused` unless the verb can change the job."""
+    def _refuse_impossible(self, verb: str, job: JobToChange) -> None:
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
         if verb == "dismiss" and job.status is not Status.FAILED:
@@ -179,9 +176,9 @@ class JobControl(StorePart):
 
         def undo_one(job: JobToChange) -> None:
             left_as, priority = items[job.id]
-            if job.state != left_as:
+            if job.undo_state != left_as:
                 raise Refused(f"it has moved since: it is {job.status}, with priority {job.priority}")
-            self._refuse(verb, job)
+            self._refuse_impossible(verb, job)
             self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
 
         undone_ids, requested_ids, refused = self._apply_to_each(list(items), undo_one, requests_stop=verb == "cancel")

@@ -1,5 +1,3 @@
-"""Rows of new jobs in the order of the parameters of `enqueue` and `enqueue_usual`."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,7 +20,7 @@ NAME_CHARACTERS_MAX = 1000
 
 
 def statement_of(job: NewJob) -> str:
-    """Return the INSERT for many jobs, or "" if the job must be inserted alone."""
+    """Return "" if the job must be inserted alone."""
     if _unusual_values(job) == _UNUSUAL_DEFAULTS:
         return "enqueue_usual"
     needs_more_rows = job.after or job.after_earlier or job.on_failure

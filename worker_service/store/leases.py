@@ -1,7 +1,6 @@
-"""Claims, beats, reports and ends of attempts, which the daemon calls.
+"""Claims, beats, reports and ends of attempts.
 
-A lease (job, fence, worker) is the right to write for one attempt. An end closes the attempt before it changes the
-job's status: otherwise a trigger refuses the change.
+An end closes the attempt before it changes the job's status: otherwise a trigger refuses the change.
 """
 
 from __future__ import annotations

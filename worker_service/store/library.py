@@ -79,12 +79,11 @@ class Library(StorePart):
         document_by_id = {document.id: document for document in documents}
         rows = self._db.read("provenance", ids=json.dumps(list(document_by_id)))
         return {
-            document_id: Provenance(self._folder_of(document_by_id[document_id]), *columns)
+            document_id: Provenance(self._folder_at_source(document_by_id[document_id]), *columns)
             for document_id, *columns in rows
         }
 
-    def _folder_of(self, document: Document) -> str:
-        """Return the folder at the source."""
+    def _folder_at_source(self, document: Document) -> str:
         values = {"owner": document.owner, "source_key": document.source_key}
         crawled = [name for (name,) in self._db.read("crawled_folders", **values)]
         from worker_service.jobs.names import folder_at_source  # not needed for lists
@@ -102,7 +101,6 @@ class Library(StorePart):
         return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> ReadingSpeed | None:
-        """Return how fast the newest documents were fetched and read."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size = sum(size for _, size in documents.values())

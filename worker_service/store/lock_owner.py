@@ -53,7 +53,7 @@ def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None
 
 
 def _writers(file: str) -> Iterator[tuple[int, int, int]]:
-    """Yield (pid, first byte, last byte) of each write lock on the file, given as in /proc/locks."""
+    """Yield (pid, first byte, last byte)."""
     for line in _LOCKS.read_text().splitlines():
         words = line.split()
         # A waiting request has an arrow as its second word, so it is skipped.

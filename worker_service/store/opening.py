@@ -1,5 +1,3 @@
-"""Create or open the database, or refuse it: a network file system, other tables, another version of ours."""
-
 from __future__ import annotations
 
 import os
@@ -114,7 +112,7 @@ def schema_sql() -> str:
 
 
 def _create_file(path: Path) -> None:
-    """Create the file. In a directory that a group shares, give the group write access; SQLite would not."""
+    """Give the group write access in a directory that a group shares; SQLite would not."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -153,10 +151,9 @@ def refuse_network_file_system(path: Path) -> None:
         )
 
 
-def file_system_of(folder: Path, mounts: str) -> str:
-    """Return the type of the file system, such as "ext4". `mounts` is the text of /proc/self/mountinfo."""
+def file_system_of(folder: Path, mountinfo: str) -> str:
     nearest, kind = Path("/"), ""
-    for line in mounts.splitlines():
+    for line in mountinfo.splitlines():
         # Blanks in paths are written as octal numbers.
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         # Of several mounts on one folder, the last one is visible.

@@ -17,12 +17,10 @@ _DOCUMENTS_PER_TRANSACTION = 50
 
 class Removal(StorePart):
     def weigh(self, document_ids: Sequence[int]) -> Weight:
-        """Return what removing all of these documents would free."""
         [row] = self._db.read("sizes_to_free", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)
 
     def is_awaited(self, platform: str, owner: str, source_key: str) -> bool:
-        """Return True if this document is being read, or a job will still add it."""
         return self._db.read_flag("is_awaited", platform=platform, owner=owner, source_key=source_key)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
@@ -75,7 +73,7 @@ class Removal(StorePart):
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Delete some pages of removed documents, and unused results. Call until it returns 0."""
+        """Delete some rows. Call until it returns 0."""
         if not self._db.read_flag("is_forgettable"):
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -83,7 +81,7 @@ class Removal(StorePart):
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Delete some pages and files that newer ones have replaced, and unused results. Call until it returns 0."""
+        """Delete some rows. Call until it returns 0."""
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
         files = self._db.read("superseded_files", most=most)

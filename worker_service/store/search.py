@@ -1,6 +1,5 @@
-"""Search in the text of pages (SQLite's FTS5) and in names and tags of documents, and counts of words.
+"""Search in the text of pages (SQLite's FTS5), and counts of words.
 
-`search_query.py` translates queries, `search_ranking.py` orders pages, `embeddings.py` finds pages of similar meaning.
 An operand is a word or phrase of a query. A divided word is one that a line end or a soft hyphen divides; the index
 also has it as a whole.
 """
@@ -26,11 +25,11 @@ from worker_service.jobs.search import (
     SearchRequest,
     SearchResult,
 )
-from worker_service.store.connection import register_fts_count
+from worker_service.store.connection import register_occurrences_function
 from worker_service.store.database import Row, StorePart
 from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands, with_spellings
 from worker_service.store.search_ranking import (
-    RERANKED_MOST,
+    RERANKED_PAGES_MAX,
     Stem,
     Term,
     fold,
@@ -46,36 +45,23 @@ from worker_service.store.search_suggestions import one_edit_away
 if TYPE_CHECKING:
     from worker_service.base.embedding import Vectors
 
-RANKED_MOST = 2000
-"""Maximum number of pages with all words that are ranked. Of more, the pages that were stored last are ranked."""
-
-SOME_RANKED_MOST = 10_000
-"""Maximum number of pages with some of the words that are ranked."""
-
-SOME_LISTED_MOST = 500
-"""Maximum number of pages with some of the words that are returned."""
-
-COMMON_MOST = 1000
-"""A word on more pages is left out of the search for pages with some of the words."""
-
-NAMED_MOST = 200
-"""Maximum number of documents found by name and tags."""
-
-_SAMPLE_PAGES = 12
-"""Number of pages whose language is taken for that of the query."""
+# If more pages match, those stored last are ranked.
+PAGES_WITH_ALL_WORDS_RANKED_MAX = 2000
+PAGES_WITH_SOME_WORDS_RANKED_MAX = 10_000
+PAGES_WITH_SOME_WORDS_LISTED_MAX = 500
+# A word on more pages is left out of the search for pages with some of the words.
+RARE_WORD_PAGES_MAX = 1000
+NAMED_DOCUMENTS_MAX = 200
+_LANGUAGE_SAMPLE_PAGES = 12
 
 _TAGS_MOST = 5000
 _LAST_PAGE_NUMBER = (1 << 63) - 1
 _SIMILAR_MOST = 5
-_OPENING_CHARACTERS = 200
-"""Length of the snippet of a page without any of the words."""
-_CHARACTERS_BEFORE, _CHARACTERS_AFTER = 80, 120
-"""Length of a snippet around a divided word."""
+_SNIPPET_CHARACTERS_OF_PAGE_WITHOUT_WORDS = 200
+_SNIPPET_CHARACTERS_BEFORE_DIVIDED_WORD, _SNIPPET_CHARACTERS_AFTER_DIVIDED_WORD = 80, 120
 
 
 class ChosenTerms(Struct, frozen=True):
-    """The words of a query by which pages with some of them are found."""
-
     query: str
     """FTS5 query for any of the terms."""
     pages_with: Mapping[Term, int]
@@ -129,7 +115,9 @@ class PageSearch(StorePart):
         so it is called only if pages with all words do not fill the list.
         """
         query, operands = _fts_query(request.text), plain_operands(request.text)
-        matches, is_partial = self._matches(query, request, ranked_most=RANKED_MOST, most=RANKED_MOST)
+        matches, is_partial = self._matches(
+            query, request, ranked_most=PAGES_WITH_ALL_WORDS_RANKED_MAX, most=PAGES_WITH_ALL_WORDS_RANKED_MAX
+        )
         matches += self._match_names_and_tags(query, operands, request)
         all_words = _group(matches, query, {match.result_id: () for match in matches})
         end = request.skip + request.documents
@@ -153,9 +141,10 @@ class PageSearch(StorePart):
     def _find_some_words(
         self, operands: Sequence[str], request: SearchRequest, find_meaning: Callable[[], Meaning | None]
     ) -> tuple[dict[int, MatchGroup], bool]:
-        """Return groups by document, and whether there may be more than were ranked."""
         terms = self._choose_terms(operands)
-        matches, is_partial = self._matches(terms.query, request, ranked_most=SOME_RANKED_MOST, most=SOME_LISTED_MOST)
+        matches, is_partial = self._matches(
+            terms.query, request, ranked_most=PAGES_WITH_SOME_WORDS_RANKED_MAX, most=PAGES_WITH_SOME_WORDS_LISTED_MAX
+        )
         ranked, missing = self._rank(matches, terms)
         groups = _group(self._with_similar(ranked, find_meaning(), request), terms.query, missing)
         with_words = {match.document_id for match in ranked}
@@ -180,7 +169,7 @@ class PageSearch(StorePart):
         """Find documents with all words of the query in their name and tags."""
         if request.document_id is not None:
             return []
-        values = {**_filters(request), "most": NAMED_MOST}
+        values = {**_filters(request), "most": NAMED_DOCUMENTS_MAX}
         rows = self._db.read("named_documents", query=query, **values)
         # By the word without accents.
         words = {fold(operand.strip('"')): operand for operand in operands}
@@ -204,23 +193,23 @@ class PageSearch(StorePart):
 
     def _is_on_a_page(self, word: str, request: SearchRequest) -> bool:
         query = with_spellings(fts_phrase(word))
-        return self._db.read_flag("is_anywhere", query=query, most=RANKED_MOST, **_filters(request))
+        return self._db.read_flag("is_anywhere", query=query, most=PAGES_WITH_ALL_WORDS_RANKED_MAX, **_filters(request))
 
     def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
         """Return the rarer words of a query, in all their forms. If all words are common, return all."""
-        sample = self._db.read("texts_with", query=any_of(operands), most=_SAMPLE_PAGES) or self._db.read(
-            "newest_texts", most=_SAMPLE_PAGES
+        sample = self._db.read("texts_with", query=any_of(operands), most=_LANGUAGE_SAMPLE_PAGES) or self._db.read(
+            "newest_texts", most=_LANGUAGE_SAMPLE_PAGES
         )
         language = language_for([text for (text,) in sample])
         stem = stemmer_for(language)
         terms = [term_of(operand, stem) for operand in without_small_words(operands, language)]
         counts = {term: self._count_pages(term.query) for term in terms}
-        chosen = {term: count for term, count in counts.items() if 0 < count < COMMON_MOST} or counts
+        chosen = {term: count for term, count in counts.items() if 0 < count < RARE_WORD_PAGES_MAX} or counts
         lacking = [term.word for term, count in counts.items() if not count]
         return ChosenTerms(any_of([term.query for term in chosen]), chosen, lacking, stem)
 
     def _count_pages(self, query: str) -> int:
-        [(count,)] = self._db.read("pages_with", query=query, most=COMMON_MOST)
+        [(count,)] = self._db.read("pages_with", query=query, most=RARE_WORD_PAGES_MAX)
         return int(count)
 
     def _rank(
@@ -228,7 +217,7 @@ class PageSearch(StorePart):
     ) -> tuple[Sequence[Match], Mapping[int, Sequence[str]]]:
         """Rank the first pages again by their text. Return all pages, and the words that each lacks."""
         # Documents may share a page. The last one in a dict wins, so reverse: the best match gives the name and tags.
-        documents = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_MOST])}
+        documents = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_PAGES_MAX])}
         texts: dict[int, str] = dict(self._db.read("texts", pages=json.dumps([*documents.items()])))
         # The last id stands for the number of stored pages: it is at least as high, and is faster to find.
         [(last_id,)] = self._db.read("last_result")
@@ -236,7 +225,7 @@ class PageSearch(StorePart):
         missing = {page: (*words, *terms.lacking) for page, words in ranked.items()}
         # `rank_pages` returns the best page first.
         positions = {page: position for position, page in enumerate(ranked)}
-        return sorted(matches, key=lambda match: positions.get(match.result_id, RERANKED_MOST)), missing
+        return sorted(matches, key=lambda match: positions.get(match.result_id, RERANKED_PAGES_MAX)), missing
 
     def _with_similar(
         self, matches: Sequence[Match], meaning: Meaning | None, request: SearchRequest
@@ -267,7 +256,6 @@ class PageSearch(StorePart):
         return [_found_document(group, columns_by_document, snippets, request.pages_each) for group in groups]
 
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
-        """Return a snippet of each page. `result_ids` is sorted."""
         if not result_ids:
             return {}
         pages = {"first": result_ids[0], "last": result_ids[-1], "result_ids": json.dumps(result_ids)}
@@ -275,7 +263,7 @@ class PageSearch(StorePart):
         snippets = {result_id: text for result_id, text, _ in rows}
         # Pages without any of the words, such as those of similar meaning: show how they begin.
         for result_id, text in self._texts_of({*result_ids} - snippets.keys()):
-            snippets[result_id] = text[:_OPENING_CHARACTERS]
+            snippets[result_id] = text[:_SNIPPET_CHARACTERS_OF_PAGE_WITHOUT_WORDS]
         # Snippets without marks: only a divided word of the page matches, so show the text around it.
         divided = {result_id: words for result_id, text, words in rows if words and marks[0] not in text}
         for result_id, text in self._texts_of(divided):
@@ -295,7 +283,6 @@ class PageSearch(StorePart):
     def _matches_in(
         self, document_id: int, query: str, first: int, last: int
     ) -> Iterator[tuple[int, Sequence[tuple[int, int]]]]:
-        """Yield the number of each page with matches, and their ranges."""
         # Random marks, which cannot occur in the text.
         begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
         values = {"document_id": document_id, "first": first, "last": last, "open": begin, "close": end}
@@ -316,7 +303,7 @@ class PageSearch(StorePart):
         document_ids: Sequence[int] | None = None,
     ) -> Sequence[KeywordCount]:
         """Count each word, phrase or prefix* on each page that has it."""
-        register_fts_count(self._db.reader)
+        register_occurrences_function(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
             query = with_spellings(fts_phrase(term))
@@ -407,8 +394,8 @@ def _divided_matches(text: str, marked_words: str, mark: str) -> list[tuple[int,
 
 def _snippet(text: str, ranges: Sequence[tuple[int, int]], marks: tuple[str, str]) -> str:
     begin, end = next(iter(ranges), (0, 0))
-    before = text[max(0, begin - _CHARACTERS_BEFORE) : begin]
-    after = text[end : end + _CHARACTERS_AFTER]
+    before = text[max(0, begin - _SNIPPET_CHARACTERS_BEFORE_DIVIDED_WORD) : begin]
+    after = text[end : end + _SNIPPET_CHARACTERS_AFTER_DIVIDED_WORD]
     return f"…{before}{marks[0]}{text[begin:end]}{marks[1]}{after}…"
 
 

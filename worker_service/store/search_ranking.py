@@ -1,7 +1,4 @@
-"""Rank pages by the stems of a query's words (BM25), then again with frequent words of the best pages (RM3).
-
-The stem of a word is the beginning that its forms share: "flood" for "floods" and "flooding".
-"""
+"""Rank pages by the stems of a query's words (BM25), then again with frequent words of the best pages (RM3)."""
 
 from __future__ import annotations
 
@@ -20,18 +17,17 @@ from worker_service.store.search_query import with_spellings
 Page = TypeVar("Page", bound=Hashable)
 
 Stem = Callable[[list[str]], list[str]]
-"""Returns the stem of each word."""
+# Returns the stem of each word: "flood" for "flooding".
 
-RERANKED_MOST = 30
-"""Number of pages whose text is read to rank them. More pages did not improve the order."""
+# More pages did not improve the order.
+RERANKED_PAGES_MAX = 30
 
-_STEMMERS = {
+_SNOWBALL_NAMES = {
     "ces": "czech", "dan": "danish", "deu": "german", "ell": "greek", "eng": "english", "est": "estonian",
     "fin": "finnish", "fra": "french", "hun": "hungarian", "ita": "italian", "lit": "lithuanian", "nld": "dutch",
     "nor": "norwegian", "pol": "polish", "por": "portuguese", "ron": "romanian", "rus": "russian", "spa": "spanish",
     "srp": "serbian", "swe": "swedish", "tur": "turkish",
 }  # fmt: skip
-"""Snowball's name of each language."""
 _WORD = re.compile(r"[^\W_]+")
 _PLAIN = re.compile(r'"([^\W_]+)"')
 _STEM_LETTERS_LEAST = 4
@@ -47,7 +43,7 @@ _FUSION, _MEANING_SHARE = 10, 0.7
 
 def language_for(texts: Sequence[str]) -> str | None:
     """Return the language of the texts, if there is a stemmer for it."""
-    return language_of("\n".join(texts), sorted(KNOWN.intersection(_STEMMERS)))
+    return language_of("\n".join(texts), sorted(KNOWN.intersection(_SNOWBALL_NAMES)))
 
 
 def stemmer_for(language: str | None) -> Stem:
@@ -55,7 +51,7 @@ def stemmer_for(language: str | None) -> Stem:
         return list
     import Stemmer  # only needed for queries of several words
 
-    stem: Stem = Stemmer.Stemmer(_STEMMERS[language]).stemWords
+    stem: Stem = Stemmer.Stemmer(_SNOWBALL_NAMES[language]).stemWords
     return stem
 
 

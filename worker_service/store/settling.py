@@ -1,8 +1,6 @@
 """Effects of ended jobs on waiting jobs, documents and batches, and the actions that all three trigger.
 
-Triggers in schema.sql record which jobs, documents and batches are affected (`worker_job_settled`,
-`document_unsettled`, `batch_unsettled`). `settle` processes these rows, at the end of transactions that end jobs and at
-the beginning of each claim.
+Triggers in schema.sql record what is affected in worker_job_settled, document_unsettled and batch_unsettled.
 """
 
 from __future__ import annotations
@@ -102,8 +100,6 @@ def follow_document_changes(db: Database, document_ids: Sequence[int]) -> None:
 
 
 class ParentFacts(NamedTuple):
-    """What the jobs of actions inherit."""
-
     job_id: int | None = None
     batch_id: int | None = None
     priority: int | None = None

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from worker_service.jobs.job import Job, NewJob
-from worker_service.store.database import row_of
+from worker_service.store.database import placeholders
 
 _CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "adds_document",
@@ -27,13 +27,13 @@ def sqlite_statements() -> dict[str, str]:
     # Fragments made from Python constants.
     fragments = {
         "new_columns": ", ".join(_NEW_COLUMNS),
-        "new_row": row_of(len(_NEW_COLUMNS)),
+        "new_row": placeholders(len(_NEW_COLUMNS)),
         "usual_columns": ", ".join(_USUAL_COLUMNS),
-        "usual_row": row_of(len(_USUAL_COLUMNS)),
+        "usual_row": placeholders(len(_USUAL_COLUMNS)),
         "job_columns": ", ".join(Job._fields),
         "job_columns_as_bytes": ", ".join(f"CAST({name} AS BLOB)" for name in Job._fields),
-        "closing_row": row_of(10),
-        "completed_row": row_of(4),
+        "closing_row": placeholders(10),
+        "completed_row": placeholders(4),
     }
     statements: dict[str, str] = {}
     for file in sorted(Path(__file__).parent.glob("*.sql")):

@@ -1,7 +1,4 @@
-"""The store of one database file, which services and the daemon use. Its parts are loaded when first used.
-
-Each public method of a part is one transaction, unless it says otherwise. A lost lease writes nothing (P2).
-"""
+"""The store: parts, loaded when first used. Each public method is one transaction; a lost lease writes nothing (P2)."""
 
 from __future__ import annotations
 

@@ -26,14 +26,13 @@ _RunQuery = Callable[..., list[Row]]
 
 class _RankedGate(NamedTuple):
     rank: int
-    """The order in which `pagemill why` prints gates."""
     code: str
     detail: str
     remedy: str = ""
 
 
 _GatesByWorker = dict[str | None, list[_RankedGate]]
-"""None: the gates of the job and its lane."""
+# None: the gates of the job and its lane.
 
 
 class Gates(StorePart):
@@ -75,7 +74,7 @@ class Gates(StorePart):
             resting = self._db.read("rests_of_snoozed_jobs", now=now)
         gates_by_lane: dict[Row, _GatesByWorker] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
-            gates = gates_by_lane.setdefault(tuple(lane), _gates_by_worker(workers, dead))
+            gates = gates_by_lane.setdefault(tuple(lane), _initial_gates(workers, dead))
             if code in _LASTING_GATES and _is_relevant(code, worker_id, dead):
                 gates.setdefault(worker_id, []).append(_RankedGate(rank, code, detail, remedy))
         gates_of_lanes = [_gates_of_nearest(gates, dead) for gates in gates_by_lane.values()]
@@ -85,7 +84,7 @@ class Gates(StorePart):
         return list(dict.fromkeys([*blocking, *(Gate(code, detail) for code, detail in resting)]))
 
     def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
-        gates = _gates_by_worker([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
+        gates = _initial_gates([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
         rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, remedy, worker_id in rows:
             if _is_relevant(code, worker_id, dead):
@@ -109,8 +108,7 @@ def _is_relevant(code: str, worker_id: str | None, dead: Collection[str]) -> boo
     return worker_id not in dead or code == _UNKNOWN_TYPE
 
 
-def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> _GatesByWorker:
-    """Return no gates, except that dead workers are down."""
+def _initial_gates(workers: Sequence[str], dead: Collection[str]) -> _GatesByWorker:
     gates: _GatesByWorker = {None: []}
     for worker_id in workers:
         is_dead = worker_id in dead

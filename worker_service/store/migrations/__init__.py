@@ -1,7 +1,6 @@
-"""Bring the tables of an older database to today's version, for `pagemill db migrate` and for restored backups.
+"""Migrate an older database.
 
-Version 0 is the table of the original proposal, which `adopt.sql` copies into today's tables. `0002_subject.sql` would
-lead from version 1 to 2.
+`adopt.sql` copies version 0, the original proposal's table; `0002_subject.sql` would lead to version 2.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from worker_service.store.errors import SqlError
 from worker_service.store.opening import schema_sql
 
 STEPS = Path(__file__).parent
-"""Folder of the .sql files."""
 
 
 def migrate(
@@ -107,7 +105,7 @@ def _left_behind(connection: Connection) -> Iterator[str]:
 
 
 def _attach_again(connection: Connection, kind: str, name: str, sql: str) -> str:
-    """Create a trigger or index again, unless it would make writes fail. Return a sentence about it."""
+    """Leave out a trigger or index that would make writes fail."""
     connection.execute("SAVEPOINT attach")
     try:
         connection.execute(sql)
