@@ -29,6 +29,7 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.database import Row, StorePart
+from worker_service.store.job_control import begin_action
 from worker_service.store.settling import settle
 
 _READING_SPEED_PERIOD = timedelta(minutes=5)
@@ -56,8 +57,7 @@ class Batches(StorePart):
         return dict(self._db.read("batches_with_address", batch_ids=json.dumps(list(batch_ids))))
 
     def count_replaced(self) -> int:
-        [(number,)] = self._db.read("batches_replaced")
-        return int(number)
+        return int(self._db.read_value("batches_replaced"))
 
     def facts(self, batch_id: int) -> BatchFacts:
         now = self._db.clock()
@@ -67,8 +67,8 @@ class Batches(StorePart):
             jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **key)}
             documents = {IndexStatus(state): number for state, number in self._db.read("batch_documents", **key)}
             [(on_the_way, not_brought_in, files_cancelled)] = self._db.read("batch_sources", **key)
-            [(documents_cancelled,)] = self._db.read("batch_documents_cancelled", **key)
-            [(may_find_more,)] = self._db.read("batch_may_find_more", **key)
+            documents_cancelled = self._db.read_value("batch_documents_cancelled", **key)
+            may_find_more = bool(self._db.read_value("batch_may_find_more", **key))
             [(pages, pages_read, pages_left, uncounted, size)] = self._db.read("batch_pages", **key)
             [(pages_lately, seconds)] = self._db.read("batch_pages_lately", **key, **lately)
             current = next(iter(self._db.read("document_being_read", **key)), None)
@@ -79,7 +79,7 @@ class Batches(StorePart):
             files_not_brought_in=not_brought_in,
             files_cancelled=files_cancelled,
             documents_cancelled=documents_cancelled,
-            may_find_more=bool(may_find_more),
+            may_find_more=may_find_more,
             pages=pages,
             pages_read=pages_read,
             pages_left=pages_left,
@@ -152,7 +152,7 @@ class Batches(StorePart):
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to stop")
             self._set_state(batch_id, BatchState.STOPPED, f"stopped by {actor}")
-            self._store.job_control.begin_batch_action("stop_batch", batch_id, actor)
+            begin_action(self._db, "stop_batch", actor, batch_id)
             settle(self._db)
             return self._get_locked(batch_id)
 
@@ -178,7 +178,7 @@ class Batches(StorePart):
             starts_early = is_resume and batch.state is BatchState.WAITING and policy is not OwnerPolicy.QUEUE
             if batch.state is BatchState.STOPPED or batch.state.is_ended or starts_early:
                 replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
-            self._store.job_control.begin_batch_action(verb, batch_id, actor)
+            begin_action(self._db, verb, actor, batch_id)
             last_id = self._retry_some(batch_id, statuses, 0, retried, refused)
             settle(self._db)
         while last_id:
@@ -233,7 +233,7 @@ class Batches(StorePart):
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to cancel")
             # Stop the batch first, so that nothing more starts.
             self._set_state(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
-            action_id = self._store.job_control.begin_batch_action("cancel", batch_id, actor)
+            action_id = begin_action(self._db, "cancel", actor, batch_id)
             settle(self._db)
         cancel = partial(self._store.job_control.cancel, actor=actor, action_id=action_id)
         changed = cancel(Selector(batch_ids=(batch_id,)))
@@ -254,7 +254,7 @@ class Batches(StorePart):
                 # Batches that wait for this one can start now.
                 self._set_state(batch_id, BatchState.STOPPED, "removed")
                 settle(self._db)
-            self._store.job_control.begin_batch_action("forget_batch", batch_id, actor)
+            begin_action(self._db, "forget_batch", actor, batch_id)
             self._db.write("forget_batch_documents", batch_id=batch_id)
             self._db.write("remove_batch", batch_id=batch_id)
             return batch

@@ -139,6 +139,10 @@ class Database:
     def read(self, name: str, /, **values: object) -> list[Row]:
         return self.read_sql(self.statements[name], values)
 
+    def read_value(self, name: str, /, **values: object) -> Any:
+        [(value,)] = self.read(name, **values)
+        return value
+
     def read_flag(self, name: str, /, **values: object) -> bool:
         """Run a query of one condition. No row means False."""
         return self.read(name, **values) == [(1,)]

@@ -141,7 +141,7 @@ class PassageEmbeddings(StorePart):
             if len(rows) >= _RESCORED or most >= len(ids):
                 return [passage_id for (passage_id,) in rows[:_RESCORED]]
         # The filters admit a small part of the library.
-        [(visible,)] = self._db.read("visible_embeddings", **filters)
+        visible = self._db.read_value("visible_embeddings", **filters)
         chosen = np.flatnonzero(np.isin(ids, np.fromstring(visible or "", np.int64, sep=",")))
         best_ids: list[int] = ids[chosen[np.argsort(-scores[chosen])[:_RESCORED]]].tolist()
         return best_ids
@@ -151,8 +151,7 @@ class PassageEmbeddings(StorePart):
         with _MATRIX_LOCK, self._db.snapshot():
             matrix = _shared_matrix(database, model, dimensions)
             matrix.add(self._db.read("embeddings_after", model=model, after=matrix.last_id))
-            [(count,)] = self._db.read("count_embeddings", model=model)
-            if count != len(matrix.ids):
+            if self._db.read_value("count_embeddings", model=model) != len(matrix.ids):
                 # Passages were deleted, so read all again.
                 matrix.clear()
                 matrix.add(self._db.read("embeddings_after", model=model, after=0))

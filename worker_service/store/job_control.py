@@ -13,7 +13,7 @@ from worker_service.base.errors import Refused, RuleBroken
 from worker_service.jobs.history import OPPOSITE, Changed
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.database import StorePart, chunks
+from worker_service.store.database import Database, StorePart, chunks
 from worker_service.store.settling import settle
 
 _JOBS_PER_TRANSACTION = 500
@@ -74,11 +74,6 @@ class JobControl(StorePart):
         with self._db.transaction():
             return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
 
-    def begin_batch_action(self, verb: str, batch_id: int, actor: str) -> int:
-        values = {"verb": verb, "actor": actor, "batch_id": batch_id, "now": self._db.now()}
-        [(action_id,)] = self._db.write("begin_batch_action", **values)
-        return int(action_id)
-
     def _run_action(
         self,
         verbs: Sequence[str],
@@ -100,12 +95,12 @@ class JobControl(StorePart):
             nonlocal action_id
             self._refuse_impossible(verb, job)
             if action_id is None:
-                [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
+                action_id = begin_action(self._db, verb, actor)
             for statement in verbs:
                 self._db.write(statement, job_id=job.id, priority=level, now=self._db.now())
             changed = self.read_job(job.id)
-            item = {"item_id": job.id, "left_as": changed.undo_state if changed else job.title}
-            self._db.write("add_action_item", action_id=action_id, **item, priority_before=job.priority)
+            left_as = changed.undo_state if changed else job.title
+            add_action_item(self._db, action_id, job.id, left_as, priority_before=job.priority)
 
         changed_ids, requested_ids, refused = self._apply_to_each(job_ids, change, requests_stop=verb == "cancel")
         return Changed(action_id, changed_ids, requested_ids, refused)
@@ -200,3 +195,15 @@ class JobControl(StorePart):
     def drain_node(self, name: str, *, is_draining: bool) -> bool:
         with self._db.transaction():
             return bool(self._db.write("drain_node", name=name, is_draining=is_draining))
+
+
+def begin_action(db: Database, verb: str, actor: str, batch_id: int | None = None) -> int:
+    [(action_id,)] = db.write("begin_action", verb=verb, actor=actor, batch_id=batch_id, now=db.now())
+    return int(action_id)
+
+
+def add_action_item(
+    db: Database, action_id: int, item_id: int, left_as: str, *, priority_before: int | None = None
+) -> None:
+    item = {"item_id": item_id, "left_as": left_as, "priority_before": priority_before}
+    db.write("add_action_item", action_id=action_id, **item)

@@ -9,9 +9,6 @@ SELECT status, priority,
   FROM worker_job_queue WHERE id = :job_id;
 
 -- name: begin_action
-INSERT INTO worker_action (at, actor, verb) VALUES (:now, :actor, :verb) RETURNING id;
-
--- name: begin_batch_action
 INSERT INTO worker_action (at, actor, verb, batch_id) VALUES (:now, :actor, :verb, :batch_id) RETURNING id;
 
 -- name: add_action_item

@@ -108,8 +108,7 @@ class JobQueries(StorePart):
         return dict(self._db.read("count_failures", owner=owner))
 
     def newest_id(self) -> int:
-        [(newest,)] = self._db.read("newest_id")
-        return int(newest)
+        return int(self._db.read_value("newest_id"))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         if column not in _COMPLETION_QUERIES:
@@ -120,8 +119,7 @@ class JobQueries(StorePart):
 
     def database_id(self) -> str:
         """Return the creation time of the tables, which copies of a database share."""
-        [(made_at,)] = self._db.read("database_id")
-        return str(made_at)
+        return str(self._db.read_value("database_id"))
 
 
 _IDS_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{0} = w.value AND q.{0} IS NOT NULL"

@@ -234,7 +234,7 @@ class Leases(StorePart):
 
     def next_deadline(self) -> datetime | None:
         """Return when a held job becomes due, or a pause or rest ends."""
-        [(at,)] = self._db.read("next_deadline", now=self._db.now())
+        at = self._db.read_value("next_deadline", now=self._db.now())
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:

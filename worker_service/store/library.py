@@ -113,8 +113,7 @@ class Library(StorePart):
         return dict(self._db.read("counts_by_state"))
 
     def count(self, status: IndexStatus, *, owner: str | None = None) -> int:
-        [(number,)] = self._db.read("count_documents", status=status.value, owner=owner)
-        return int(number)
+        return int(self._db.read_value("count_documents", status=status.value, owner=owner))
 
     def pages_read(self, ids: Sequence[int], *, since: str, now: str) -> Mapping[int, tuple[int, int, float]]:
         """Return by document: pages of the newest generation, pages read since `since`, and their seconds."""

@@ -14,8 +14,7 @@ from worker_service.store.database import StorePart
 
 class Notices(StorePart):
     def newest(self) -> int:
-        [(notice_id,)] = self._db.read("newest_notice")
-        return int(notice_id)
+        return int(self._db.read_value("newest_notice"))
 
     def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
         return [Notice(*row) for row in self._db.read("notices_after", after_id=notice_id, most=most)]

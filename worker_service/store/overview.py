@@ -44,8 +44,7 @@ class OverviewQueries(StorePart):
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def counts(self) -> Counts:
-        [(oldest,)] = self._db.read("oldest_ready")
-        return Counts(self.count_by_status(), oldest)
+        return Counts(self.count_by_status(), self._db.read_value("oldest_ready"))
 
     def count_by_status(self) -> Mapping[Status, int]:
         [(total, pending, running, failed, cancelled)] = self._db.read("count_by_status")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
 from worker_service.store.database import Database, Row, StorePart, chunks
+from worker_service.store.job_control import add_action_item, begin_action
 
 _DOCUMENTS_PER_TRANSACTION = 50
 
@@ -40,10 +41,9 @@ class Removal(StorePart):
                         refused[document_id] = reason
                         continue
                     if action_id is None:
-                        [(action_id,)] = self._db.write("begin_action", verb="remove", actor=actor, now=self._db.now())
+                        action_id = begin_action(self._db, "remove", actor)
                     [(title,)] = self._db.write("title_of_document", document_id=document_id)
-                    item = {"action_id": action_id, "item_id": document_id, "left_as": title}
-                    self._db.write("add_action_item", **item, priority_before=None)
+                    add_action_item(self._db, action_id, document_id, title)
                     self._db.write("mark_batches_unsettled", document_ids=json.dumps([document_id]))
                     self._db.write("leave_batches", document_id=document_id)
                     self._db.write("forget_actions", document_id=document_id)

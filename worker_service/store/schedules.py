@@ -16,6 +16,7 @@ from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchOfJobs
 from worker_service.jobs.job import Enqueued, NewJob, ScheduleRun, StartedWork, StoredSchedule
 from worker_service.store.database import StorePart
+from worker_service.store.job_control import add_action_item, begin_action
 
 Work = NewJob | BatchOfJobs
 
@@ -39,10 +40,9 @@ class Schedules(StorePart):
         verb = "add_schedule" if before is None else "remove_schedule" if after is None else "change_schedule"
         with self._db.transaction():
             self._change(before, after)
-            [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
-            change = msgspec.json.encode(_Change(before, after)).decode()
-            self._db.write("add_action_item", action_id=action_id, item_id=0, left_as=change, priority_before=None)
-        return int(action_id)
+            action_id = begin_action(self._db, verb, actor)
+            add_action_item(self._db, action_id, 0, msgspec.json.encode(_Change(before, after)).decode())
+        return action_id
 
     def undo(self, action_id: int, *, actor: str) -> None:
         with self._db.transaction():

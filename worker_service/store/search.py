@@ -209,8 +209,7 @@ class PageSearch(StorePart):
         return ChosenTerms(any_of([term.query for term in chosen]), chosen, lacking, stem)
 
     def _count_pages(self, query: str) -> int:
-        [(count,)] = self._db.read("pages_with", query=query, most=RARE_WORD_PAGES_MAX)
-        return int(count)
+        return int(self._db.read_value("pages_with", query=query, most=RARE_WORD_PAGES_MAX))
 
     def _rank(
         self, matches: Sequence[Match], terms: ChosenTerms

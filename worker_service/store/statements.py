@@ -14,10 +14,6 @@ _CONVERTED_FIELDS = (
 """Fields that are not stored unchanged in a column of the same name."""
 PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
 _NEW_COLUMNS = (*PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
-# Most jobs set only these fields. Binding the defaults of the others would cost an eighth of an INSERT
-# (`enqueue_many` in benchmarks).
-USUAL_FIELDS = ("job_type", "platform", "account", "payload", "priority", "owner")
-_USUAL_COLUMNS = (*USUAL_FIELDS, "created_at", "max_retries", "parent_id")
 
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -28,8 +24,6 @@ def sqlite_statements() -> dict[str, str]:
     fragments = {
         "new_columns": ", ".join(_NEW_COLUMNS),
         "new_row": placeholders(len(_NEW_COLUMNS)),
-        "usual_columns": ", ".join(_USUAL_COLUMNS),
-        "usual_row": placeholders(len(_USUAL_COLUMNS)),
         "job_columns": ", ".join(Job._fields),
         "job_columns_as_bytes": ", ".join(f"CAST({name} AS BLOB)" for name in Job._fields),
         "closing_row": placeholders(10),

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from worker_service.jobs.tokens import NewToken, Token, TokenKind
 from worker_service.store.database import StorePart
+from worker_service.store.job_control import add_action_item, begin_action
 
 
 class Tokens(StorePart):
@@ -60,10 +61,9 @@ class Tokens(StorePart):
         return None
 
     def _record_action(self, verb: str, actor: str, titles: Mapping[int, str]) -> None:
-        [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
+        action_id = begin_action(self._db, verb, actor)
         for token_id, title in titles.items():
-            item = {"action_id": action_id, "item_id": token_id, "left_as": title}
-            self._db.write("add_action_item", **item, priority_before=None)
+            add_action_item(self._db, action_id, token_id, title)
 
 
 def _title_of(kind: str, name: str, scopes: str, owner: str | None) -> str:
