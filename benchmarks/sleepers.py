@@ -16,8 +16,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from job_handlers.reading import ocr_pages as shipped
+from job_handlers.reading.document import PageSource
 from job_handlers.reading.ocr import OcrSettings
-from job_handlers.reading.page_digests import PageSource
 from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import DrawnPage, PageReading
 from worker_service.handlers import Context, Done, Handler

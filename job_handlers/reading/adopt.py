@@ -28,8 +28,7 @@ def run(context: Context[AdoptPayload]) -> Done:
     pages = content.removesuffix("\f").split("\f")
     for number, text in enumerate(pages, 1):
         context.save_page(PageResult(number, digest(["adopted", text]), text, method="adopted"))
-        of = len(pages)
-        context.progress(message=f"page {number} of {of}", done=number, total=of, unit="pages")
+        context.progress(message=f"page {number} of {len(pages)}", done=number, total=len(pages), unit="pages")
     target = context.staging / "text.txt"
     target.write_text(content, "utf-8")
     return Done(

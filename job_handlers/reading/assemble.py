@@ -3,6 +3,8 @@
 `ingest` publishes a document of which it has all pages; otherwise the job `assemble` does, once they have been read.
 """
 
+# `ingest` uses `Assembly`, too. The daemon publishes the files when the job has completed.
+
 from __future__ import annotations
 
 from collections import Counter
@@ -17,6 +19,9 @@ from msgspec.structs import replace
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading import invisible_text, layout, pdf
 from job_handlers.reading.document import (
+    PARTIAL,
+    TOO_LARGE,
+    UNREADABLE,
     check_current,
     content_of,
     document_of,
@@ -24,7 +29,6 @@ from job_handlers.reading.document import (
     original_of,
     password_of,
 )
-from job_handlers.reading.page_digests import PARTIAL, TOO_LARGE, UNREADABLE
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_ranges import pages_in_words
 from job_handlers.reading.reading_settings import HowToRead
@@ -49,6 +53,7 @@ _THUMBNAIL_CPU_SECONDS = 20
 _PAGES_PER_QUESTION = 100
 """Fewer if they are too large for one answer."""
 _PDF_CPU_SECONDS = 60
+"""Limit, and one second more for every ten pages."""
 _PDF_PAGES_PER_CPU_SECOND = 10
 
 
@@ -57,11 +62,14 @@ class _PdfResult(msgspec.Struct, frozen=True):
 
 
 class Assembly:
+    """The files of one document. Pages are added in their order, then `finish` publishes."""
+
     def __init__(self, context: Context[Any], original: Path, kind: str, how: HowToRead) -> None:
         self._context, self._original, self._kind, self._how = context, original, kind, how
         self._files: list[File | RepublishedFile] = []
         self.pages = 0
         self._methods: Counter[str] = Counter()
+        # Numbers of pages that the note names.
         self._left_out: list[int] = []
         self._partial: list[int] = []
         self._uncertain: list[int] = []
@@ -69,6 +77,7 @@ class Assembly:
         self._has_words = False
         self._characters = 0
         self._stem = original.stem or "document"
+        # Page numbers and layouts for the searchable PDF, on disk because there may be many pages.
         self._layouts_file = context.staging / "layouts"
         self._open_files = ExitStack()
         self._text = self._open_output("text.txt", "text", ".txt")
@@ -111,8 +120,9 @@ class Assembly:
         elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
             self._uncertain.append(page.number)
 
-    def add_rest(self, pages: int) -> None:
-        for page in _stored_pages(self._context, self.pages + 1, pages):
+    def add_stored_pages(self, last: int) -> None:
+        """Add all pages after the added ones, up to `last`. Raise `Permanent` naming those that are missing."""
+        for page in _stored_pages(self._context, self.pages + 1, last):
             self.add(page)
 
     def finish(self, facts: DocumentFacts, draw_thumbnail: Callable[[], bytes] | None) -> Done:
@@ -156,9 +166,9 @@ class Assembly:
         return notes
 
     def _publish_pdf(self) -> bool:
-        """Return False if no searchable PDF could be made."""
+        """Add a searchable PDF to the files. Return False if none could be made."""
         if not self._has_words and self._kind == FileKind.PDF:
-            # The original is already searchable.
+            # The original is already searchable, so it is published again under another role.
             files = self._context.ask(SameContent(sha256=content_of(self._context))).files
             self._files += [RepublishedFile(file.id, "pdf", f"{self._stem}.pdf") for file in files[:1]]
             return True
@@ -196,11 +206,10 @@ class Assembly:
             self._add_file("thumbnail.jpg", "thumbnail", ".jpg")
 
 
-def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[PageResult]:
-    """Raise `Permanent` naming the pages that are missing."""
+def _stored_pages(context: Context[Any], first: int, pages_total: int) -> Iterator[PageResult]:
     size = _PAGES_PER_QUESTION
-    while first <= pages:
-        last = min(first + size - 1, pages)
+    while first <= pages_total:
+        last = min(first + size - 1, pages_total)
         try:
             answer = context.ask(DocumentPages(first, last, with_layout=True))
         except Permanent as error:
@@ -217,14 +226,16 @@ def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[Pag
                 "read the document again with `pagemill reindex`",
             )
         yield from (stored[number] for number in range(first, last + 1))
-        context.progress(75 * last / pages, f"page {last} of {pages}", done=last, total=pages, unit="pages")
+        # The last quarter is for the PDF and the thumbnail.
+        message = f"page {last} of {pages_total}"
+        context.progress(75 * last / pages_total, message, done=last, total=pages_total, unit="pages")
         first = last + 1
 
 
 def _page_json(page: PageResult) -> str:
     fields = {"number": page.number, "method": page.method, "confidence": page.confidence, "text": page.text or ""}
     text = msgspec.json.encode(fields).decode()
-    # The layout is JSON already.
+    # The layout is JSON already: insert it as the last field.
     return text if page.layout is None else f'{text[:-1]},"layout":{page.layout}}}'
 
 
@@ -254,7 +265,7 @@ def run(context: Context[AssemblePayload]) -> Done:
         if has_thumbnail:
             # The thumbnail is drawn while the pages are written.
             thumbnail.begin()
-        assembly.add_rest(pages)
+        assembly.add_stored_pages(pages)
         return assembly.finish(facts, (lambda: thumbnail.read(1)) if has_thumbnail else None)
 
 
@@ -269,6 +280,7 @@ assemble = Handler(
 
 
 def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
+    """Draw the first page. Return a function that returns the picture; empty if there is none."""
     picture = b""
     with suppress(pdf.Broken, pdf.PdfLocked, pdf.PageTooLarge), pdf.PagedFile(original, password) as book:
         picture = book.thumbnail(1)
@@ -279,6 +291,7 @@ def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
 
 
 def _make_searchable(original: Path, target: Path, password: str, kind: str, layouts_file: Path) -> None:
+    """Save the original with invisible text at the positions of its words."""
     if kind == FileKind.IMAGE:
         image_pdf = target.with_name("image.pdf")
         pdf.pdf_of_image(original, image_pdf)
@@ -291,6 +304,7 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, lay
     next_number, next_layout = next(layouts, (0, None))
 
     def draw(number: int, matrix: pdf.Matrix) -> bytes:
+        # Called for each page, in their order, as that of the file of layouts.
         nonlocal next_number, next_layout
         if next_layout is None or next_number != number:
             return b""

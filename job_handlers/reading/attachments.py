@@ -1,6 +1,7 @@
 """Turn the files inside a zip archive or a mail into documents of their own.
 
-A document is identified by the container and its path in it.
+`ingest` calls `unpack`, and its page process answers with `unpacker`. A document inside is identified by the key of the
+container, and its path in it after `!/`.
 """
 
 from __future__ import annotations
@@ -37,25 +38,29 @@ WITHIN = "!/"
 
 _FILES_MAX = 1000
 _DEPTH_MAX = 3
+"""Containers inside containers."""
 _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
-_STEP_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _COUNT_FILES = 1
-"""Number that is asked of the page process for the number of files. File 1 has the number after it."""
-_PLACE_CHARACTERS_MAX = 1000
+"""Asks the page process for the number of files. File 1 is asked for by the number after it."""
+_PATH_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
+"""Skipped files that the note for the user names."""
 
 
 class UnpackedFile(msgspec.Struct, tag=True, frozen=True):
-    place: str
+    path: str
+    """Path inside the container."""
     name: str
-    file: str
+    staged_name: str
+    """Name in the staging directory; equal files share the first one's."""
     sha256: str
     size: int
 
 
 class SkippedFile(msgspec.Struct, tag=True, frozen=True):
-    place: str
+    path: str
     why: str
 
 
@@ -74,13 +79,13 @@ class UnpackedFiles:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
-    """Make a document of each file that the page process unpacks. The process reads files as negative pages."""
+    """Make a document of each file that the page process unpacks. The process is asked by negative numbers."""
     unpacked = UnpackedFiles()
-    key = document_of(context).source_key
-    is_too_deep = key.count(WITHIN) >= _DEPTH_MAX
+    container_key = document_of(context).source_key
+    is_too_deep = container_key.count(WITHIN) >= _DEPTH_MAX
     skipped: list[SkippedFile] = []
     digests: set[str] = set()
-    places: set[str] = set()
+    used_paths: set[str] = set()
     total_bytes = 0
     count = process.read(-_COUNT_FILES)
     assert isinstance(count, FileCount)
@@ -100,28 +105,30 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> 
             total_bytes += answer.size
             if total_bytes > _ALL_BYTES_MAX:
                 raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
-            place = _unused_path(answer.place, places)
-            places.add(place)
-            _add_document(context, unpacked, answer, f"{key}{WITHIN}{place}")
+            path = _unused_path(answer.path, used_paths)
+            used_paths.add(path)
+            _add_document(context, unpacked, answer, f"{container_key}{WITHIN}{path}")
     if skipped:
-        named = ", ".join(f"{one.place} ({one.why})" for one in skipped[:_NAMED_MAX])
+        named = ", ".join(f"{file.path} ({file.why})" for file in skipped[:_NAMED_MAX])
         more = f", and {len(skipped) - _NAMED_MAX} more" if len(skipped) > _NAMED_MAX else ""
         unpacked.notes.append(f"{counted(len(skipped), 'file')} in it left out: {named}{more}")
     return unpacked
 
 
-def _unused_path(place: str, places: Container[str]) -> str:
-    plain = place.replace(WITHIN, "!")
+def _unused_path(path: str, used_paths: Container[str]) -> str:
+    """Return the path, with a number if another file of the container has the same."""
+    plain = path.replace(WITHIN, "!")
     unused, number = plain, 1
-    while unused in places:
+    while unused in used_paths:
         number += 1
         unused = f"{plain} ({number})"
     return unused
 
 
 def _add_document(context: Context[Any], unpacked: UnpackedFiles, file: UnpackedFile, key: str) -> None:
-    path = context.staging / file.file
-    stored = [one for one in context.ask(SameContent(sha256=file.sha256)).files if one.size == file.size]
+    path = context.staging / file.staged_name
+    same_content = context.ask(SameContent(sha256=file.sha256)).files
+    stored = [published for published in same_content if published.size == file.size]
     if stored:
         path.unlink()
         unpacked.files.append(RepublishedFile(stored[0].id, role="inside", name=file.name))
@@ -147,24 +154,24 @@ def unpacker(container: FlowDocument, staging: Path) -> Callable[[int], Answer]:
         if number == _COUNT_FILES:
             return FileCount(len(members))
         file_number = number - _COUNT_FILES
-        path, refusal, open_member = members[file_number - 1]
-        place = _printable_path(path)
+        member_path, refusal, open_member = members[file_number - 1]
+        path = _printable_path(member_path)
         if unpacked_bytes > _ALL_BYTES_MAX:
             refusal = f"what comes before it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB"
         if refusal:
-            return SkippedFile(place, refusal)
+            return SkippedFile(path, refusal)
         try:
             with open_member() as source:
-                answer = _unpack_file(source, place, staging, file_number)
+                answer = _unpack_file(source, path, staging, file_number)
         except UnreadableDocument as error:
-            return SkippedFile(place, str(error))
+            return SkippedFile(path, str(error))
         except Permanent as refused:
             # The remedy lists all supported kinds, and would be repeated for each file.
-            return SkippedFile(place, refused.detail if refused.code == "KIND_REFUSED" else str(refused))
+            return SkippedFile(path, refused.detail if refused.code == "KIND_REFUSED" else str(refused))
         if isinstance(answer, UnpackedFile):
             if answer.sha256 in digests:
                 # Equal files are one document, and are stored once.
-                (staging / answer.file).unlink()
+                (staging / answer.staged_name).unlink()
             else:
                 digests.add(answer.sha256)
                 unpacked_bytes += answer.size
@@ -173,17 +180,18 @@ def unpacker(container: FlowDocument, staging: Path) -> Callable[[int], Answer]:
     return read
 
 
-def _printable_path(place: str) -> str:
-    return "".join(one for one in place if one.isprintable())[-_PLACE_CHARACTERS_MAX:] or "file"
+def _printable_path(path: str) -> str:
+    return "".join(filter(str.isprintable, path))[-_PATH_CHARACTERS_MAX:] or "file"
 
 
-def _unpack_file(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
+def _unpack_file(source: IO[bytes], path: str, staging: Path, number: int) -> Answer:
     head = _read_block(source, HEAD_BYTES)
     if not head:
-        return SkippedFile(place, "it is empty")
-    name = PurePosixPath(place.replace("\\", "/")).name
+        return SkippedFile(path, "it is empty")
+    name = PurePosixPath(path.replace("\\", "/")).name
+    # The extension has to match the content.
     name = safe_name(name, verify_format(head, "", name).suffixes)
-    # Folders may contain files of the same name. The extension has to match the content.
+    # Files in different folders may have the same name, so add the number.
     target = staging / f"{number} {name}"
     digest, size, block = hashlib.sha256(), 0, head
     with target.open("wb") as file:
@@ -191,22 +199,22 @@ def _unpack_file(source: IO[bytes], place: str, staging: Path, number: int) -> A
             size += len(block)
             if size > _BYTES_MAX:
                 target.unlink()
-                return SkippedFile(place, f"it unpacks to more than {_BYTES_MAX >> 30} GiB")
+                return SkippedFile(path, f"it unpacks to more than {_BYTES_MAX >> 30} GiB")
             digest.update(block)
             file.write(block)
             block = _read_block(source)
-    return UnpackedFile(place, name, target.name, digest.hexdigest(), size)
+    return UnpackedFile(path, name, target.name, digest.hexdigest(), size)
 
 
-def _read_block(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
+def _read_block(source: IO[bytes], bytes_most: int = _BLOCK_BYTES) -> bytes:
     try:
-        return source.read(most)
+        return source.read(bytes_most)
     except BROKEN as error:
         raise UnreadableDocument(f"it is broken ({error})") from error
 
 
 def _members_of(container: FlowDocument) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield the path of each file, why it is not unpacked or "", and a function that opens it."""
+    """Yield for each file its path, why it is not unpacked ("" if it is), and a function that opens it."""
     if isinstance(container, Archive):
         for member in container.members():
             yield member.name, member.refusal, partial(container.open, member.info)

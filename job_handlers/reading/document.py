@@ -1,9 +1,14 @@
-"""Access to a job's document: its file, its reading settings, and whether its generation is still current."""
+"""What the jobs that read a document share: its file, its reading settings, and the digests of its pages.
+
+The results of pages are stored under digests, so that no page is read twice. Equal digests mean equal results: each
+covers the content, the rules by which it is read, and the libraries.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,16 +18,30 @@ from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.reading_settings import LANGUAGE_CODE, PASSWORD_CREDENTIAL, HowToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.base.files import sha256_of
-from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
+from worker_service.handlers import Context, IsCurrent, KnownDocument, PageResult, Permanent, digest
 
 H = TypeVar("H", bound=HowToRead)
 
 ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
 
+# Methods of pages that could not be read completely.
 LOCKED = "locked"
+PARTIAL = "partial"
+"""Part of its picture is damaged, or the engine failed on part of it."""
+TOO_LARGE = "too_large"
+UNREADABLE = "unreadable"
+
+# Increase a number whenever the same page may now give another result.
+LAYER_RULES = 10
+OCR_RULES = 12
+ROW_RULES = 3
+
+# Load the hashing library before processes are forked, each of which would load it again.
+digest([])
 
 
 def document_of(context: Context[Any]) -> KnownDocument:
+    """Raise `Permanent` if the job has none: it was enqueued by hand."""
     if context.document is None:
         raise Permanent(
             "NO_DOCUMENT",
@@ -33,11 +52,10 @@ def document_of(context: Context[Any]) -> KnownDocument:
 
 
 def how_to_read(context: Context[H]) -> HowToRead:
-    remembered = context.document.settings if context.document is not None else ""
+    """Return the document's settings, with those of the payload in place of them."""
+    stored = context.document.settings if context.document is not None else ""
     try:
-        how = msgspec.convert(
-            {**msgspec.json.decode(remembered or "{}"), **context.payload.given_settings()}, HowToRead
-        )
+        how = msgspec.convert({**msgspec.json.decode(stored or "{}"), **context.payload.given_settings()}, HowToRead)
     except msgspec.MsgspecError as error:
         raise Permanent("SETTINGS_INVALID", f"how the document is to be read: {error}") from error
     for language in how.languages or ():
@@ -62,13 +80,8 @@ def original_of(context: Context[Any]) -> Path:
 
 
 def content_of(context: Context[Any]) -> str:
-    if known := document_of(context).content:
-        return known
-    return sha256_of(original_of(context))
-
-
-def library_of(kind: FileKind) -> str:
-    return formats.LIBRARY if kind.is_flowing else pdf.LIBRARY
+    """Return the SHA-256 of the document's file."""
+    return document_of(context).content or sha256_of(original_of(context))
 
 
 def check_current(context: Context[Any]) -> None:
@@ -90,11 +103,54 @@ def refuse_stale(*, is_stale: bool) -> None:
 
 def password_of(context: Context[Any], how: HowToRead) -> str:
     """Return the password that a user has typed, else that of the credential; empty without both."""
-    if (typed := context.inputs.get("password")) is not None:
-        password: str = msgspec.json.decode(typed.read_bytes())["password"]
+    typed_file = context.inputs.get("password")
+    if typed_file is not None:
+        password: str = msgspec.json.decode(typed_file.read_bytes())["password"]
         return password
-    if (name := how.password_file) is None:
+    name = how.password_file
+    if name is None:
         return ""
     if not PASSWORD_CREDENTIAL.fullmatch(name):
         raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")
     return credential_text(name).rstrip("\r\n")
+
+
+class PageSource(NamedTuple):
+    content: str
+    """SHA-256 of the file."""
+    library: str
+    """Name and version of the library that reads the file."""
+
+
+def page_source(content: str, kind: FileKind) -> PageSource:
+    return PageSource(content, formats.LIBRARY if kind.is_flowing else pdf.LIBRARY)
+
+
+def layer_digest(source: PageSource, number: int) -> str:
+    # The languages of OCR cannot change a text layer.
+    return digest([source.content, number, "layer", LAYER_RULES, source.library])
+
+
+def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
+    """Return the digest of a page that needs OCR, which is known before the file is opened."""
+    return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
+
+
+def pixels_digest(picture_digest: str, languages: Sequence[str], quality: str, engine: str) -> str:
+    """Return the digest of what a page shows, in whichever file."""
+    return digest([picture_digest, "shown", OCR_RULES, list(languages), quality, engine])
+
+
+def rows_digest(content: str, number: int, library: str) -> str:
+    return digest([content, number, "rows", ROW_RULES, library])
+
+
+def job_digest(page_digest: str, idempotency_key: str) -> str:
+    """Return the digest of a page that could not be read: only the same job finds it, a later job tries again."""
+    return digest([page_digest, "too large", idempotency_key])
+
+
+def unread_page(context: Context[Any], number: int, page_digest: str, method: str, why: str) -> PageResult:
+    """Log that the page is left out. Return its empty result, which only this job finds."""
+    context.log(f"page {number} is left out: {why}")
+    return PageResult(number, job_digest(page_digest, context.idempotency_key), "", method)

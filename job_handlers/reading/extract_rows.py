@@ -1,13 +1,14 @@
 """Turn spreadsheet or CSV rows into text, a hundred rows a page. Values keep their types."""
 
+# `ingest` enqueues a job for each range of pages. `spreadsheets` does the reading, in a page process.
+
 from __future__ import annotations
 
 from msgspec import Struct
 
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import spreadsheets
-from job_handlers.reading.document import check_current, content_of, original_of
-from job_handlers.reading.page_digests import rows_digest
+from job_handlers.reading.document import check_current, content_of, original_of, rows_digest
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_ranges import read_ranges
 from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
@@ -16,6 +17,7 @@ _CPU_SECONDS = 600
 _PAGES_MAX = 100_000
 
 Rows = tuple[str, str]
+"""Text and layout of a page."""
 
 
 class ExtractRowsPayload(Struct, frozen=True):

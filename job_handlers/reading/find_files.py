@@ -1,4 +1,4 @@
-"""Find the files below a directory that can be read."""
+"""Find the files below a directory that can be read, for `pagemill add` and the web page."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from job_handlers.file_kinds import SUFFIXES
 from worker_service.base.files import sha256_of
 from worker_service.handlers import BadInput, counted, legible, written
 
-# Reasons. Another reason is the suffix of files that cannot be read.
+# Reasons why a file is left out. For a file of an unknown kind, the reason is its suffix, or OTHERS without any.
 HIDDEN, LINKS, SPECIAL, OTHERS = "hidden", "symbolic_links", "special_files", "others"
 _LEFT_OUT_NAMED_MAX = 1000
 
 
 class LeftOut:
-    """Files that are not read: counts by reason, and the first thousand paths."""
+    """Files that are not read: their number by reason, and the paths of the first thousand."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -37,6 +37,7 @@ class LeftOut:
 class AdoptedFile(Struct, frozen=True):
     path: str
     content: str
+    """SHA-256."""
     text: str | None
     """Path of the text file next to it."""
 
@@ -46,7 +47,10 @@ def absolute(path: Path | str) -> Path:
 
 
 def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None) -> list[Path]:
-    """Raise `BadInput` for a directory with more than `entries_max` entries."""
+    """Return the file, or those below the directory, sorted. Add the others to `left_out`.
+
+    Raise `BadInput` if there is nothing to read, or the directory has more than `entries_max` entries.
+    """
     path = absolute(path)
     if not path.is_dir():
         if not path.is_file():
@@ -55,15 +59,15 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
         return [path]
     found: list[Path] = []
     entries = 0
-    # Refuse a directory that cannot be listed: its files must not be left out silently.
+    # A directory that cannot be listed raises an error: its files must not be left out silently.
     for folder, subfolders, names in os.walk(path, onerror=_raise_error):
         entries += len(subfolders) + len(names)
         if entries_max is not None and entries > entries_max:
             raise BadInput(f"{path} has more than {entries_max:,} entries", "name parts of it, or crawl it")
-        reasons = {name: _why_left_out(Path(folder, name)) for name in sorted([*subfolders, *names])}
-        for name, why in reasons.items():
-            if why:
-                left_out.add(Path(folder, name), why)
+        reasons = {name: _reason_to_leave_out(Path(folder, name)) for name in sorted([*subfolders, *names])}
+        for name, reason in reasons.items():
+            if reason:
+                left_out.add(Path(folder, name), reason)
         # The walk goes on in the subfolders that stay in this list.
         subfolders[:] = [name for name in subfolders if not reasons[name]]
         found += (Path(folder, name) for name in names if not reasons[name])
@@ -74,7 +78,7 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
 
 
 def files_to_adopt(directory: Path) -> list[AdoptedFile]:
-    """If report.txt is next to report.pdf, it is that file's text."""
+    """Return the documents below the directory. If report.txt is next to report.pdf, it is that file's text."""
     files = find_files(directory, LeftOut())
     # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
@@ -100,8 +104,8 @@ def in_words(left_out: Mapping[str, int]) -> str:
     return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
 
 
-def _why_left_out(path: Path) -> str:
-    """Return an empty text for what is read, and for directories."""
+def _reason_to_leave_out(path: Path) -> str:
+    """Return an empty text for files that can be read, and for directories."""
     if path.name.startswith("."):
         return HIDDEN
     if path.is_symlink():

@@ -24,22 +24,20 @@ from job_handlers.reading.assemble import Assembly
 from job_handlers.reading.document import (
     ENVIRONMENT,
     LOCKED,
+    TOO_LARGE,
+    UNREADABLE,
+    PageSource,
     content_of,
     document_of,
     engine_settings,
     how_to_read,
-    library_of,
-    locked_error,
-    original_of,
-    password_of,
-)
-from job_handlers.reading.page_digests import (
-    TOO_LARGE,
-    UNREADABLE,
-    PageSource,
-    job_digest,
     layer_digest,
+    locked_error,
     ocr_digest,
+    original_of,
+    page_source,
+    password_of,
+    unread_page,
 )
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_ranges import (
@@ -77,7 +75,8 @@ _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Page results per message: they are read faster than saved one by one."""
 _SAVE_SECONDS = 1.0
-# Pseudo page numbers. The page process of a flowing document unpacks attachment n if asked for page -n.
+# The page process reads page n if asked for n. Other numbers ask for something else; of a flowing document, negative
+# numbers ask for its attachments.
 _PAGE_COUNT, _THUMBNAIL = 0, -1
 _BROKEN = "BROKEN"
 _REPAIRED = "the file was broken and has been repaired"
@@ -95,12 +94,14 @@ class ExaminedPage(msgspec.Struct, tag=True, frozen=True):
     text: str = ""
     layout: str | None = None
     scan: Scan | None = None
+    """Given if the page needs OCR."""
 
 
 class Thumbnail(msgspec.Struct, tag=True, frozen=True):
     picture: bytes
 
 
+# What a page process answers.
 Answer = PageCount | ExaminedPage | Refusal | Thumbnail | attachments.Answer
 RowRanges = list[spreadsheets.RowRange] | Refusal
 # msgspec keeps the type information that this decoder computes, and forked child processes inherit it.
@@ -144,11 +145,11 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
         ) as process,
     ):
         page_count = _count_pages(context, process, kind, password)
-        source = PageSource(content, library_of(kind))
+        source = page_source(content, kind)
         numbers = range(1, page_count.pages + 1)
         is_forced = bool(how.force_ocr) and not is_flow
-        layers = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
-        to_read = _save_known_pages(context, layers)
+        layer_digests = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
+        to_read = _save_known_pages(context, layer_digests)
         scans = _save_layer_pages(context, process, to_read, assembly)
         to_recognise = _save_known_pages(context, _ocr_digests(source, how, list(numbers if is_forced else scans)))
         unpacked = attachments.unpack(context, process, kind) if kind in (FileKind.ZIP, FileKind.MAIL) else None
@@ -158,7 +159,7 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
             # Pages that were not added while they were read are in the store.
-            assembly.add_rest(page_count.pages)
+            assembly.add_stored_pages(page_count.pages)
             done = assembly.finish(facts, None if is_flow else lambda: _thumbnail(process))
     if unpacked is None:
         return done
@@ -185,8 +186,9 @@ def _count_pages(context: Context[HowToRead], process: PageProcess[Answer], kind
 
 
 def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> dict[int, str]:
-    # Identifying the engine costs more than reading a page with a text layer.
+    """Return page number → digest."""
     if not numbers:
+        # Identifying the engine would take longer than reading a page with a text layer.
         return {}
     settings = engine_settings(how)
     engine = ocr.identity_of(settings)
@@ -196,11 +198,11 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> 
 def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -> dict[int, str]:
     """Save the pages that have a stored result. Return the digests of the others."""
     unknown: dict[int, str] = {}
-    waiting = iter(digests.items())
-    while asked := dict(islice(waiting, _DIGESTS_AT_ONCE)):
-        known = set(context.ask(KnownPages(list(asked.values()))).digests)
-        results = [PageResult(number, page_digest) for number, page_digest in asked.items() if page_digest in known]
-        unknown.update((number, page_digest) for number, page_digest in asked.items() if page_digest not in known)
+    remaining = iter(digests.items())
+    while asked := list(islice(remaining, _DIGESTS_AT_ONCE)):
+        known = set(context.ask(KnownPages([page_digest for _, page_digest in asked])).digests)
+        results = [PageResult(number, page_digest) for number, page_digest in asked if page_digest in known]
+        unknown.update((number, page_digest) for number, page_digest in asked if page_digest not in known)
         for at in range(0, len(results), _SAVE_EVERY):
             context.save_pages(results[at : at + _SAVE_EVERY])
     return unknown
@@ -209,19 +211,22 @@ def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
-    """Return the pages that need OCR. Add the others to the assembly, up to the first missing page."""
+    """Save the pages with a text layer, and return the scans of the others.
+
+    Add saved pages to the assembly as long as none before them is missing.
+    """
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
-    unread_pages = 0
+    unread_count = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
         if isinstance(answer, ExaminedPage) and answer.scan is not None:
             scans[number] = answer.scan
         else:
             page = _page_result(context, to_read[number], number, answer)
             # Pages that the reader refuses count too, but only one that cost a page process ends the job.
-            unread_pages += not isinstance(answer, ExaminedPage)
-            if unread_pages > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
+            unread_count += not isinstance(answer, ExaminedPage)
+            if unread_count > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
                 raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
             pages.append(page)
             if number == assembly.pages + 1:
@@ -245,19 +250,17 @@ def _page_result(
     context: Context[HowToRead], page_digest: str, number: int, answer: Answer | TooLarge | Lost
 ) -> PageResult:
     if isinstance(answer, ExaminedPage):
-        # Replace NUL characters, as the store does.
+        # The store replaces NUL characters, too, so the published text is equal to the stored one.
         return PageResult(number, page_digest, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
     if isinstance(answer, Refusal):
         method, why = answer.code, in_a_sentence(answer.message, answer.remedy)
     else:
-        method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
-        why = str(answer)
-    context.log(f"page {number} is left out: {why}")
-    # The digest includes the job, so that this job does not read the page again but a later one does.
-    return PageResult(number, job_digest(page_digest, context.idempotency_key), "", method)
+        method, why = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, str(answer)
+    return unread_page(context, number, page_digest, method, why)
 
 
 def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
+    """Return the function that answers for a document with fixed pages, in the page process."""
     refused: Refusal | None = None
     try:
         book = pdf.PagedFile(original, password)
@@ -284,6 +287,7 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
 
 
 def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int], Answer]:
+    """Return the function that answers for a flowing document, in the page process."""
     try:
         document = formats.open_document(original, kind)
         pages = formats.paginate(document.pieces())
@@ -300,6 +304,7 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
             return PageCount(len(pages), "; ".join(document.notes))
         page = pages[number - 1]
         if any(isinstance(piece, formats.PictureReference) for piece in page):
+            # The cost of recognising pictures is unknown.
             return ExaminedPage(Verdict.OCR, scan=Scan(packing="", packed_bytes=0))
         lines = [piece for piece in page if isinstance(piece, str)]
         return ExaminedPage(Verdict.LAYER, "\n".join(lines), layout.encode_flow(formats.layout_of(lines)))
@@ -309,8 +314,9 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
 
 def examine_page(book: pdf.PagedFile, number: int) -> ExaminedPage:
     page = book.text(number)
-    needs_look = page.may_be_scan or not page.text.strip()
-    verdict = classify_page(page.text, book.measure_ink(number) if needs_look else PageInk())
+    # Measuring takes longer than reading the text.
+    needs_measuring = page.may_be_scan or not page.text.strip()
+    verdict = classify_page(page.text, book.measure_ink(number) if needs_measuring else PageInk())
     if verdict is Verdict.OCR:
         return ExaminedPage(verdict, scan=Scan(*book.scan_packing(number)))
     if verdict is Verdict.BLANK:
@@ -335,8 +341,8 @@ def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, c
     if not row_ranges:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
     # A range of rows is a page.
-    numbers_of_jobs = spreadsheets.job_ranges(row_ranges)
-    range_jobs = [_range_job(context, "extract_rows", numbers, [content]) for numbers in numbers_of_jobs]
+    pages_of_jobs = spreadsheets.job_ranges(row_ranges)
+    range_jobs = [_range_job(context, "extract_rows", pages, [content]) for pages in pages_of_jobs]
     facts = DocumentFacts(kind=FileKind.SHEET.value, pages=len(row_ranges), content=content)
     return _done_with_ranges(context, facts, range_jobs)
 
@@ -371,7 +377,7 @@ def _range_job(
     context: Context[HowToRead], job_type: str, numbers: Sequence[int], key_parts: Sequence[object]
 ) -> NewJob:
     pages = format_ranges(numbers)
-    # If two documents need the same range of the same file, the second job waits and finds the pages read.
+    # If two documents need the same range of the same file, the second job waits, and then finds the results stored.
     concurrency_key = digest([job_type, pages, *key_parts])
     return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=concurrency_key)
 

@@ -1,4 +1,8 @@
-"""Invisible text that makes a scan searchable, drawn below its image, in one font per block of 256 characters."""
+"""Invisible text that makes a scan searchable, as content streams and fonts of a PDF.
+
+A PDF's simple font has 256 characters, so there is one for each block of 256 Unicode characters. It has no glyphs: all
+characters have one width, and each word is stretched to its place. `assemble` passes the streams to `pdf.add_streams`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from job_handlers.reading.pdf import PdfFont
 _CHARACTER_WIDTH = 500
 """Thousandths of the height."""
 _ASCENT = 0.8
+"""Share of the height above the baseline."""
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
 1 begincodespacerange <00> <FF> endcodespacerange
@@ -23,7 +28,7 @@ _END = "endcmap CMapName currentdict /CMap defineresource pop end end\n"
 @dataclass(slots=True)
 class Fonts:
     blocks: list[int] = field(default_factory=list)
-    """High bytes of characters. Each block has a font, with the number of its place."""
+    """Numbers of the blocks of 256 characters. The font of a block is numbered by its index."""
 
     def font_number(self, block: int) -> int:
         if block not in self.blocks:
@@ -39,11 +44,12 @@ class Fonts:
 
 
 def widths() -> str:
+    """Return the PDF array of the characters' widths, the same for all fonts."""
     return f"[{' '.join([str(_CHARACTER_WIDTH)] * 256)}]"
 
 
 def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
-    """Draw the words. `matrix` maps points of the page as it is shown to PDF space."""
+    """Return a content stream that draws the words. `matrix` maps points of the page as it is shown to PDF space."""
     words = [word for line in layout.lines for word in line if word.x1 > word.x0 and word.y1 > word.y0]
     if not words:
         return b""
@@ -74,7 +80,7 @@ def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
 
 def _show_text(text: str, height: str, fonts: Fonts) -> str:
     if text.isascii():
-        # Most words are ASCII.
+        # The faster way for most words.
         return f"/PmF{fonts.font_number(0)} {height} Tf <{text.encode().hex()}> Tj"
     by_block = groupby(map(ord, text), lambda character: character >> 8)
     runs = [(block, bytes(character & 0xFF for character in characters)) for block, characters in by_block]

@@ -3,12 +3,15 @@
 A page whose pixels were recognised before, in any file, is not recognised again.
 """
 
+# `ingest` enqueues a job for each range. A page process draws and recognises the pages: `page_recognition` reads them, or
+# `flow_pictures` those of documents without fixed pages.
+
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -17,25 +20,24 @@ from job_handlers.reading import ocr, pdf
 from job_handlers.reading.document import (
     ENVIRONMENT,
     LOCKED,
-    content_of,
-    engine_settings,
-    how_to_read,
-    library_of,
-    locked_error,
-    original_of,
-    password_of,
-    refuse_stale,
-)
-from job_handlers.reading.flow_pictures import flow_reader
-from job_handlers.reading.ocr import OcrSettings
-from job_handlers.reading.page_digests import (
     TOO_LARGE,
     UNREADABLE,
     PageSource,
+    content_of,
+    engine_settings,
+    how_to_read,
     job_digest,
+    locked_error,
     ocr_digest,
+    original_of,
+    page_source,
+    password_of,
     pixels_digest,
+    refuse_stale,
+    unread_page,
 )
+from job_handlers.reading.flow_pictures import flow_reader
+from job_handlers.reading.ocr import OcrSettings
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_ranges import read_ranges
 from job_handlers.reading.page_recognition import (
@@ -62,6 +64,7 @@ from worker_service.handlers import (
 
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
+# Waiting for languages to be installed.
 _DATA_RETRY_SECONDS_LEAST, _DATA_RETRY_SECONDS_MOST = 30.0, 900.0
 _DATA_RETRY_SHARE = 0.25
 """Share of the time waited so far."""
@@ -83,18 +86,18 @@ def run(context: Context[OcrPagesPayload]) -> Done:
     if identity == "none":
         _wait_for_data(context, engine)
     # A slice contains only these pages, in this order.
-    places = {number: at for at, number in enumerate(numbers, 1)} if slice_file else {}
+    place_of_page = {number: at for at, number in enumerate(numbers, 1)} if slice_file else {}
 
     def make_reader() -> Callable[[int], DrawnPage | PageReading]:
         if kind.is_flowing:
             return flow_reader(file, kind, engine)
-        return page_request_handler(file, password, engine, places, is_forced=bool(how.force_ocr))
+        return page_request_handler(file, password, engine, place_of_page, is_forced=bool(how.force_ocr))
 
     answer_type = DrawnPage | PageReading
     with PageProcess[DrawnPage | PageReading](make_reader, answer_type, cpu_seconds=_PAGE_CPU_SECONDS) as process:
         # The engine starts while the pages are looked up.
         process.begin()
-        pages = PageRange(context, numbers, PageSource(content, library_of(kind)), engine, identity)
+        pages = PageRange(context, numbers, page_source(content, kind), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
         pages.read_with(process)
     total = len(numbers)
@@ -104,6 +107,7 @@ def run(context: Context[OcrPagesPayload]) -> Done:
 
 
 def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
+    """Return a function that writes only a job's pages to a file for a cluster node, and returns False if it cannot."""
     if kind_of(original) is not FileKind.PDF:
         return lambda payload, target: False
     book = pdf.PagedFile(original, is_mapped=True)
@@ -128,7 +132,7 @@ ocr_pages = Handler(
 
 
 def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> None:
-    """Raise `MissingDependency`, so that the job runs again at growing intervals."""
+    """Raise `MissingDependency`, so that the job runs again after a quarter of the time that it has waited."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
         ocr.reader_for(engine)
@@ -140,7 +144,7 @@ def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> No
 
 
 class PageServer(Protocol):
-    """Benchmarks replace `PageProcess`."""
+    """The part of `PageProcess` that `PageRange` needs. Benchmarks replace it."""
 
     def request(self, *numbers: int) -> None: ...
     def receive(self) -> tuple[int, DrawnPage | PageReading | TooLarge | Lost]: ...
@@ -150,6 +154,8 @@ class PageServer(Protocol):
 
 @dataclass(slots=True)
 class PageRange:
+    """Reads and saves the pages of one job."""
+
     context: Context[OcrPagesPayload]
     numbers: Sequence[int]
     source: PageSource
@@ -159,11 +165,12 @@ class PageRange:
     _pixels_digest_of_page: dict[int, str] = field(default_factory=dict)
 
     def read_with(self, process: PageServer) -> None:
+        """Draw a few pages at a time, look up their pixels, and recognise those that no job has recognised before."""
         key = self.context.idempotency_key
         file_digests = {number: self._file_digest(number) for number in self.numbers}
         # A page may be stored under its own digest, or, if this job could not read it, under that of the job.
-        names = {number: (job_digest(name, key), name) for number, name in file_digests.items()}
-        to_draw = iter(self._without_results(names))
+        digests_of_page = {number: (job_digest(name, key), name) for number, name in file_digests.items()}
+        to_draw = iter(self._save_stored_pages(digests_of_page))
         drawn = [*islice(to_draw, PAGES_DRAWN_MOST)]
         process.request(*drawn)
         while process.has_pending:
@@ -178,32 +185,30 @@ class PageRange:
             else:
                 self._save(page_of_request(request), answer)
             if drawn and request == drawn[-1]:
-                by_pixels = {
-                    page: [self._pixels_digest_of_page[page]] for page in drawn if page in self._pixels_digest_of_page
-                }
-                to_recognise = [-page for page in self._without_results(by_pixels)]
+                pixels_digests = self._pixels_digest_of_page
+                to_look_up = {number: [pixels_digests[number]] for number in drawn if number in pixels_digests}
+                to_recognise = [-number for number in self._save_stored_pages(to_look_up)]
                 drawn = [*islice(to_draw, PAGES_DRAWN_MOST)]
-                # The next pages are drawn before the last of these is recognised, so that the lookup overlaps with
-                # recognition.
+                # The next pages are drawn before the last of these is recognised, so that the process recognises a
+                # page while the next ones are looked up.
                 process.request(*to_recognise[:-1], *drawn, *to_recognise[-1:])
 
-    def _without_results(self, names: Mapping[int, Sequence[str]]) -> list[int]:
-        """Save the pages with a stored result under one of their digests; return the others."""
+    def _save_stored_pages(self, digests_of_page: Mapping[int, Sequence[str]]) -> list[int]:
+        """Save the pages with a stored result under one of their digests. Return the others."""
         _stop_if_asked(self.context)
-        answer = self.context.ask(KnownPages([name for some in names.values() for name in some]))
+        answer = self.context.ask(KnownPages([*chain.from_iterable(digests_of_page.values())]))
         stored = set(answer.digests)
-        name_of_page = {number: name for number, some in names.items() for name in some if name in stored}
-        self.context.save_pages(
-            [
-                PageResult(
-                    number,
-                    name,
-                    alias_digest=self._file_digest(number) if number in self._pixels_digest_of_page else "",
-                )
-                for number, name in name_of_page.items()
-            ]
-        )
-        missing = [number for number in names if number not in name_of_page]
+        stored_digest_of_page = {
+            number: name for number, digests in digests_of_page.items() for name in digests if name in stored
+        }
+        results: list[PageResult] = []
+        for number, name in stored_digest_of_page.items():
+            is_known_by_pixels = number in self._pixels_digest_of_page
+            # Store the result under the digest of this file, too, so that the page is not even drawn next time.
+            alias_digest = self._file_digest(number) if is_known_by_pixels else ""
+            results.append(PageResult(number, name, alias_digest=alias_digest))
+        self.context.save_pages(results)
+        missing = [number for number in digests_of_page if number not in stored_digest_of_page]
         refuse_stale(is_stale=bool(missing) and answer.is_stale)
         return missing
 
@@ -220,20 +225,25 @@ class PageRange:
         self.context.progress(message=message, done=done, total=total, unit="pages")
         self.recognised += 1
         if done < total:
-            # The next page has hardly begun.
+            # Little work is lost here: the next page has hardly begun.
             _stop_if_asked(self.context)
 
     def _page_result(self, number: int, answer: PageReading | TooLarge | Lost) -> PageResult:
-        if isinstance(answer, TooLarge | Lost):
-            read = PageReading("", TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, why=str(answer))
-        else:
-            read = answer
         file_digest = self._file_digest(number)
-        if read.method in (TOO_LARGE, UNREADABLE):
-            self.context.log(f"page {number} is left out: {read.why}")
-            return PageResult(number, job_digest(file_digest, self.context.idempotency_key), "", read.method)
-        name = self._pixels_digest_of_page[number]
-        return PageResult(number, name, read.text, read.method, read.confidence, read.layout, alias_digest=file_digest)
+        if isinstance(answer, TooLarge | Lost):
+            method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
+            return unread_page(self.context, number, file_digest, method, str(answer))
+        if answer.method in (TOO_LARGE, UNREADABLE):
+            return unread_page(self.context, number, file_digest, answer.method, answer.why)
+        return PageResult(
+            number,
+            self._pixels_digest_of_page[number],
+            answer.text,
+            answer.method,
+            answer.confidence,
+            answer.layout,
+            alias_digest=file_digest,
+        )
 
 
 def _stop_if_asked(context: Context[OcrPagesPayload]) -> None:

@@ -1,4 +1,8 @@
-"""Read pages in a separate process with a CPU limit for each page, so that a bad page costs only itself."""
+"""A separate process that reads pages with a CPU limit for each page, so that a bad page costs only itself.
+
+The handler's process sends page numbers through a pipe, and gets an answer for each through another: four bytes of
+length, then MessagePack. If the process dies, its first pending page is lost, and a new process reads the others.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +28,15 @@ R = TypeVar("R")
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<i")
 _PENDING_MOST = 128
-# With this many pages pending, answers are collected: a wake-up costs more than an ordinary page.
+# With so many pages pending, wait a moment for several answers: a wake-up costs more than an ordinary page.
 _PENDING_TO_NAP = 64
 _NAP_SECONDS = 0.01
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
-_OBJECTS_AT_ONCE = 50_000
+_OBJECTS_PER_COLLECTION = 50_000
 
 MakeReader = Callable[[], Callable[[int], Any]]
-"""Called in the page process."""
+"""Opens the file in the page process, and returns the function that reads a page."""
 
 
 class TooLarge(Exception):
@@ -44,6 +48,8 @@ class Lost(Exception):
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):
+    """An answer of readers to a page, or file, that they cannot read."""
+
     code: str
     message: str
     remedy: str = ""
@@ -51,6 +57,7 @@ class Refusal(msgspec.Struct, tag=True, frozen=True):
 
 class PageProcess(Generic[R]):
     def __init__(self, make_reader: MakeReader, answer_type: Any, *, cpu_seconds: int) -> None:
+        """`cpu_seconds` limits each page. The process starts with the first request, or with `begin`."""
         self._make_reader = make_reader
         self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(answer_type)
         self._cpu_seconds = cpu_seconds
@@ -79,10 +86,11 @@ class PageProcess(Generic[R]):
         return answer
 
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
-        waiting = iter(numbers)
+        """Yield each number with its answer. Keep the process busy while the caller works."""
+        unsent = iter(numbers)
         while True:
             if len(self._pending) <= _PENDING_MOST // 2:
-                self.request(*islice(waiting, _PENDING_MOST - len(self._pending)))
+                self.request(*islice(unsent, _PENDING_MOST - len(self._pending)))
             if not self.has_pending:
                 return
             yield self.receive()
@@ -161,7 +169,7 @@ class PageProcess(Generic[R]):
         numbers, self._numbers = os.pipe()
         self._answers, answers = os.pipe()
         with contextlib.suppress(OSError):
-            # The system limits how much pipe buffer a user may have.
+            # Refused if the user's pipes have reached the system's limit; the pipe then keeps its usual size.
             fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         # No signal may interrupt between the fork and the assignment of the pid.
         signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -175,14 +183,14 @@ class PageProcess(Generic[R]):
     # --- in the page process ---
 
     def _run_child(self, numbers: int, answers: int) -> None:
-        # Ignore SIGTERM, so that the page can be finished.
+        # SIGTERM asks the attempt to stop, which still waits for this page.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(self._numbers)
         os.close(self._answers)
         encoder = msgspec.msgpack.Encoder()
-        # The process lives for one file and pages leave no reference cycles: collecting at every other page costs 3 %.
-        gc.set_threshold(_OBJECTS_AT_ONCE)
+        # Python would look for reference cycles at every other page, which costs 3 %. Pages leave none.
+        gc.set_threshold(_OBJECTS_PER_COLLECTION)
         self._allow_seconds()
         read = self._make_reader()
         while block := os.read(numbers, _NUMBER.size * _PENDING_MOST):
@@ -194,7 +202,8 @@ class PageProcess(Generic[R]):
                     unsent = unsent[os.write(answers, unsent) :]
 
     def _allow_seconds(self) -> None:
-        # The kernel counts whole seconds. The hard limit is the attempt's.
+        """Raise the soft limit to the CPU time used so far and that for a page. The hard limit is the attempt's."""
+        # The kernel counts whole seconds.
         soft = int(time.process_time()) + self._cpu_seconds
         if soft != self._seconds_allowed:
             self._seconds_allowed = soft

@@ -1,10 +1,11 @@
-"""Ranges of pages, such as `1-12`, and how the pages of a document are divided into jobs."""
+"""Ranges of pages, such as `1-12`, and how `ingest` divides the pages of a document into jobs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import median_high
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ from worker_service.handlers import Permanent
 
 RANGE_PAGES_MAX = 12
 _COST_LEAST, _COST_MOST = 0.1, 2.0
+"""Times the cost of the median page."""
 _BALANCED_COST_MOST = 0.99
 """Cost of the longest range after balancing, as a share of that before; above it, balancing is not worth it."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -31,13 +33,15 @@ def pages_in_words(numbers: Sequence[int]) -> str:
     return f"page{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
 
 
-def read_ranges(text: str, most: int) -> list[int]:
+def read_ranges(text: str, pages_most: int) -> list[int]:
+    """Return the numbers of pages. Raise `Permanent` for another text, and for more than `pages_most` pages."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if first < 1 or last < first or len(numbers) + last - first >= most:
-            raise Permanent("PAYLOAD_INVALID", f"{text[:60]!r} names no pages", f"write 1-12, or 3,7-9, at most {most}")
+        if first < 1 or last < first or len(numbers) + last - first >= pages_most:
+            remedy = f"write 1-12, or 3,7-9, at most {pages_most}"
+            raise Permanent("PAYLOAD_INVALID", f"{text[:60]!r} names no pages", remedy)
         numbers += range(first, last + 1)
     return numbers
 
@@ -51,19 +55,20 @@ class Scan(Struct, frozen=True):
 
 
 def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
-    """Return page number → cost relative to the median page."""
-    sizes: dict[str, list[int]] = {}
+    """Return page number → cost relative to the median page. Pages of unknown cost are left out."""
+    sizes_of_packing: dict[str, list[int]] = {}
     for scan in scans.values():
-        sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
-    median_size = {packing: sorted(each)[len(each) // 2] or 1 for packing, each in sizes.items()}
+        sizes_of_packing.setdefault(scan.packing, []).append(scan.packed_bytes)
+    median_of_packing = {packing: median_high(sizes) or 1 for packing, sizes in sizes_of_packing.items()}
     return {
-        number: min(max(scan.packed_bytes / median_size[scan.packing], _COST_LEAST), _COST_MOST)
+        number: min(max(scan.packed_bytes / median_of_packing[scan.packing], _COST_LEAST), _COST_MOST)
         for number, scan in scans.items()
         if scan.packed_bytes
     }
 
 
 def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
+    """Divide the pages into ranges that keep all slots busy until the end. A page without a cost costs 1."""
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)

@@ -1,4 +1,8 @@
-"""Draw a page and recognise what it shows, in the page process."""
+"""Draw a page and recognise what it shows, in the page process of `ocr_pages`.
+
+A page process is asked by numbers: n draws page n, -n recognises it, and -n - IN_PARTS recognises it in parts. Pages
+are drawn first, so that pages with known pixels are not recognised again.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,22 @@ from msgspec.structs import replace
 
 from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import layout, ocr, ocr_layout, pdf
-from job_handlers.reading.document import LOCKED
+from job_handlers.reading.document import LOCKED, PARTIAL, TOO_LARGE, UNREADABLE
 from job_handlers.reading.ocr import OcrSettings, PageReader
-from job_handlers.reading.page_digests import PARTIAL, TOO_LARGE, UNREADABLE
 from job_handlers.reading.preprocess import Gray, pixels_hash, ruled_lines, whiten_missing_rows
 from job_handlers.reading.tables import RulingLine
 from job_handlers.reading.text_layer import is_fuller, is_worth_comparing
 from worker_service.handlers import Block, digest
 
-# A page process is asked by numbers: n draws page n, -n recognises it, and -n - IN_PARTS recognises it in parts.
 IN_PARTS = 1 << 24
 """Greater than any page number."""
 PAGES_DRAWN_MOST = 2
-"""Pages that are drawn one after another, before one query looks all of them up in the store."""
+"""Pages that are drawn before one query looks all of them up in the store."""
 
 
 class DrawnPage(msgspec.Struct, tag=True, frozen=True):
     picture_digest: str
+    """Hash of all that the recognised text depends on."""
 
 
 class PageReading(msgspec.Struct, tag=True, frozen=True):
@@ -36,6 +39,7 @@ class PageReading(msgspec.Struct, tag=True, frozen=True):
     confidence: float | None = None
     layout: str | None = None
     why: str = ""
+    """Why the page could not be read."""
 
 
 def page_of_request(request: int) -> int:
@@ -72,10 +76,11 @@ def page_request_handler(
             return PageReading("", UNREADABLE, why=str(error))
         if is_recognition:
             return recognise_page(engine, picture._replace(is_in_parts=is_recognition_in_parts(request)))
-        # Keep one more than `PAGES_DRAWN_MOST`: the last page of a row is recognised only after the next row is drawn.
+        # `ocr_pages` recognises the last of a few pages after it has drawn the next few, so keep one more picture than
+        # `PAGES_DRAWN_MOST`. The oldest page had a stored result, or it would have been recognised by now.
         if len(drawn) > PAGES_DRAWN_MOST:
-            # The oldest page had a stored result, or it would have been recognised by now.
-            del drawn[next(iter(drawn))]
+            oldest = next(iter(drawn))
+            del drawn[oldest]
         drawn[number] = picture
         return DrawnPage(_picture_digest(picture))
 
@@ -85,6 +90,7 @@ def page_request_handler(
 class PagePicture(NamedTuple):
     number: int
     size: tuple[float, float]
+    """Width and height in points."""
     gray: Gray
     dpi: float
     is_damaged: bool = False
@@ -95,6 +101,7 @@ class PagePicture(NamedTuple):
 
 
 def draw_page(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
+    """`place` is the page's position in a slice. `is_forced` ignores the page's own text."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
@@ -107,8 +114,8 @@ def draw_page(book: pdf.PagedFile, number: int, place: int | None = None, *, is_
 def _own_text(book: pdf.PagedFile, at: int) -> pdf.PageText | None:
     if not book.is_pdf:
         return None
-    page = book.text(at)
-    return page if is_worth_comparing(page.text, book.measure_ink(at)) else None
+    page_text = book.text(at)
+    return page_text if is_worth_comparing(page_text.text, book.measure_ink(at)) else None
 
 
 def _picture_digest(picture: PagePicture) -> str:
@@ -118,6 +125,7 @@ def _picture_digest(picture: PagePicture) -> str:
 
 
 def recognise_page(engine: PageReader, picture: PagePicture) -> PageReading:
+    """Return the recognised text, or the page's own text if that is fuller."""
     recognition, own = _recognise(engine, picture), picture.own_text
     if own is None or recognition.method == UNREADABLE or not is_fuller(own.text, recognition.text):
         return recognition
@@ -135,7 +143,6 @@ def _recognise(engine: PageReader, picture: PagePicture) -> PageReading:
         method = PARTIAL if picture.is_damaged else "blank"
         return PageReading("", method, layout=layout.encode(layout.Layout(size)))
     is_partial = picture.is_damaged or page.is_partial
-    # `page.straight` is the image after it was turned and deskewed.
     arranged = ocr_layout.arrange_page(page.lines, lambda: rules_in(page.straight, dpi))
 
     def to_page(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
@@ -144,7 +151,7 @@ def _recognise(engine: PageReader, picture: PagePicture) -> PageReading:
     tables = [
         layout.build_table(table.begin, table.end, [to_page(row) for row in table.rows]) for table in arranged.tables
     ]
-    # The second engine reads weak lines again; an arranged line may consist of several lines of the engine.
+    # An arranged line may have words of several lines of the engine.
     reread_lines = set(page.reread_lines)
     lines_of_second_engine = [
         at for at, engine_lines in enumerate(arranged.came_from) if not reread_lines.isdisjoint(engine_lines)
@@ -176,10 +183,10 @@ def _blocks(
     dpi: float,
     to_page: Callable[[list[list[layout.Word]]], list[list[layout.Word]]],
 ) -> list[Block]:
-    """`height` is that of the straight image."""
+    """Divide the recognised lines into blocks. `height` is that of the straight image, in pixels."""
     end_of_table = {table.begin: table.end for table in arranged.tables}
     blocks = text_blocks.blocks_of_words(arranged.lines, arranged.text, end_of_table, height)
-    # Boxes are converted as if they were the words of a line.
+    # `to_page` converts words, so the boxes are converted as the words of one line.
     [boxes] = to_page([[layout.Word(block.x0, block.y0, block.x1, block.y1, 0, "") for block in blocks]])
     return [
         replace(block, x0=box.x0, y0=box.y0, x1=box.x1, y1=box.y1, size=round(block.size * 72 / dpi, 1))
@@ -188,4 +195,5 @@ def _blocks(
 
 
 def rules_in(straight: Gray | None, dpi: float) -> list[RulingLine]:
+    """Return the ruling lines; none for a blank page, which has no straight image."""
     return [] if straight is None else [RulingLine(*box) for box in ruled_lines(straight, dpi)]

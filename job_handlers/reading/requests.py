@@ -1,4 +1,4 @@
-"""Turn a user's request to read a document into a job."""
+"""Turn a user's request to read a document into a job. Used by the CLI, the web, and `crawl`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.library import Document
 from worker_service.jobs.tags import read_tags
 
+# Attribute of `ReadOptions` or of a subclass → name of the option as users write it.
 _OPTION_NAMES = {
     "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password_file": "password-file",
     "on_failure": "on-failure", "tags": "tag", "size_max": "max-size", "newer_than": "since",
@@ -57,7 +58,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     tags: tuple[str, ...] = ()
 
     def reading_settings(self) -> dict[str, object]:
-        """Return the payload of `ingest`. None resets a setting to the default."""
+        """Return the payload of `ingest`. A value of None resets a setting to the default."""
         settings: dict[str, object] = dict.fromkeys(HowToRead.__struct_fields__) if self.as_usual else {}
         if self.languages:
             settings["languages"] = [language for word in self.languages for language in _parse_languages(word)]
@@ -84,7 +85,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return [read_action(word, OnEnd.FAILURE, standing=standing) for word in self.on_failure]
 
     def actions_and_tags(self, *, standing: bool = False) -> dict[str, object]:
-        """Return them as in the payload of `download`."""
+        """Return the actions and tags as in the payload of `download`."""
         tags = read_tags(self.tags)
         actions = [
             {
@@ -99,25 +100,28 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
 
 def parse_options(options_type: type[Options], given: Mapping[str, object]) -> Options:
-    # A value may be a list; an empty text means not given.
-    known = {field.encode_name: field for field in msgspec.structs.fields(options_type)}
+    """Parse options of a form or a JSON request. A value may be a list; an empty text means not given."""
+    field_of_option = {field.encode_name: field for field in msgspec.structs.fields(options_type)}
     converted: dict[str, Any] = {}
     for key, value_or_list in given.items():
         # "newer-than" is the earlier word for "since".
         name = "since" if key in ("newer-than", "newer_than") else key.replace("_", "-")
-        if name not in known:
-            raise BadInput(f"there is no option {key!r}", did_you_mean(name, known, f"there are {', '.join(known)}"))
+        if name not in field_of_option:
+            raise BadInput(
+                f"there is no option {key!r}",
+                did_you_mean(name, field_of_option, f"there are {', '.join(field_of_option)}"),
+            )
         given_values = value_or_list if isinstance(value_or_list, list | tuple) else [value_or_list]
         values = [value for value in given_values if value != ""]
         if not values:
             continue
-        value_type = known[name].type
+        value_type = field_of_option[name].type
         value: object = values if value_type == tuple[str, ...] else values[-1]
         if value_type is bool:
             # Any other value, such as "on", means yes.
             value = value is not False
         try:
-            converted[known[name].name] = msgspec.convert(value, value_type, strict=False)
+            converted[field_of_option[name].name] = msgspec.convert(value, value_type, strict=False)
         except msgspec.ValidationError as error:
             hint = f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill add --help` lists the options"
             raise BadInput(f"{name} cannot be {value!r}", hint) from error

@@ -1,4 +1,7 @@
-"""Read spreadsheets and CSV files as text and typed values, a hundred rows of one worksheet a page."""
+"""Read spreadsheets and CSV files as text and typed values, a hundred rows of one worksheet a page.
+
+`ingest` asks for the row ranges of all pages, `extract_rows` for the pages; both in a page process.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ from job_handlers.reading.page_process import Refusal
 LIBRARY = f"calamine {version('python-calamine')}"
 
 ROWS_PER_PAGE = 100
-ROWS_PER_RANGE = 3000
-_RANGES_MOST = 20  # Every range reads its worksheets again.
+ROWS_PER_RANGE = 3000  # Of one `extract_rows` job.
+_RANGES_MOST = 20  # More rows per job are better than more jobs: each reads its worksheets again.
 _CELL_CHARACTERS_MAX = 1 << 20
 _COLUMNS_MAX = 1 << 14
 _EXACT_MOST = 1e15  # Larger whole numbers may have lost digits as floats.
@@ -42,6 +45,7 @@ class RowRange(Struct, frozen=True):
     """The rows of a page, numbered from 1."""
 
     sheet: int
+    """Index of the worksheet."""
     name: str
     first: int
     last: int
@@ -50,8 +54,10 @@ class RowRange(Struct, frozen=True):
 class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     sheet: str
     first: int
+    """Number of the page's first row."""
     values: list[list[Value]] = []
     is_cut: bool = False
+    """True if the values were too large, and are left out."""
 
 
 class SheetFile:
@@ -66,18 +72,20 @@ class SheetFile:
     def row_ranges(self) -> list[RowRange]:
         return row_ranges_of(self._heights())
 
-    def page(self, place: RowRange) -> tuple[str, str]:
-        if self._sheet_of_rows != place.sheet:
-            self._rows, self._sheet_of_rows = list(self._all_rows(place.sheet)), place.sheet
-        values = [_values(row) for row in self._rows[place.first - 1 : place.last]]
+    def page(self, row_range: RowRange) -> tuple[str, str]:
+        """Return the text and the layout."""
+        if self._sheet_of_rows != row_range.sheet:
+            self._rows, self._sheet_of_rows = list(self._all_rows(row_range.sheet)), row_range.sheet
+        values = [_values(row) for row in self._rows[row_range.first - 1 : row_range.last]]
         lines = ["\t".join(_cell_text(value) for value in row) for row in values]
-        if place.first == 1 and place.name:
+        if row_range.first == 1 and row_range.name:
             # Searches find the worksheet's name. It follows the rows, because each row is the line of its number.
-            lines.append(place.name)
+            lines.append(row_range.name)
         text = "\n".join(lines)
-        return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(place.name, place.first, values))
+        return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(row_range.name, row_range.first, values))
 
     def _heights(self) -> list[tuple[str, int]]:
+        """Return the name of each worksheet, and the number of its rows."""
         if self._kind is FileKind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
         with _open_workbook(self._path) as book:
@@ -128,6 +136,7 @@ def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRang
 
 
 def row_ranges_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
+    """`heights` are names and numbers of rows of the worksheets."""
     return [
         RowRange(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
         for at, (name, height) in enumerate(heights)
@@ -179,6 +188,7 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
 
 
 def _values(row: Sequence[Any]) -> list[Value]:
+    """Return the values of a row without empty cells at its end."""
     values = [_value(cell) for cell in islice(row, _COLUMNS_MAX)]
     while values and values[-1] is None:
         values.pop()

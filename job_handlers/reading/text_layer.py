@@ -1,4 +1,8 @@
-"""Decide whether a page needs OCR: its text is missing, garbage, or another OCR program's, invisible under an image."""
+"""Decide whether a page needs OCR: its text is missing, garbage, or another OCR program's, invisible under an image.
+
+Pure functions. `ingest` calls `classify_page`; `page_recognition` decides by `is_fuller` between a page's own text and
+the recognised one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-_SCAN_COVERS_LEAST = 0.5
-_INVISIBLE_MOST = 0.5
+_SCAN_COVERS_LEAST = 0.5  # Of the page.
+_INVISIBLE_MOST = 0.5  # Of the text.
 _FEW_CHARACTERS = 50  # Fewer on a scan are a stamp or a page number.
 _GARBAGE_SHARE = 0.1  # Of bad characters in a text.
 _LETTERS_LEAST = 100  # With fewer, the share of vowels says nothing.
-_VOWELS_LEAST = 0.18
+_VOWELS_LEAST = 0.18  # Of the letters of a to z.
+_OTHER_LETTERS_MOST = 0.1  # Times the letters of a to z. With more, such as accented vowels, vowels say nothing.
 _WORDLESS_SHARE = 0.4  # Of letters and digits in a text.
 
 # Characters that no text contains on purpose: unknown, private, unassigned, control.
@@ -25,7 +30,7 @@ _UNMAPPED = re.compile(r"\(cid:\d+\)")
 
 def _membership_table(characters: str) -> bytes:
     """Return a table for `bytes.translate` that maps the characters to 1, and others to 0."""
-    return bytes(chr(one) in characters for one in range(256))
+    return bytes(chr(code) in characters for code in range(256))
 
 
 _BAD_ASCII = _membership_table("".join(map(chr, {*range(32), 127} - {9, 10, 12, 13})))
@@ -35,7 +40,7 @@ _DIGITS = _membership_table(string.digits)
 _SPACES = _membership_table(" \n\t")
 _LEADERS = re.compile(r"(?:[.·…_]\s*){4,}")
 _WORD = re.compile(r"\w+")
-_SAME_WORDS_LEAST = 0.5
+_SAME_WORDS_LEAST = 0.5  # Of the recognised words, in the page's own text.
 
 
 class Verdict(StrEnum):
@@ -66,9 +71,10 @@ def _is_garbage_without_leaders(text: str, characters: int) -> bool:
     if not is_garbage(text, characters):
         return False
     # A table of contents may have more dots than letters.
-    rest = _LEADERS.sub("", text)
-    rest_characters = len("".join(rest.split()))
-    return len(rest) == len(text) or not rest_characters or is_garbage(rest, rest_characters)
+    remaining = _LEADERS.sub("", text)
+    remaining_characters = len("".join(remaining.split()))
+    has_leaders = len(remaining) < len(text)
+    return not has_leaders or not remaining_characters or is_garbage(remaining, remaining_characters)
 
 
 def is_worth_comparing(text: str, ink: PageInk) -> bool:
@@ -88,27 +94,28 @@ def is_fuller(own: str, recognised: str) -> bool:
 
 def is_garbage(text: str, characters: int) -> bool:
     """`characters` is the number of characters that are no space."""
-    plain, beyond = _split_ascii(text)
+    plain, beyond_ascii = _split_ascii(text)
     if _count_bad(text) > characters * _GARBAGE_SHARE:
         return True
     letters = _count_marked(plain, _LETTERS)
-    accented = sum(map(str.isalpha, beyond))
+    other_letters = sum(map(str.isalpha, beyond_ascii))
     if letters >= _LETTERS_LEAST and letters > characters * _WORDLESS_SHARE:
         # A font without a character map shifts letters along the alphabet, which leaves few vowels.
-        return accented < letters * 0.1 and _count_marked(plain, _VOWELS) < letters * _VOWELS_LEAST
-    words = letters + accented + _count_marked(plain, _DIGITS) + sum(map(str.isdigit, beyond))
-    return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
+        is_ascii = other_letters < letters * _OTHER_LETTERS_MOST
+        return is_ascii and _count_marked(plain, _VOWELS) < letters * _VOWELS_LEAST
+    digits = _count_marked(plain, _DIGITS) + sum(map(str.isdigit, beyond_ascii))
+    return characters >= _FEW_CHARACTERS and letters + other_letters + digits < characters * _WORDLESS_SHARE
 
 
 def _count_bad(text: str) -> int:
-    plain, beyond = _split_ascii(text)
+    plain, beyond_ascii = _split_ascii(text)
     unmapped = sum(map(len, _UNMAPPED.findall(text))) if "(cid:" in text else 0
-    return _count_marked(plain, _BAD_ASCII) + len(_BAD.findall(beyond)) + unmapped
+    return _count_marked(plain, _BAD_ASCII) + len(_BAD.findall(beyond_ascii)) + unmapped
 
 
 def letters_in(text: str) -> int:
-    plain, beyond = _split_ascii(text)
-    return _count_marked(plain, _LETTERS) + sum(map(str.isalpha, beyond))
+    plain, beyond_ascii = _split_ascii(text)
+    return _count_marked(plain, _LETTERS) + sum(map(str.isalpha, beyond_ascii))
 
 
 def _split_ascii(text: str) -> tuple[bytes, str]:
@@ -119,5 +126,5 @@ def _split_ascii(text: str) -> tuple[bytes, str]:
 
 def _count_marked(plain: bytes, marked: bytes) -> int:
     """Count the characters that the table `marked` maps to 1."""
-    # The bits of one large number: half the time of testing each byte.
+    # Counting the bits of one large number takes half the time of testing each byte.
     return int.from_bytes(plain.translate(marked), "little").bit_count()

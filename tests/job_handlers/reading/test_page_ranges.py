@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from job_handlers.reading.page_digests import (
+from job_handlers.reading.document import (
     PageSource,
     layer_digest,
     ocr_digest,
