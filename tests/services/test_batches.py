@@ -15,7 +15,7 @@ from worker_service.jobs.batches import Batch, BatchFacts, BatchState
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services import batches
-from worker_service.services.batches import BatchDetails, describe_progress, progress_of
+from worker_service.services.batches import BatchDetails, BatchRequest, describe_progress, progress_of
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session
 from worker_service.settings.loading import load_settings
@@ -81,7 +81,7 @@ def test_pace_and_time_left_are_estimated_only_from_enough_facts() -> None:
 
 def test_a_batch_starts_stops_and_resumes_and_is_shown_as_json(session: Session) -> None:
     asked = {"sources": ["/srv/a.pdf"], "lang": ["eng"]}
-    added = batches.add_batch(session, [NewJob("ocr_pages")] * 3, owner="ann", name=" reports ", asked=asked)
+    added = batches.add_batch(session, [NewJob("ocr_pages")] * 3, BatchRequest("ann", " reports ", asked=asked))
 
     stopped = batches.stop_batch(session, added.batch.id)
     resumed = batches.resume_batch(session, added.batch.id)
@@ -97,7 +97,7 @@ def test_a_batch_starts_stops_and_resumes_and_is_shown_as_json(session: Session)
 def test_the_owner_policy_decides_about_a_second_batch_of_an_owner(session: Session, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "WORKER_OWNER_POLICY": "queue"}
     session = replace(session, settings=load_settings(environ=environ, directory=tmp_path))
-    first, second = (batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch for _ in range(2))
+    first, second = (batches.add_batch(session, [NewJob("ocr_pages")], BatchRequest("ann")).batch for _ in range(2))
 
     assert (first.state, second.state) == (BatchState.ACTIVE, BatchState.WAITING)
     page = batches.list_batches(session, owners=["ann"], states=["waiting"], limit=1)
@@ -109,11 +109,11 @@ def test_the_owner_policy_decides_about_a_second_batch_of_an_owner(session: Sess
 @pytest.mark.parametrize("name", ["a\nb", "x" * 201])
 def test_the_name_of_a_batch_is_one_line(session: Session, name: str) -> None:
     with pytest.raises(BadInput, match="the name of a batch is one line"):
-        batches.add_batch(session, [], name=name)
+        batches.add_batch(session, [], BatchRequest(name=name))
 
 
 def test_waiting_for_a_batch_includes_follow_up_jobs(session: Session) -> None:
-    batch = batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch
+    batch = batches.add_batch(session, [NewJob("ocr_pages")], BatchRequest("ann")).batch
     lines: list[str] = []
 
     def work() -> None:
@@ -136,7 +136,7 @@ def test_waiting_for_a_batch_includes_follow_up_jobs(session: Session) -> None:
 
 
 def test_waiting_for_a_batch_ends_when_it_is_stopped_and_after_the_timeout(session: Session) -> None:
-    batch = batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch
+    batch = batches.add_batch(session, [NewJob("ocr_pages")], BatchRequest("ann")).batch
     with pytest.raises(WaitTimedOut, match="after 0s, batch 1 had not ended: 0 of 1"):
         batches.wait_for_batch(session, batch.id, timeout="0s")
 

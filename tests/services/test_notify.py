@@ -163,7 +163,9 @@ def test_the_end_of_a_batch_is_reported_once_with_its_files_to_the_user_who_aske
     session.store.workers.register(new_worker("w", types=["download"]))
     first, _ = (
         batches.add_batch(
-            session, [NewJob("download", name=name, source_key=f"/srv/{name}")], owner="ann", name=name, notify=to
+            session,
+            [NewJob("download", name=name, source_key=f"/srv/{name}")],
+            batches.BatchRequest("ann", name, notify=to),
         )
         for name, to in (("a.pdf", "mailto:ann@example.com"), ("b.pdf", ""))
     )

@@ -334,7 +334,7 @@ def test_only_the_documents_of_a_batch_are_listed_and_searched(
 ) -> None:
     shelf.read("other.pdf", "a word of others")
     download = NewJob("download", platform="local", source_key="/srv/mine.pdf")
-    batch_id = batches.add_batch(session, [download]).batch.id
+    batch_id = batches.add_batch(session, [download], batches.BatchRequest()).batch.id
     shelf.brought_in(DocumentRequest("/srv/mine.pdf", "mine.pdf", "c7"))
     job = shelf.next_job()
     shelf.publish(job, "mine.pdf", "a word of mine")

@@ -42,7 +42,7 @@ from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches, enqueue
-from worker_service.services.batches import PRIORITY
+from worker_service.services.batches import PRIORITY, BatchRequest
 from worker_service.services.notifications import channel_warnings, read_address
 from worker_service.services.schedules import watch_folder
 
@@ -251,12 +251,14 @@ def _submit(
     added = batches.add_batch(
         call.session,
         jobs,
-        owner=owner,
-        name=submission.title or _default_name(sources),
-        priority=submission.priority or PRIORITY,
-        asked=asked,
-        actions=actions,
-        notify=notify,
+        BatchRequest(
+            owner,
+            name=submission.title or _default_name(sources),
+            priority=submission.priority or PRIORITY,
+            asked=asked,
+            actions=actions,
+            notify=notify,
+        ),
     )
     if not submission.is_waiting or added.batch.state is not BatchState.ACTIVE:
         note_added_batch(call, added)

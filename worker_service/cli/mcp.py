@@ -50,5 +50,5 @@ def _add_source(caller: Caller, source: str) -> dict[str, Any]:
 
     left_out, owner = LeftOut(), caller.owner or ""
     jobs = jobs_of_sources([source], SourceOptions(), owner=owner, left_out=left_out)
-    added = batches.add_batch(caller.session, jobs, owner=owner, asked={"sources": [source]})
+    added = batches.add_batch(caller.session, jobs, batches.BatchRequest(owner, asked={"sources": [source]}))
     return {"batch": added.batch.id, "jobs": len(added.jobs), **left_out.as_answer()}

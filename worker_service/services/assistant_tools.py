@@ -1,7 +1,6 @@
-"""Tools for AI assistants by the Model Context Protocol, for `pagemill mcp` and `POST /mcp`.
+"""Tools for AI assistants by the Model Context Protocol. Assistants see their names, parameters and docstrings.
 
-Assistants see the names, parameters and docstrings of the tools. ChatGPT's connectors require `search` and `fetch` in
-this form.
+`search` and `fetch` have the form that connectors require.
 """
 
 from __future__ import annotations
@@ -37,11 +36,9 @@ _INSTRUCTIONS = (
 
 
 class Caller(Struct, frozen=True):
-    """The user in whose name a tool is called."""
-
     session: Session
     owner: str | None = None
-    """The owner whose documents the user may see; None: all."""
+    """None: all owners."""
 
     def document(self, document_id: int) -> Document:
         document = self.session.library.document(document_id)
@@ -58,7 +55,7 @@ class AssistantTools:
         caller: Callable[[], AbstractContextManager[Caller]],
         add: Callable[[Caller, str], dict[str, Any]],
     ) -> None:
-        """`caller` opens a session for each call of a tool. `add` submits a source and returns the tool's answer."""
+        """`caller` is entered for each call of a tool; `add` submits a source and returns the answer."""
         self._renderer, self._caller, self._add = renderer, caller, add
         self._address = address(settings) or settings.web_address
 
@@ -170,7 +167,6 @@ class AssistantTools:
 
 
 def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
-    """Return a server, which calls tools in threads unless it `is_single_threaded`: one session, used by one thread."""
     server = MCPServer("pagemill", version=version("pagemill"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool in [*tools.reading_tools, *([tools.add_document] if may_add else [])]:
         readable = _with_readable_errors(tool)
@@ -179,7 +175,7 @@ def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: boo
 
 
 def _with_readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Raise `ToolError`: the server hides the text of other errors from the assistant."""
+    """Raise `ToolError`: the server hides the text of other errors."""
 
     @functools.wraps(tool)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -192,8 +188,6 @@ def _with_readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_event_loop(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a coroutine function, which the server calls in its only thread."""
-
     @functools.wraps(tool)
     async def call(*arguments: Any, **named: Any) -> Any:
         return tool(*arguments, **named)

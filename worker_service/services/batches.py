@@ -1,8 +1,4 @@
-"""Start, follow, stop and resume batches: jobs and documents that were submitted together.
-
-The caller makes the jobs. The setting `owner_policy` decides what happens to an owner's other active batches when a
-batch starts: they wait for it (replace), it waits for them (queue), or all run (off).
-"""
+"""Start, follow, stop and resume batches of jobs. `owner_policy` decides which batch of an owner waits."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ from worker_service.jobs.batches import (
     InBatch,
     NewBatch,
     OwnerPolicy,
-    WorkToSubmit,
 )
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
@@ -37,11 +32,10 @@ PRIORITY = 3
 """High, because a user waits for the batch."""
 
 _PAGES_FOR_PACE_MIN = 2
-"""With fewer pages, the pace would be that of a single page."""
 
 
 class BatchProgress(Struct, frozen=True):
-    """Counts of a batch, and an estimate. The files are documents, and sources that are not documents yet."""
+    """Files are documents, and sources that are not documents yet."""
 
     jobs: int
     jobs_ended: int
@@ -51,7 +45,6 @@ class BatchProgress(Struct, frozen=True):
     files_failed: int
     files_cancelled: int
     may_find_more: bool
-    """A live job, such as a crawl, may find more files."""
     pages: int
     pages_read: int
     pages_left: int | None
@@ -62,7 +55,7 @@ class BatchProgress(Struct, frozen=True):
     size: int
     """Bytes of the original files in the workspace."""
     name: str = ""
-    """Name of the document that progressed last; its pages follow."""
+    """The document that progressed last."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
@@ -160,7 +153,7 @@ def progress_of(batch: Batch, facts: BatchFacts) -> BatchProgress:
 
 
 def describe_progress(details: BatchDetails) -> str:
-    """Return a line such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
+    """Return such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, progress = details.batch, details.progress
     failed = progress.files_failed or progress.jobs_failed
     problem_counts = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
@@ -203,82 +196,58 @@ def _rounded_length(seconds: float) -> str:
 # ── Changes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add_batch(
-    session: Session,
-    jobs: Sequence[NewJob],
-    *,
-    owner: str = "",
-    name: str = "",
-    priority: int = PRIORITY,
-    asked: Mapping[str, Any] | None = None,
-    actions: Sequence[Mapping[str, Any]] = (),
-    notify: str = "",
-) -> BatchAdded:
-    """Add a batch with all its jobs.
+class BatchRequest(Struct, frozen=True):
+    owner: str = ""
+    name: str = ""
+    priority: int = PRIORITY
+    asked: Mapping[str, Any] = {}
+    """The user's request, for display."""
+    actions: Sequence[Mapping[str, Any]] = ()
+    """A job is made from each when the batch ends."""
+    notify: str = ""
+    """Address that gets a message at the end."""
 
-    `asked` is the user's request, kept for display. When the batch ends, a job is made from each of `actions`, and the
-    address `notify` gets a message.
-    """
+
+def add_batch(session: Session, jobs: Sequence[NewJob], request: BatchRequest) -> BatchAdded:
     new = NewBatch(
-        owner,
-        read_name_of_batch(name),
-        read_priority(priority),
-        json.dumps(dict(asked or {}), ensure_ascii=False),
-        json.dumps([dict(action) for action in actions], ensure_ascii=False),
-        notify,
+        request.owner,
+        read_name_of_batch(request.name),
+        read_priority(request.priority),
+        json.dumps(dict(request.asked), ensure_ascii=False),
+        json.dumps([dict(action) for action in request.actions], ensure_ascii=False),
+        request.notify,
     )
-    if notify:
-        # From here on, the reader of notices sees ended batches. Without it, the end of this batch could be missed.
+    if request.notify:
+        # Start to follow the notices of ended batches before this batch can end.
         session.store.notices.begin(BATCH_ENDS_READER)
-    return session.store.batches.add(new, with_lost_files_forced(session, jobs, owner=owner), policy=_policy(session))
-
-
-class BatchSubmission(Struct, frozen=True):
-    jobs: Sequence[NewJob]
-    work: WorkToSubmit
+    jobs = with_lost_files_forced(session, jobs, owner=request.owner)
+    return session.store.batches.add(new, jobs, policy=_policy(session))
 
 
 class SubmittedBatch(Struct, frozen=True):
     items: Sequence[InBatch]
-    """The job of each submitted job, in the same order: inserted, or a live one that does the same work."""
+    """In the order of the submitted jobs."""
     added: BatchAdded | None
-    """None: no job was new, so no batch was started."""
-    waiting: Sequence[Batch] = ()
-    """Waiting batches with live jobs that do the same work."""
+    """None: no job was new."""
 
 
-def prepare_submission(session: Session, jobs: Sequence[NewJob]) -> BatchSubmission:
+def submit_batch(session: Session, jobs: Sequence[NewJob], request: BatchRequest) -> SubmittedBatch:
+    """Start a batch only if some job is new, so that a repeated command replaces no batch."""
     jobs = with_lost_files_forced(session, jobs)
-    return BatchSubmission(jobs, session.store.batches.find_work(jobs))
-
-
-def submit_batch(
-    session: Session,
-    submission: BatchSubmission,
-    *,
-    owner: str = "",
-    name: str = "",
-    priority: int = PRIORITY,
-    asked: Mapping[str, Any] | None = None,
-) -> SubmittedBatch:
-    """Start a batch only if some job is new, so that a repeated request replaces no batch of the owner."""
-    jobs, live = submission.jobs, submission.work.live
+    work = session.store.batches.find_work(jobs)
     added: BatchAdded | None = None
-    positions_to_insert = [position for position in range(len(jobs)) if position not in live]
+    positions_to_insert = [position for position in range(len(jobs)) if position not in work.live]
     jobs_to_insert = [jobs[position] for position in positions_to_insert]
-    if submission.work.new:
-        added = add_batch(session, jobs_to_insert, owner=owner, name=name, priority=priority, asked=asked)
+    if work.new:
+        added = add_batch(session, jobs_to_insert, request)
         inserted: Sequence[InBatch] = added.jobs
     else:
-        enqueued_jobs = enqueue_jobs(session, [replace(job, priority=priority) for job in jobs_to_insert])
+        enqueued_jobs = enqueue_jobs(session, [replace(job, priority=request.priority) for job in jobs_to_insert])
         inserted = [InBatch.from_enqueued(enqueued) for enqueued in enqueued_jobs]
     item_by_position = dict(zip(positions_to_insert, inserted, strict=True))
-    for position, work in live.items():
-        item_by_position[position] = InBatch(work.job_id, existing=True, document_id=work.document_id)
-    batch_ids = dict.fromkeys(work.batch_id for work in live.values() if work.batch_id is not None)
-    batches = [get_batch(session, batch_id) for batch_id in batch_ids]
-    waiting = [batch for batch in batches if batch.state is BatchState.WAITING]
-    return SubmittedBatch([item_by_position[position] for position in range(len(jobs))], added, waiting)
+    for position, live in work.live.items():
+        item_by_position[position] = InBatch(live.job_id, existing=True, document_id=live.document_id)
+    return SubmittedBatch([item_by_position[position] for position in range(len(jobs))], added)
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
@@ -337,7 +306,6 @@ def wait_for_batch(
     timeout: str | None = None,
     watch: Callable[[BatchDetails], None] | None = None,
 ) -> BatchDetails:
-    """Raise `Refused` if the batch is stopped, and `WaitTimedOut` after a `timeout` such as 10m."""
     for details in poll(session, lambda: get_batch_details(session, batch_id), deadline=deadline_after(timeout)):
         if watch is not None:
             watch(details)

@@ -1,7 +1,4 @@
-"""Write CSV and workbooks, and the list of documents as their rows.
-
-Cells hold untrusted text, so no cell may become a formula in a spreadsheet program.
-"""
+"""Write CSV and workbooks in which no cell can become a formula."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_fo
 
 
 def document_row(item: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    """Return the cells for a document, or for a job that failed before there was a document."""
     if isinstance(item, Job):
         job = item
         return (

@@ -1,4 +1,4 @@
-"""Create, migrate, back up, restore and check the database, for `pagemill init` and `pagemill db`."""
+"""Create, migrate, back up, restore and check the database."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ def versions(settings: Settings) -> dict[str, object]:
 class WrittenBackup(Struct, frozen=True):
     path: Path
     size: int
-    """Bytes."""
     removed: Sequence[Path]
 
 
@@ -102,7 +101,6 @@ class RestorePlan(Struct, frozen=True):
     backup: Backup
     database: Path
     replaces: bool
-    """The database exists."""
 
     @property
     def jobs(self) -> int:
@@ -116,7 +114,6 @@ class RestorePlan(Struct, frozen=True):
 class RestoreDone(Struct, frozen=True):
     restored: Restored
     missing: Sequence[str]
-    """Paths of published files that are missing or were changed."""
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:

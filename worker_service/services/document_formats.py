@@ -1,8 +1,4 @@
-"""Formats made from the blocks of a document on demand, for downloads, exports and other document converters.
-
-They are Markdown, passages as JSON lines, DoclingDocument JSON, PAWLs and OpenContracts, ALTO 4 and hOCR. A block is a
-heading, paragraph, table or other part of a page, with its box.
-"""
+"""Write documents as Markdown, passages, DoclingDocument, PAWLs, OpenContracts, ALTO 4 and hOCR."""
 
 from __future__ import annotations
 
@@ -38,8 +34,7 @@ _ALTO_BEGIN = """<?xml version="1.0" encoding="UTF-8"?>
 <Description><MeasurementUnit>inch1200</MeasurementUnit></Description>
 <Layout>
 """
-_ALTO_SCALE = 1200 / 72
-"""Units of ALTO, 1/1200 of an inch, in a point."""
+_ALTO_UNITS_PER_POINT = 1200 / 72
 
 _HOCR_BEGIN = """<!DOCTYPE html>
 <html>
@@ -208,7 +203,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
 def _words_of_pages(
     session: Session, document: Document, pages: Sequence[StructuredPage]
 ) -> Iterator[tuple[StructuredPage, list[_PageWord]]]:
-    """Yield pages with the words that OCR stored; without them, with the words that the page renderer finds."""
+    """Yield pages with the words of OCR, or else with those that the renderer finds."""
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
             words = [
@@ -277,7 +272,7 @@ def opencontracts_export(session: Session, document: Document, pages: Sequence[S
 def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
     yield _ALTO_BEGIN
     for page, words in _words_of_pages(session, document, pages):
-        width, height = (round(edge * _ALTO_SCALE) for edge in page.size)
+        width, height = (round(edge * _ALTO_UNITS_PER_POINT) for edge in page.size)
         number = f'ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}"'
         size = f'WIDTH="{width}" HEIGHT="{height}"'
         yield f'<Page {number} {size}>\n<PrintSpace HPOS="0" VPOS="0" {size}>\n'
@@ -367,7 +362,7 @@ def _alto_line(line: Sequence[_PageWord]) -> str:
 
 
 def _alto_box(x0: float, y0: float, x1: float, y1: float) -> str:
-    left, top, right, bottom = (round(edge * _ALTO_SCALE) for edge in (x0, y0, x1, y1))
+    left, top, right, bottom = (round(edge * _ALTO_UNITS_PER_POINT) for edge in (x0, y0, x1, y1))
     return f'HPOS="{left}" VPOS="{top}" WIDTH="{right - left}" HEIGHT="{bottom - top}"'
 
 
@@ -377,7 +372,6 @@ def _alto_box(x0: float, y0: float, x1: float, y1: float) -> str:
 class DocumentFormat(Struct, frozen=True):
     media_type: str
     ending: str
-    """Ending of the file's name, with its dot."""
     write: Callable[[Session, Document, Sequence[StructuredPage]], Iterator[str]]
 
 
@@ -400,5 +394,5 @@ FORMATS: Mapping[str, DocumentFormat] = {
 
 
 def write_format(session: Session, document: Document, form: str) -> Iterator[str]:
-    """Return the text in parts. A document that is too long raises `BadInput` here, before the first part."""
+    """Raise `BadInput` here, before the first part is sent, if the document is too long."""
     return FORMATS[form].write(session, document, structured_pages(session, document.id))

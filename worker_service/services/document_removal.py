@@ -13,7 +13,7 @@ from worker_service.services.session import Session
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _PAUSE_SECONDS = 0.005
-"""Pause between two transactions: other writers try to get the write lock every millisecond."""
+"""Lets other writers in, which try the write lock every millisecond."""
 
 
 def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
@@ -21,7 +21,7 @@ def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
 
 
 def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
-    """Return the result, and the paths of files that this user may not delete: a daemon deletes them."""
+    """Return the result, and the files that only a daemon may delete."""
     store, workspace = session.store, session.settings.workspace
     removed = store.removal.remove_documents([document.id for document in documents], actor=session.actor)
     while store.removal.forget_gone(FORGOTTEN_AT_ONCE):

@@ -1,4 +1,4 @@
-"""List and show documents. `document_removal.py` removes them."""
+"""List and show documents."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from worker_service.services.session import Session, cut_page
 
 _DOCUMENTS_AT_ONCE = 500
 _FAILED_JOBS_MAX = 1_000_000
-"""In effect all: an export lists every job without a document."""
 
 
 class DocumentList(Struct, frozen=True):
     items: Sequence[Document]
     next: int | None
-    """The `before_id` of the next page."""
     not_brought_in: Sequence[Job]
     """Jobs that failed before they made a document; only with the first page of the list."""
     are_more_not_brought_in: bool
@@ -87,7 +85,6 @@ def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple
 
 
 def require_batches(session: Session, batch_ids: Sequence[int]) -> None:
-    """Raise `BatchNotFound` for an unknown batch."""
     for batch_id in batch_ids:
         session.store.batches.get(batch_id)
 

@@ -1,7 +1,6 @@
-"""Enqueue a job that a user describes, or jobs that a command has prepared; warn about what they would wait for.
+"""Enqueue a job from a user's words, or jobs prepared by a command.
 
-A handler may declare a JSON Schema of its payload, and choices: for a key such as `lang`, the values that are
-installed, and how to install others. Daemons write both into rows.
+Choices are the values that handlers know for a payload key, such as the languages of `lang`.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def enqueue(
     """Enqueue the job that `request` describes, by column name.
 
     With `once_per`, there is at most one job for each unique key and period; jobs that have ended count.
-    `read_stdin` is called with the maximum number of bytes if the payload is `-`. Without `is_checked`, the payload
-    need not fit the handler's schema.
+    `read_stdin` takes the maximum number of bytes.
     """
     period, now = request.get("once_per"), session.clock()
     job = read_job(request, session.settings, now=now, stdin=read_stdin)
@@ -62,7 +60,6 @@ def enqueue(
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
-    """Enqueue a prepared job. In contrast to a job of `enqueue`, it may add a file whose copy was deleted by hand."""
     return session.store.intake.enqueue(*with_lost_files_forced(session, [job]))
 
 
@@ -76,11 +73,7 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Return the jobs, changed so that files are fetched again whose copies were deleted from the workspace by hand.
-
-    `adds_document` is the document that a job adds: if it is known, the store inserts no job, unless this is None.
-    `owner` is the owner of the jobs' batch; None means that of each job.
-    """
+    """Force the download of known files whose copies were deleted by hand. `owner` is that of the batch."""
     source_keys: dict[_OwnerAndPlatform, set[str]] = defaultdict(set)
     for job in jobs:
         if (document := job.adds_document) is not None:
@@ -129,7 +122,6 @@ def installed_types(settings: Settings) -> list[str]:
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
-    """Return "" if a daemon has loaded the handler, or if it is installed."""
     loaded = session.job_queries.names(column="handler", prefix="", most=_JOB_TYPES_MAX)
     if job_type in loaded:
         return ""
@@ -150,10 +142,7 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Return warnings for values of `asked`, a payload, that are known but not installed.
-
-    Raise `BadInput` for a value that is unknown. A key for which no handler declares choices may have any value.
-    """
+    """Return warnings for words that are known but not installed. Raise `BadInput` for unknown words."""
     choices_of_handlers = _choices_of_handlers(session)
     warnings: list[str] = []
     for key, value in asked.items():
@@ -168,7 +157,6 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    """Return the installed values by payload key, without repetitions."""
     installed: dict[str, dict[str, None]] = defaultdict(dict)
     for choices_by_key in _choices_of_handlers(session):
         for key, choices in choices_by_key.items():

@@ -1,8 +1,7 @@
-"""Events for `GET /api/events`: status changes of jobs ("moves"), notices, and the progress of running jobs.
+"""Events: status changes of jobs, notices, and the progress of running jobs.
 
-A client continues from a cursor: the ids of the last notice, of the last status change, and of the job that changed.
-The database may reuse the id of a deleted change, but not of a job: while the change still belongs to this job, all
-later changes have higher ids.
+A cursor has the ids of the last notice, of the last status change, and of the job that changed. The database may reuse
+the id of a change but not of a job: while the change still belongs to this job, all later changes have higher ids.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _RUNNING_MAX = 500
 class EventCursor(NamedTuple):
     notice_id: int
     event_id: int
-    """Id of the status change."""
     job_id: int
 
     def __str__(self) -> str:
@@ -50,7 +48,7 @@ class NewEvents(Struct, frozen=True):
     is_all: bool
     """False: more events are waiting."""
     is_lost: bool = False
-    """Events are missing: the rows of the cursor were deleted, or it is of another copy of the database."""
+    """The cursor is of rows that were deleted, or of another copy of the database."""
 
 
 def parse_cursor(text: str) -> EventCursor:
@@ -67,7 +65,6 @@ def newest_cursor(session: Session) -> EventCursor:
 
 
 def events_after(session: Session, cursor: EventCursor, *, owner: str | None = None, most: int = 1000) -> NewEvents:
-    """Return the oldest events after the cursor: up to `most` moves, and the owner's among as many notices."""
     newest = newest_cursor(session)
     moves = session.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
     later_notices = session.store.notices.after(cursor.notice_id, most=most)
@@ -87,7 +84,6 @@ def events_after(session: Session, cursor: EventCursor, *, owner: str | None = N
 
 
 def progress_of_running_jobs(session: Session) -> Mapping[int, JobProgress]:
-    """Return the progress by job id."""
     running = session.job_queries.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
         job.id: JobProgress(

@@ -1,7 +1,4 @@
-"""Files of documents for users: published files, and formats made on demand.
-
-`cli/export.py` copies them to a directory, `web/zip_archives.py` packs them into an archive.
-"""
+"""Files of documents for users: published files, and formats made on demand."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ from worker_service.services.documents import with_full_path
 from worker_service.services.session import Session
 from worker_service.workspace import file_exists
 
-_ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "original": "original"}
-"""The role of the published file of each kind."""
-KINDS: Sequence[str] = (*_ROLES, *FORMATS)
+_ROLE_BY_KIND: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "original": "original"}
+KINDS: Sequence[str] = (*_ROLE_BY_KIND, *FORMATS)
 
 
 class NotExported(PagemillError, code="not_exported"): ...
@@ -35,13 +31,10 @@ class FileGone(PagemillError, code="file_gone", exit_code=74): ...
 
 class FileSource(Struct, frozen=True):
     name: str
-    """Name for a copy: unique among the documents of an export."""
     content: Path | Callable[[], Iterator[bytes]]
-    """The path of a published file, or a function that makes the bytes of a format."""
 
 
 def find_source(session: Session, document: Document, kind: str) -> FileSource:
-    """Raise `NotExported` if the document has no file of this kind. The published file may be gone."""
     if kind not in FORMATS:
         file = _published_file(session, document, kind)
         return FileSource(_export_name(document, kind, file), session.settings.workspace / file.path)
@@ -93,10 +86,10 @@ def _require_in_workspace(session: Session, file: PublishedFile, remake_command:
 
 
 def _published_file(session: Session, document: Document, kind: str) -> PublishedFile:
-    if kind not in _ROLES:
+    if kind not in _ROLE_BY_KIND:
         raise BadInput(f"{kind!r} is not a format: {', '.join(KINDS)}")
     for file in session.library.files(document.id):
-        if file.role == _ROLES[kind]:
+        if file.role == _ROLE_BY_KIND[kind]:
             return file
     raise NotExported(f"document {document.id} ({document.name}) has no {kind}: {_why_absent(document, kind)}")
 

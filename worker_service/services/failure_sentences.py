@@ -1,7 +1,4 @@
-"""Explanations of failures by error code, for users of the web page: what happened, and what helps.
-
-A handler may end a job with a code that is not in the table; then its own message and remedy are shown.
-"""
+"""Explanations and remedies for failures, by error code."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from msgspec.structs import replace
 from worker_service.jobs.job import Job
 
 Helps = Literal["", "retry", "password", "upload"]
-"""The button that the page offers: try again, type a password, or add the file again; none if empty."""
 
 
 class Explanation(Struct, frozen=True):

@@ -1,7 +1,4 @@
-"""List, dismiss and retry failures that need attention: those that were neither retried nor dismissed.
-
-`owner` is the owner whose failures the user may see and change; None is for all.
-"""
+"""List, dismiss and retry failures that need attention."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from worker_service.services.session import Session, cut_page
 
 class OpenFailure(Struct, frozen=True):
     id: int
-    """Id of the failure, which is also the cursor of the next page."""
     job_id: int
     document_id: int | None
     owner: str
@@ -31,10 +27,8 @@ class OpenFailure(Struct, frozen=True):
     at: str
     code: str
     happened: str
-    """A sentence without terms of the field; `advice` is another, or empty."""
     advice: str
     helps: Helps
-    """What the user can do on the page: retry, type a password, or upload a file."""
     detail: str
 
 
@@ -84,7 +78,6 @@ def dismiss_failures(
 
 
 def dismiss_replaced(session: Session, owner: str | None, job_ids: Sequence[int]) -> None:
-    """Dismiss the failures of jobs whose files were added again. Ignore jobs without a failure."""
     failing = session.job_queries.failing_jobs(owner=owner, ids=job_ids) if job_ids else ()
     session.store.job_control.dismiss(failing, actor=session.actor)
 
@@ -102,7 +95,6 @@ def retry_failures(
 def select_failures(
     session: Session, owner: str | None, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Sequence[int]:
-    """Return the ids of the jobs. Raise `JobNotFound` if one of `job_ids` has no failure that the owner may see."""
     failing = session.job_queries.failing_jobs(owner=owner, code=code, ids=job_ids)
     if missing := sorted({*(job_ids or ())} - {*failing}):
         raise JobNotFound(f"job {missing[0]} has no failure that needs attention", "`pagemill failures` lists them")

@@ -1,4 +1,4 @@
-"""Health of the service as a level with reasons, for `pagemill status`, `GET /api/status` and the web page."""
+"""Health of the service as a level, with reasons, for monitoring."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Health(Struct, frozen=True):
 
 
 def check_health(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Health:
-    """Return the level of the worst reason. With `oldest_wait_max`, a job that waits for longer is one, too."""
     reasons = health_reasons(overview, oldest_wait_max=oldest_wait_max)
     return Health(
         max((reason.level for reason in reasons), default=Level.OK),
@@ -62,7 +61,6 @@ def check_health(overview: Overview, *, oldest_wait_max: timedelta | None = None
 
 
 def health_reasons(overview: Overview, *, oldest_wait_max: timedelta | None = None) -> Sequence[HealthReason]:
-    """Return the reasons, worst first."""
     reasons = [
         *_check_database(overview),
         *_check_workers(overview),

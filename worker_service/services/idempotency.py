@@ -1,4 +1,4 @@
-"""Execute an HTTP request with an Idempotency-Key once. A repetition gets the first one's answer, and waits for it."""
+"""Requests with an Idempotency-Key, executed once. A repetition waits for the first one's answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ _ANSWER_SECONDS_MAX = 5.0
 
 
 class AnswerUnknown(Refused):
-    """The process may have died between executing the request and storing its answer."""
-
     code = "answer_unknown"
 
 
@@ -27,10 +25,7 @@ class StoredResponse(Struct, frozen=True):
 
 
 def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
-    """Run `grant`, which executes the request, once per key. `wish` is a digest of the request.
-
-    If `grant` raises a `PagemillError`, the request had no effect: the key is forgotten, so that it may be sent again.
-    """
+    """Run `grant` once per key. `wish` is a digest of the request. An error of `grant` frees the key."""
     keys = session.store.idempotency_keys
     if (earlier := keys.find(key)) is None:
         try:

@@ -1,7 +1,4 @@
-"""Why a job waits, has failed or makes no progress, and what the user can do: the `why` command and page.
-
-A gate is a condition under which the daemon starts no job, such as PAUSED; the store finds the closed gates.
-"""
+"""Reasons why a job waits, fails or makes no progress, and advice."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 
 _LIVE_JOBS_EXAMINED_MAX = 100
-"""Explaining a job takes several queries."""
 
 _TEMPORARY_GATES = set(
     "NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AHEAD_IN_QUEUE BATCH_WAITING".split()
@@ -55,16 +51,13 @@ NEXT_MOVES_BY_GATE = {
 
 class GateAdvice(Gate, frozen=True):
     next: str = ""
-    """What the user can do, usually a command."""
 
 
 class Why(Struct, frozen=True):
     job: Job
     gates: Sequence[GateAdvice]
     worker_state: str
-    """State of the worker of a running job, as in `CheckedWorker`; empty if it is not known."""
     helps: str
-    """What the user can do about a job that is not pending."""
     silent_seconds: float | None = None
     """Time since the last progress, log line, or start."""
     limit_seconds: int | None = None
@@ -95,7 +88,6 @@ def _seconds_since_message(session: Session, job: Job) -> float | None:
 
 
 def stops_at(session: Session, job: Job) -> str | None:
-    """Return the time at which the time limit stops a running job."""
     limit = session.job_queries.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None

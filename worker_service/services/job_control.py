@@ -1,8 +1,4 @@
-"""Change jobs, pauses, slots and nodes.
-
-A change of jobs has two steps: `make_plan` counts what would change, so that the user can confirm it, and `apply_plan`
-changes it. Jobs that match the selector only after the plan was made are changed, too.
-"""
+"""Change jobs: plan a change, have it confirmed, and apply it."""
 
 from __future__ import annotations
 
@@ -47,20 +43,18 @@ class _FailingDocuments(NamedTuple):
     error_code: str
 
 
-_FAILS_DOCUMENTS = {
+_FAILING_DOCUMENTS_BY_VERB = {
     "cancel": _FailingDocuments(LIVE, "CANCELLED"),
     "delete": _FailingDocuments((Status.PENDING,), "JOB_DELETED"),
 }
-"""By verb: the statuses of jobs whose documents it makes fail, and the error code that the documents get."""
 
 
 class _Statuses(NamedTuple):
     default: Sequence[Status]
-    """Selected unless the user names statuses."""
     possible: Sequence[Status]
 
 
-_STATUSES = {
+_STATUSES_BY_VERB = {
     "cancel": _Statuses(LIVE, LIVE),
     # `retry --type ocr_pages` runs completed jobs again only if their status or ids are given.
     "retry": _Statuses((Status.FAILED, Status.CANCELLED), ENDED),
@@ -76,23 +70,21 @@ class Plan(Struct, frozen=True):
     jobs: int
     sample: Sequence[Job]
     failing: Sequence[int]
-    """Ids of documents that will fail."""
+    """Documents that will fail."""
     error_code: str
-    """Error code of these documents."""
     priority: int | None = None
     is_partial: bool = False
     """Counting took too long, so there may be more jobs."""
 
     @property
     def is_single(self) -> bool:
-        """Return True if the user named one job by its id, and nothing else."""
         return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
 
 
 class Paused(Struct, frozen=True):
     until: datetime | None
     is_known: bool
-    """False: no job has this type or owner, so the user may have mistyped it."""
+    """A job has this type or owner."""
 
 
 def make_plan(
@@ -107,7 +99,7 @@ def make_plan(
     if verb == "priority":
         priority = read_priority(priority)
     selector = _with_statuses(session, verb, selector)
-    failing = _FAILS_DOCUMENTS.get(verb, _FailingDocuments((), ""))
+    failing = _FAILING_DOCUMENTS_BY_VERB.get(verb, _FailingDocuments((), ""))
     queries = session.job_queries
     jobs, sample, documents, first_id = 0, list[Job](), set[int](), 1
     for first_id, before_id in id_ranges(session, seconds):
@@ -153,13 +145,13 @@ def prune_jobs(session: Session, plan: Plan) -> int:
 
 
 def _with_statuses(session: Session, verb: str, selector: Selector) -> Selector:
-    """Limit the selector to statuses that the verb can change. Jobs named by id alone are kept in any status."""
+    """Keep jobs that are named by id alone in any status."""
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require_jobs(session, selector.ids)
     if selector.ids and not selector.statuses and not selector.names_groups:
         return selector
-    default, possible = _STATUSES[verb]
+    default, possible = _STATUSES_BY_VERB[verb]
     statuses = default
     if selector.statuses:
         statuses = tuple(status for status in selector.statuses if status in possible)
@@ -176,7 +168,6 @@ def _with_statuses(session: Session, verb: str, selector: Selector) -> Selector:
 
 
 def apply_owner_policy(session: Session, changed: Changed) -> Changed:
-    """Let batches wait that the setting `owner_policy` lets wait for the changed jobs. Return them with the change."""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)
@@ -202,7 +193,7 @@ def unpause(session: Session, scope: str, name: str) -> None:
 
 
 def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str:
-    """Set the slots until the worker restarts, and return its id, which may be left out if one worker is alive."""
+    """Set the slots until the worker restarts. The id may be left out if there is one live worker."""
     if not 1 <= slots <= SLOTS_MOST:
         raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
     live_ids = [worker.id for worker in Overview(session).live_workers]
@@ -216,7 +207,6 @@ def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str
 
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
-    """Start no more attempts on a node, or start them again. Return what happens, in a sentence."""
     if not session.store.job_control.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.overview.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)

@@ -1,4 +1,4 @@
-"""Everything about one job, and its log."""
+"""Details of one job, which a list of jobs does not need."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ _LOG_LINES_SHOWN = 10
 
 
 class Needed(NamedTuple):
-    """A job that another one waits for."""
-
     id: int
     status: str
 
@@ -51,7 +49,6 @@ def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
 
 
 def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
-    """Yield the lines, new ones as they arrive, until the job has ended."""
     after_id = 0
     for has_ended in poll(session, lambda: session.job_queries.get(job_id).status.is_ended):
         while lines := session.history.logs(job_id, after_id=after_id):

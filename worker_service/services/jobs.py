@@ -1,4 +1,4 @@
-"""List and count jobs, and describe a job's state and progress in words."""
+"""List jobs, and describe their state and progress."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_i
 
 
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield ranges of job ids, newest first, for about `seconds`: (first id, the id before which the range ends).
-
-    For searches without an index: the caller searches one range before it asks for the next, so that a slow search
-    ends with a part of the result instead of loading the machine.
-    """
+    """Yield ranges of ids (first, before), newest first, for about `seconds`."""
     deadline, ids_in_range = time.monotonic() + seconds, _FIRST_RANGE_IDS
     range_end = session.job_queries.newest_id() + 1
     if before_id is not None:
@@ -54,7 +50,6 @@ def id_ranges(session: Session, seconds: float, *, before_id: int | None = None)
 
 
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
-    """Raise `JobNotFound` unless all jobs exist and, with an `owner`, belong to this owner."""
     for chunk in chunks(ids):
         existing_ids = set(session.job_queries.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for job_id in chunk:
@@ -94,7 +89,7 @@ def _rate_in_words(rate: float, unit: str) -> str:
 
 
 def state_of(job: Job, *, now: datetime | None = None) -> str:
-    """Return the status, or for a pending or running job a more exact word, such as `backoff`."""
+    """Return the status, or a more exact word."""
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
     if job.held & _HELD_BY_BATCH:

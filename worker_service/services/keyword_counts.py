@@ -1,4 +1,4 @@
-"""Count how often terms (words, phrases, or beginnings of words) occur in documents and on their pages."""
+"""Count how often terms occur in documents and on their pages."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ from worker_service.services.documents import require_batches
 from worker_service.services.session import Session
 
 _DOCUMENTS_COUNTED_AT_ONCE = 2000
-"""Limits the memory for a part of the counts."""
 
 
 class TermCounts(Struct, frozen=True):
-    """A row of the result: the counts of a document, or of a page."""
-
     document: Document
     page: int | None
     counts: Sequence[int | None]
-    """In the order of the terms. None: the document has not been read yet."""
+    """None: the document has not been read yet."""
 
     @property
     def is_read(self) -> bool:
@@ -43,7 +40,6 @@ class KeywordPart(Struct, frozen=True):
 
 
 def parse_terms(text: str) -> list[str]:
-    """Parse one term per line. A # begins a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line))
 
@@ -56,7 +52,7 @@ def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequenc
 def count_keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
 ) -> Iterator[KeywordPart]:
-    """Yield counts in parts that fit in memory: at least one, empty if there are no documents."""
+    """Yield counts in parts that fit in memory, at least one."""
     if not terms:
         raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
     selector = DocumentSelector(
@@ -94,7 +90,6 @@ def _rows_of_documents(
 def _rows_of_pages(
     documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
 ) -> list[TermCounts]:
-    """Return a row for each page with one of the terms."""
     count_on_page = {(count.document_id, count.number, count.term): count.count for count in counts}
     pages_with_terms: dict[int, set[int]] = defaultdict(set)
     for count in counts:

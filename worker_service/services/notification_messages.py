@@ -1,11 +1,11 @@
-"""Write the messages that a notification rule sends: one for each address, about all its notices."""
+"""Write the messages that notification rules send."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from worker_service.base.errors import in_a_sentence
 from worker_service.base.humanize import counted
@@ -27,13 +27,8 @@ def messages(
     machine: str,
     names: Mapping[int, str] = {},
     web_address: str | None = None,
-    at: str = "",
 ) -> Iterator[Message]:
-    """Yield a message for each address.
-
-    `addresses` are those of the owners, for a rule with `to = "owner"`. `names` maps ids of notices to names of files
-    or jobs. With the `web_address`, each notice has a link.
-    """
+    """Yield a message for each address. `names` maps ids of notices to names of files or jobs."""
     notices_by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
@@ -42,7 +37,7 @@ def messages(
     for to, notices_of_address in notices_by_address.items():
         subject = f"pagemill on {machine}: {_summary(notices_of_address)}"
         text = "\n".join(_text_lines(notices_of_address, names, web_address))
-        yield Message(to, subject, text, _data(rule, notices_of_address), at)
+        yield Message(to, subject, text, _data(rule, notices_of_address))
 
 
 def _shortened(notice: Notice) -> Notice:
@@ -53,7 +48,7 @@ def _shortened(notice: Notice) -> Notice:
 
 
 def _summary(notices: Iterable[Notice]) -> str:
-    """Return a text such as `300 jobs failed, 1 batch is done`."""
+    """Return such as `300 jobs failed, 1 batch is done`."""
     numbers = Counter(notice.kind for notice in notices)
     return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
 
@@ -103,7 +98,7 @@ def _data(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
         "counts": dict(Counter(notice.kind for notice in notices)),
         "codes": dict(Counter(notice.code for notice in notices if notice.code).most_common()),
         "notices": [
-            {name: value for name in Notice.__struct_fields__ if (value := getattr(notice, name)) not in (None, "")}
+            {name: value for name, value in asdict(notice).items() if value not in (None, "")}
             for notice in notices[:_NOTICES_LISTED_MAX]
         ],
     }

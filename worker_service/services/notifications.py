@@ -1,8 +1,6 @@
-"""Send notifications: messages about notices, by the rules [[notify]] of the settings.
+"""Send notifications about notices: events for people. Each rule has a position in the list of notices.
 
-A notice is an event for people, such as a failed job. Each rule has a position in the list of notices. The transaction
-that advances the position also enqueues a `notify` job for each message, so a crash neither loses nor repeats one. The
-user who submits a batch may also ask for a message at its end.
+The transaction that advances the position also enqueues the messages, so a crash neither loses nor repeats a message.
 """
 
 from __future__ import annotations
@@ -56,11 +54,9 @@ class _RuleNotices(Struct, frozen=True):
     notices: Sequence[Notice]
     """Notices after the position that concern the rule."""
     new_position: int
-    """Position after the last notice that was read, whether it concerns the rule or not."""
 
 
 def send_due_notifications(session: Session) -> int:
-    """Return the number of enqueued messages."""
     _note_lasting_conditions(session)
     by_rules = sum(_send_by_rule(session, rule) for rule in session.settings.notify)
     return by_rules + _send_ends_of_batches(session)
@@ -74,7 +70,6 @@ def list_rules(session: Session) -> Sequence[RuleState]:
 
 
 def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
-    """Send a test message to each address of the rule with this name, or of all rules."""
     rules = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not rules:
         known = ", ".join(rule.name for rule in session.settings.notify)
@@ -88,7 +83,7 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     text = "This is a test: pagemill can reach you. The settings [[notify]] say what it reports."
     subject = f"pagemill on {socket.gethostname()}: a test"
     return session.store.intake.enqueue_many(
-        [_notify_job(Message(to, subject, text, {"test": True}, _iso_now(session))) for to in addresses]
+        [_notify_job(session, Message(to, subject, text, {"test": True})) for to in addresses]
     )
 
 
@@ -138,7 +133,7 @@ def _send_ends_of_batches(session: Session) -> int:
         return 0
     batch_ids = [notice.batch_id for notice in unread if notice.kind in _BATCH_ENDED and notice.batch_id is not None]
     addresses = session.store.batches.addresses(batch_ids) if batch_ids else {}
-    jobs = [_notify_job(_batch_report(session, batch_id, to)) for batch_id, to in addresses.items()]
+    jobs = [_notify_job(session, _batch_report(session, batch_id, to)) for batch_id, to in addresses.items()]
     return len(notices.advance(BATCH_ENDS_READER, position, unread[-1].id, jobs) or ())
 
 
@@ -163,7 +158,7 @@ def _batch_report(session: Session, batch_id: int, to: str) -> Message:
         "state": details.batch.state,
         "failed": [{"name": _name_of(file), "code": file.error_code} for file in failed],
     }
-    return Message(to, harmless(subject), "\n".join(map(harmless, lines)), data, _iso_now(session))
+    return Message(to, harmless(subject), "\n".join(map(harmless, lines)), data)
 
 
 def _name_of(file: Document | Job) -> str:
@@ -194,15 +189,13 @@ def _send_by_rule(session: Session, rule: NotifyRule) -> int:
         machine=socket.gethostname(),
         names=_names_by_notice(session, unread.notices),
         web_address=server_address.address(session.settings),
-        at=_iso_now(session),
     )
-    jobs = [_notify_job(message) for message in due]
+    jobs = [_notify_job(session, message) for message in due]
     # None: another process has sent the messages since the position was read.
     return len(session.store.notices.advance(_reader_name(rule), unread.position, unread.new_position, jobs) or ())
 
 
 def _names_by_notice(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    """Return the names of documents or jobs by the ids of their notices."""
     document_ids = [notice.document_id for notice in notices if notice.document_id is not None]
     job_ids = [notice.job_id for notice in notices if notice.document_id is None and notice.job_id is not None]
     document_names: dict[int, str] = {}
@@ -233,17 +226,13 @@ def _reader_name(rule: NotifyRule) -> str:
     return f"notify:{rule.name}"
 
 
-def _iso_now(session: Session) -> str:
-    return str(iso(as_text(session.clock())))
-
-
-def _notify_job(message: Message) -> NewJob:
-    payload = json.dumps(asdict(message), ensure_ascii=False)
+def _notify_job(session: Session, message: Message) -> NewJob:
+    fields = asdict(message) | {"at": iso(as_text(session.clock()))}
+    payload = json.dumps(fields, ensure_ascii=False)
     return NewJob(NOTIFY, payload=payload, name=message.subject, priority=_PRIORITY)
 
 
 def _require_channel(address: str) -> None:
-    """Raise `BadInput` unless a channel for the address is installed: a package that sends messages, such as mail."""
     scheme = address.partition(":")[0]
     known = [point.name for point in find(group=_CHANNELS)]
     if scheme not in known:
@@ -254,7 +243,6 @@ def _require_channel(address: str) -> None:
 
 
 def _note_lasting_conditions(session: Session) -> None:
-    """Write a notice for each condition of the rules that has begun; the store knows which ones last."""
     kinds = {kind for rule in session.settings.notify for kind in rule.when}
     find_by_kind = {"worker.silent": _lost_workers, "disk.low": _full_disks, "queue.old": _old_queue}
     for kind, find_episodes in find_by_kind.items():

@@ -1,4 +1,4 @@
-"""The state of workers, nodes, queue and pauses, for status commands, pages and health."""
+"""The state of workers, nodes, queue and pauses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import FileSystemReadOnly
@@ -24,7 +25,6 @@ from worker_service.store.errors import read_only_error
 _RUNNING_JOBS_LISTED_MAX = 500
 _BATCHES_LISTED_MAX = 3
 _MISSED_HEARTBEATS_MAX = 3
-"""A worker with more missed heartbeats is alive, but not healthy."""
 
 
 class CheckedWorker(WorkerState, frozen=True):
@@ -47,7 +47,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 class Overview:
-    """The state at one time. Each part is queried when it is first used, and once."""
+    """Each part is queried once, when it is first used."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -64,7 +64,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """All workers. A worker that running jobs name, but that has no row, is `dead` or `no row`."""
+        """All workers, also those without a row that running jobs name."""
         overview = self._session.overview
         checked = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():
@@ -86,7 +86,6 @@ class Overview:
 
     @property
     def is_healthy(self) -> bool:
-        """Return True if a worker is alive and has sent one of its last heartbeats."""
         oldest = self.at - timedelta(seconds=_MISSED_HEARTBEATS_MAX * self._session.settings.heartbeat_interval_seconds)
         return any(from_text(worker.heartbeat_at) >= oldest for worker in self.live_workers)
 
@@ -99,7 +98,7 @@ class Overview:
         live_worker_ids = {worker.id for worker in self.live_workers}
         checked = []
         for row in rows:
-            fields = {name: getattr(row, name) for name in NodeRow.__struct_fields__}
+            fields = asdict(row)
             if row.worker_id not in live_worker_ids:
                 fields |= {"state": "down", "slots": 0, "reason": "its daemon is dead"}
             job_ids = [attempt.job_id for attempt in attempts if attempt.node == row.name]
@@ -122,13 +121,11 @@ class Overview:
 
     @cached_property
     def batches(self) -> Sequence[BatchDetails]:
-        """The newest live batches."""
         live_states = (BatchState.ACTIVE, BatchState.WAITING)
         return list_batches(self._session, states=live_states, limit=_BATCHES_LISTED_MAX).items
 
     @cached_property
     def failures(self) -> int:
-        """Number of failures that need attention."""
         return sum(self._session.job_queries.count_failures(None).values())
 
     @cached_property
@@ -154,7 +151,7 @@ class Overview:
 
 
 def _checked_worker(row: WorkerState, state: str) -> CheckedWorker:
-    return CheckedWorker(**{name: getattr(row, name) for name in row.__struct_fields__}, state=state)
+    return CheckedWorker(**asdict(row), state=state)
 
 
 def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:

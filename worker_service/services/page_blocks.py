@@ -1,8 +1,4 @@
-"""Stored pages of a document with their blocks, as Markdown and as passages.
-
-A block is a part of a page with its box, such as a heading or a table. A passage is a stretch of text below one
-heading, for search engines and language models.
-"""
+"""Stored pages of a document with their blocks, and its passages."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ def last_page_number(session: Session, document_id: int) -> int:
 
 
 def structured_pages(session: Session, document_id: int) -> list[StructuredPage]:
-    """Return all pages. Their blocks depend on each other: a running head is recognised by its repetition."""
+    """Return all pages: running heads are recognised by their repetition."""
     last = last_page_number(session, document_id)
     if last > STRUCTURED_PAGES_MAX:
         raise BadInput(
@@ -43,7 +39,6 @@ def stored_pages(session: Session, document_id: int, first: int, last: int) -> I
 
 
 def with_markdown(session: Session, document_id: int, pages: Sequence[PageResult]) -> list[PageResult]:
-    """Return the pages with their text as Markdown."""
     markdown_by_number = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
     return [replace(page, text=markdown_by_number.get(page.number, "")) for page in pages]
 

@@ -1,7 +1,7 @@
-"""Images of pages, rendered on demand and cached in the workspace, with the words of the page and their places.
+"""Images of pages, drawn on demand and cached in the workspace.
 
-Only a sandboxed child process opens untrusted files. `PageRenderer` has a thread that starts a fork server when the
-first page is requested, passes requests to it one after the other, and stops it after a minute without requests.
+Only a sandboxed child process opens untrusted files. A fork server, which this process starts on demand, forks these
+children, and exits after a minute without requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ WIDTH = 1200
 
 _CACHE_BYTES_MAX = 512 << 20
 _LEFT_BY_SWEEP_FRACTION = 0.75
-"""Part of `_CACHE_BYTES_MAX` to which a sweep shrinks the cache, so that the next pages need no sweep."""
 _PAGES_PER_SWEEP = 50
 _IDLE_SECONDS = 60.0
 _QUEUED_REQUESTS_MAX = 4
@@ -69,7 +68,7 @@ class PageImage(Struct, frozen=True):
     words: Sequence[PlacedWord]
     """Words with boxes in points; empty for a scan."""
     size: tuple[float, float]
-    """Width and height of the page in points."""
+    """In points."""
 
 
 class _RenderRequest(Struct, frozen=True):
@@ -80,7 +79,6 @@ class _RenderRequest(Struct, frozen=True):
     width: int
     target: Path
     rendered: Future[None] = field(default_factory=Future)
-    """Ends when the image is in the cache, or with the error that the caller of `PageRenderer.render` gets."""
 
 
 class _CachedFile(NamedTuple):
@@ -98,10 +96,7 @@ def page_image(
     *,
     wait_seconds: float = _RENDER_SECONDS_MAX,
 ) -> PageImage:
-    """Return the image from the cache, or render it. `width` is rounded up to one of `WIDTHS`.
-
-    Raise `NoPageImage` if the page has no image, `RendererBusy` if it is not ready after `wait_seconds`.
-    """
+    """`width` is rounded up to one of `WIDTHS`."""
     document = session.library.document(document_id)
     workspace = session.settings.workspace
     file = _file_to_render(workspace, document, session.library.files(document_id))
@@ -131,8 +126,7 @@ def why_no_image(session: Session, document: Document) -> NoPageImage | None:
 def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
     """Raise `PageLocked` if the stored password does not open the file, `RendererBusy` if it cannot be checked now.
 
-    The check renders page 1, and deletes the cached images first: they need no password. It ignores other reasons why
-    there is no image, such as a damaged page.
+    The check renders page 1, so it deletes the cached images first. Ignore other reasons why there is no image.
     """
     delete_images(session.settings.workspace, [document.id])
     try:
@@ -180,10 +174,9 @@ def _cache_directory(workspace: Path) -> Path:
 
 
 def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """Return the published file whose pages fit the stored text.
+    """Return the file whose pages fit the stored text. Raise unless it has pages and this process has its password.
 
-    That is the original if its reading succeeded. If not, the original may be newer than the text, so prefer the
-    searchable PDF. Raise `NoPageImage` if the document has no pages, or if this process lacks its password.
+    Prefer the original if its reading succeeded. If not, it may be newer than the text, so prefer the searchable PDF.
     """
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
@@ -199,10 +192,9 @@ def _file_to_render(workspace: Path, document: Document, files: Sequence[Publish
 
 
 def _require_password(workspace: Path, document: Document) -> None:
-    """Raise `NoPageImage` if the file needs a password that this process lacks.
+    """Raise if this process lacks the password.
 
-    The setting `password_file` of a document names a systemd credential. systemd gives it only to services whose units
-    load it, and children find it in `$CREDENTIALS_DIRECTORY`.
+    systemd gives a credential only to the services whose units load it. Children get it by `$CREDENTIALS_DIRECTORY`.
     """
     if passwords.is_stored(workspace, document):
         return
@@ -217,7 +209,6 @@ def _require_password(workspace: Path, document: Document) -> None:
 
 
 def _password_credential(settings_json: str) -> str | None:
-    """Return the name of the credential with the password."""
     try:
         name = json.loads(settings_json or "{}").get("password_file")
     except (ValueError, AttributeError):
@@ -226,7 +217,6 @@ def _password_credential(settings_json: str) -> str | None:
 
 
 def _touch_if_cached(target: Path) -> bool:
-    """Return True if the image and its words are in the cache."""
     try:
         # Record the view: a sweep deletes the least recently viewed images first.
         os.utime(_words_path(target))
@@ -250,8 +240,6 @@ def _read_cached(target: Path) -> PageImage:
 
 
 class PageRenderer:
-    """Renders pages in child processes. Any thread may call it."""
-
     def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._settings, self._idle_seconds = settings, idle_seconds
         self._requests: queue.Queue[_RenderRequest | None] = queue.Queue(_QUEUED_REQUESTS_MAX)
@@ -264,7 +252,6 @@ class PageRenderer:
         return self._thread is not None
 
     def render(self, request: _RenderRequest, wait_seconds: float) -> None:
-        """Wait until the page is in the cache. Raise `RendererBusy` if the queue is full, or after `wait_seconds`."""
         with self._lock:
             try:
                 self._requests.put_nowait(request)
@@ -279,7 +266,7 @@ class PageRenderer:
             raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
     def is_sweep_due(self) -> bool:
-        """Count a rendered page. Return True for the first one and then for every 50th one."""
+        """Count a page. Return True for the first and then for every 50th one."""
         self._pages_rendered += 1
         return self._pages_rendered % _PAGES_PER_SWEEP == 1
 
@@ -308,7 +295,6 @@ class PageRenderer:
                     return
 
     def _serve_until_idle(self) -> None:
-        """Start a fork server and render pages until none was requested for `idle_seconds`, or `close` was called."""
         with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
             begin = Begin(
                 Path(directory) / "staging",

@@ -1,4 +1,4 @@
-"""Tables on the stored pages of a document, as CSV and as workbooks."""
+"""Tables on stored pages, as CSV and as workbooks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 
 def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOnPage, Iterator[Sequence[str]]]]:
-    """Yield the first part of each table and the rows of all parts: a long worksheet has a part on each page.
-
-    Use the rows of one table before the next table: they are read from the same iterator.
-    """
+    """Yield the first part of each table and the rows of all parts: a long worksheet has a part on each page."""
     for _, group in groupby(parts, _table_of):
         parts_of_table = iter(group)
         first = next(parts_of_table)
@@ -33,7 +30,6 @@ def tables_with_all_rows(parts: Iterable[TableOnPage]) -> Iterator[tuple[TableOn
 
 
 def _table_of(part: TableOnPage) -> str | tuple[int, int]:
-    """Return what identifies the whole table: its worksheet, or its page and number."""
     return (part.page, part.number) if part.sheet is None else part.sheet
 
 
@@ -44,7 +40,6 @@ def write_csv(file: IO[bytes], rows: Iterator[Sequence[str]]) -> None:
 
 
 def write_tables(file: IO[bytes], parts: Iterable[TableOnPage]) -> None:
-    """Write a workbook with a sheet for each table. A workbook needs a sheet, even if there are no tables."""
     has_tables = False
     with Workbook(file) as workbook:
         for table, rows in tables_with_all_rows(parts):
@@ -53,7 +48,7 @@ def write_tables(file: IO[bytes], parts: Iterable[TableOnPage]) -> None:
             for row in rows:
                 # A worksheet had numbers of its own; a table read from a page keeps its text.
                 add_row(row if table.sheet is None else [_number_or_text(cell) for cell in row])
-        if not has_tables:
+        if not has_tables:  # a workbook needs a sheet
             workbook.add_sheet("no tables")
 
 

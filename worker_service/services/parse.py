@@ -1,7 +1,4 @@
-"""Parse selectors, times and numbers as users write them on the command line, in URLs and in JSON.
-
-All raise `BadInput`, or its subclass `BadTime`.
-"""
+"""Parse selectors, times and numbers as users write them."""
 
 from __future__ import annotations
 
@@ -69,11 +66,7 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """Return the selector of jobs.
-
-    `ids` are 42, batch:7 or document:3. `chosen` has other fields of the selector as users write them: a word, a
-    number, several words, or None if the user did not choose.
-    """
+    """`ids` are 42, batch:7 or document:3; `chosen` has the other fields of a selector, as users write them."""
     ids_by_field: dict[str, dict[int, None]] = {field: {} for field in _FIELDS_BY_PREFIX.values()}
     for field, number in map(read_job_reference, ids):
         ids_by_field[field][number] = None
@@ -91,12 +84,11 @@ def read_selector(
 
 
 def read_statuses(kind: type[S], words: Sequence[str], noun: str = "status") -> tuple[S, ...]:
-    """Parse members of an enumeration, such as `failed,cancelled`; `noun` names it in errors."""
     return tuple(dict.fromkeys(one_of(kind, word, noun) for word in _split(words)))
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
-    """Parse 42, #42, batch:7 or document:3. Return the field of the selector and the id."""
+    """Parse 42, #42, batch:7 or document:3 into the field of a selector and the id."""
     prefix, _, number = str(word).rpartition(":")
     number = number if prefix else number.removeprefix("#")
     if prefix not in _FIELDS_BY_PREFIX or not (number.isascii() and number.isdigit() and len(number) < 19):
@@ -109,7 +101,6 @@ def read_job_reference(word: int | str) -> tuple[str, int]:
 def read_document_selector(
     *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **chosen: Any
 ) -> DocumentSelector:
-    """Return the selector of documents. `chosen` has its other fields, as users write them."""
     from worker_service.jobs.library import DocumentSelector
 
     if chosen.get("tags"):
@@ -144,7 +135,6 @@ def _read_filter(column: Column, words: Any) -> Any:
 
 
 def read_column(column: Column, word: Any) -> Any:
-    """Return the value for a column of a new job."""
     if column.is_number:
         return check_number(column.flag, word)
     return check_filled(column.flag, word) if column.needs_text else check_text(column.flag, word)

@@ -1,4 +1,4 @@
-"""Parse a new job and its payload as users write them."""
+"""Parse a job as users write it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ from worker_service.settings.config import Settings
 
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """Return the job from `words`: values by column name, with None for what the user left out.
-
-    `assignments` among them, such as `file_id=abc`, change the payload. `stdin` is called with the maximum number of
-    bytes if the payload is `-`.
-    """
+    """Parse `words`, values by column name; its `assignments` change the payload."""
     word_by_name = {name: word for name, word in words.items() if word is not None}
     default = NewJob(check_filled("the job type", word_by_name["job_type"]))
     fields: dict[str, Any] = {}
@@ -65,7 +61,6 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
 def read_payload(
     words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
 ) -> str | None:
-    """Return the JSON text of a payload: JSON, @FILE or -, changed by the `assignments`."""
     if words is None and not assignments:
         return None
     text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
@@ -114,10 +109,7 @@ def _dump_json(value: object) -> str:
 
 
 def _assign(value: dict[str, object], assignment: str) -> None:
-    """Set a field of the payload: `address.city=Bern` sets `city` in the object `address`.
-
-    The word after the = is JSON, or else text.
-    """
+    """Set a field of the payload; a dot leads into an object. A value that is not JSON is text."""
     path, equals, word = check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):

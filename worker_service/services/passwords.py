@@ -1,8 +1,7 @@
-"""Passwords of PDFs that users typed: a file for each document in the directory `passwords` of the workspace.
+"""Typed passwords of PDFs, in a file for each document, which only its child processes may read.
 
-Passwords are not rows, so that no backup, list, log or report contains them. The file is named by a digest of platform,
-owner and source key, because the document may not exist yet. Only child processes that read this document may open it.
-Unless the user asked to keep it, it is deleted when no job needs it.
+Passwords are not rows, so that no backup, list, log or report has them. A file is named by a digest of the document's
+key, because the document may not exist yet. Unless it is kept, a password is deleted when no job needs it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ def path_of_document(workspace: Path, document: Document) -> Path:
 
 
 def check(password: str) -> str:
-    """Return the password without a line end. Raise `BadInput` if it is empty, too long, or several lines."""
     line = password.rstrip("\r\n")
     if not line or len(line.encode("utf-8", "replace")) > _BYTES_MAX or "\n" in line or "\0" in line:
         raise BadInput(f"a password is one line of 1 to {_BYTES_MAX} bytes")
@@ -54,7 +52,7 @@ def check(password: str) -> str:
 
 
 def save(workspace: Path, typed: DocumentPassword) -> None:
-    """Write the password. The group gets access only if it may write to the workspace and others may not."""
+    """Write the password. The group gets access only if it shares the workspace."""
     target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
     workspace.mkdir(parents=True, exist_ok=True)
     status = workspace.stat()
@@ -87,7 +85,6 @@ def forget(workspace: Path, document: Document) -> None:
 
 
 def forget_unneeded(store: Store, workspace: Path) -> int:
-    """Delete the passwords that no job needs, and return their number."""
     folder = workspace / "passwords"
     if not folder.is_dir():
         return 0

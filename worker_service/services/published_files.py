@@ -1,4 +1,4 @@
-"""Compare the published files in the workspace with their rows (promise P5: published files do not change)."""
+"""Check that the published files in the workspace are unchanged (promise P5)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ _ROWS_AT_ONCE = 1000
 
 class FileFault(NamedTuple):
     path: str
-    """Relative to the workspace."""
     document_id: int | None
-    """None for the file of a job without a document."""
     detail: str
-    """Such as `is missing`."""
 
 
 def find_file_faults(session: Session, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Yield files that are missing or have another size, or, if `with_digests`, other bytes.
-
-    Raise `PermissionError` if this user may not read the workspace.
-    """
+    """Yield files that are missing or have another size, or, if `with_digests`, other bytes."""
     removal, workspace, last_id = session.store.removal, session.settings.workspace, 0
     while rows := removal.published_files(after=last_id, most=_ROWS_AT_ONCE):
         for row in rows:

@@ -1,9 +1,4 @@
-"""Ticks: start the work of schedules whose time has come.
-
-A slot is a time at which a schedule has to start its work. A tick is run each minute, by a timer or by the daemon, and
-takes all slots that are due. Several ticks may run at the same time: each slot is taken once. A slot that no tick saw
-in time is missed; the schedule's `missed` says whether its work is still started.
-"""
+"""Ticks: start the work of the slots that are due. Several ticks may run at the same time: each slot is taken once."""
 
 from __future__ import annotations
 
@@ -51,14 +46,13 @@ class StartedSchedule(Struct, frozen=True):
     job_id: int | None
     batch_id: int | None
     existing: bool
-    """A live job has the same unique key, so no job was added."""
 
 
 class MissedSlots(Struct, frozen=True):
     schedule: str
     slots: int
     is_all: bool
-    """False: more slots were missed than were counted."""
+    """False: more slots were missed."""
     until: str
 
     @property
@@ -81,10 +75,7 @@ class Tick(Struct, frozen=True):
 
 
 def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
-    """Start the work of all due slots, and send notifications. The next tick tries a schedule that fails again.
-
-    Without `with_settings`, leave the schedules of the settings file to another program that runs ticks.
-    """
+    """Start the work of all due slots. Report a schedule that fails; the next tick tries it again."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
@@ -113,7 +104,6 @@ def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
 
 
 def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
-    """Return the schedules of the settings file and of the database. If both have a name, the settings file wins."""
     from_settings = session.settings.schedule
     names = {schedule.name for schedule in from_settings}
     stored = [read_stored(session, row) for row in session.store.schedules.stored() if row.name not in names]
@@ -138,7 +128,6 @@ def read_definition(session: Session, stored: StoredSchedule) -> KnownSchedule:
 
 
 def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
-    """Raise `BadInput` if the work cannot be started, for example because its folder does not exist."""
     if (job := schedule.job) is not None:
         return replace(job, payload=fill_slot(job, slot, schedule.zone), name=job.name or schedule.name)
     from job_handlers.crawl import requests  # not needed for plain jobs
@@ -160,7 +149,7 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
 def _start_due_slots(
     session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
 ) -> None:
-    """Append to `started` and `missed` after each transaction, so that an error loses nothing that was done before."""
+    """Append after each transaction, so that an error loses nothing that was started."""
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
     last_slot = store.last_handled_slot(schedule.name, plan)
     if last_slot is None:

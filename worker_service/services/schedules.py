@@ -1,8 +1,4 @@
-"""List schedules, and change the ones in the database.
-
-A schedule is defined in the settings file, where alone it can be changed, or in the database, by a user. In this module
-`owner` limits what a user may see and change to the schedules of this owner; None is for all schedules.
-"""
+"""List schedules, and change the ones in the database. `owner` limits this to the schedules of one owner."""
 
 from __future__ import annotations
 
@@ -40,19 +36,13 @@ HOW_TO_RUN_TICKS = (
 )
 _INVALID_IN_NAME = re.compile(r"[^\w .-]+")
 _FOLDER_NAME_CHARACTERS_MAX = 80
-"""Leaves room for a number in a schedule's name."""
 _WATCH_DIRECTORY_EVERY, _WATCH_ADDRESS_EVERY = "5m", "15m"
-"""Default times between crawls of a local directory, and of a folder at an address."""
 
 
 class ScheduleState(Struct, frozen=True):
-    """A schedule with its last and next run, as it is shown."""
-
     name: str
     what: str
-    """What it starts, in words."""
     when: str
-    """When it starts, in words, such as `Every 5 minutes`."""
     cron: str
     zone: str
     owner: str
@@ -69,7 +59,6 @@ class ScheduleState(Struct, frozen=True):
     is_waiting: bool
     """A slot is overdue: no tick has run for minutes."""
     trouble: str | None
-    """Why it cannot start."""
     paused_at: str | None
     definition: Mapping[str, Any] | None
     """None if the schedule is defined in the settings file, where alone it can be changed."""
@@ -80,12 +69,11 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
 
 
 def overdue_schedules(session: Session) -> list[str]:
-    """Return the names, also of schedules that no tick has seen."""
+    """Include schedules that no tick has seen."""
     return [known.schedule.name for known in known_schedules(session) if _is_overdue(session, known)]
 
 
 def start_schedule_now(session: Session, name: str, *, owner: str | None = None) -> StartedSchedule:
-    """Start the work of the schedule once more. Its slots are not affected."""
     schedule = _find_schedule(session, name, owner).schedule
     work = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if work is None:
@@ -197,10 +185,7 @@ def watch_folder(
     every: str | None = None,
     name: str | None = None,
 ) -> tuple[ScheduleState, StartedSchedule]:
-    """Change the owner's schedule that crawls the folder, or add one, and start it.
-
-    `options` are other fields of the crawl, such as `lang`. `every` is a length of time such as 1h.
-    """
+    """Change the schedule that crawls the folder, or add one, and start it."""
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
     every = every or (_WATCH_DIRECTORY_EVERY if is_directory else _WATCH_ADDRESS_EVERY)
     definition = {"cron": cron_every(every), "crawl": {"folder": folder, **(options or {})}}
@@ -248,7 +233,7 @@ def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule
 
 
 def begin_restored_schedules(session: Session) -> None:
-    """Let the slots of schedules that an undo has restored begin now, so that none counts as missed."""
+    """Handle the slots of schedules that an undo has restored, from now on."""
     for stored in session.store.schedules.stored():
         plan = read_stored(session, stored).schedule.plan
         if session.store.schedules.last_handled_slot(stored.name, plan) is None:

@@ -1,8 +1,4 @@
-"""Search documents by words and, if the setting `embeddings` names a model, by meaning.
-
-An embedder turns texts into vectors; texts of similar meaning have similar vectors. The daemon embeds the passages of
-all pages; a search embeds the query with the same model.
-"""
+"""Search documents by words and, if it is set up, by meaning."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def find_documents(session: Session, request: SearchRequest) -> SearchResult:
-    """Raise `BatchNotFound` if the request is limited to an unknown batch."""
     require_batches(session, () if request.batch_id is None else (request.batch_id,))
     return session.search.find(request, lambda: _meaning_of(session, request.text))
 
@@ -52,10 +47,9 @@ def _embedder(setting: str, model: str, passages_edition: str = "") -> Embedder:
 
 
 def _embedder_named(name: str, settings: Settings) -> Embedder | None:
-    """Return the embedder that made the stored vectors, or None if it is no longer set up.
+    """Return the embedder that made the stored vectors; while they are replaced, it is not yet the one of the settings.
 
-    It is not that of the settings while the daemon replaces the vectors after a change of the settings. `name` is
-    model/version/edition, where the edition identifies the length of the passages.
+    `name` is model/version/edition of the passages.
     """
     from worker_service.base.embedding import BUNDLED
 

@@ -1,4 +1,4 @@
-"""Convert values to what JSON can express: one form for `--json`, the API and notifications."""
+"""Convert values to objects for JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ JSON_TEXT_FIELDS = ("payload", "result", "asked", "actions")
 
 
 def as_object(value: Any) -> Any:
-    """Convert a value and everything in it.
-
-    Structs and named tuples become dicts without their UNSET fields, and other iterables lists. A job also gets its
-    `state`, a level becomes its name, and times get the form of ISO 8601.
-    """
+    """Convert a value and all in it. UNSET fields are left out; a job also gets its `state`."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
         return value
     if isinstance(value, IntEnum):

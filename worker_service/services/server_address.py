@@ -1,7 +1,7 @@
-"""The address of the running server, in a file beside the database, so that other processes can write links to it.
+"""The address of the running server, in a file beside the database.
 
-The running server holds a lock on the file: the file of a killed server is not locked, and ignored. Other users may be
-able to write in the directory, so links, and text that is no address, are ignored, too.
+The running server holds a lock on the file, so the file of a killed server is recognised and ignored. Other users may
+be able to write in the directory: links and text that is no address are ignored too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _ADDRESS = re.compile(r"https?://[!-~]{1,300}")
 
 @contextmanager
 def published_address(settings: Settings) -> Iterator[None]:
-    """Publish the address of this server, if possible: without it, other processes write no links."""
     path = _path_of_file(settings.database)
     with ExitStack() as until_stopped:
         with suppress(OSError):
@@ -36,7 +35,6 @@ def published_address(settings: Settings) -> Iterator[None]:
 
 
 def address(settings: Settings) -> str | None:
-    """Return the address of the running server, or None if none runs."""
     try:
         descriptor = os.open(_path_of_file(settings.database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor) as file:

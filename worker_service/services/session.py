@@ -1,4 +1,4 @@
-"""Sessions, which each service takes as its first argument, and helpers for queries: pages of rows, chunks, polling."""
+"""Sessions, pages of rows, and polling."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 
 IDS_AT_ONCE = 500
-"""Length of the chunks in which long lists of ids are queried and written."""
 _POLL_SECONDS = 0.05
 _PAUSE_PER_QUERY_SECOND = 5
-"""Shortest pause after a query, in seconds per second of its duration: a slow query must not load the machine."""
+"""Shortest pause after a query, in seconds per second of its duration."""
 
 
 class HasId(Protocol):
@@ -46,14 +45,12 @@ T = TypeVar("T")
 class Session(Struct, frozen=True):
     """An open database, with the settings and the user who acts.
 
-    The properties are the parts of the store that only read. Services, CLI, web pages and API query them as
-    `session.library`. Only services use `store`, for changes and for the other parts.
+    Every surface queries the properties, which only read. Only services use `store`.
     """
 
     store: Store
     settings: Settings
     actor: str
-    """Name of the user, recorded with each change."""
     clock: Clock = wall_clock
 
     @property
@@ -108,10 +105,7 @@ def _current_user() -> str:
 
 
 def cut_page(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the first `limit` rows, and the `before_id` of the next page (None if there is none).
-
-    `rows` were queried with `limit + 1`: one row more shows that there is a next page.
-    """
+    """Return the page and the `before_id` of the next one, if `rows` has more than `limit`."""
     return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
 
 
@@ -120,15 +114,11 @@ def chunks(values: Sequence[T]) -> list[Sequence[T]]:
 
 
 def deadline_after(timeout: str | None) -> float:
-    """Return the time of `time.monotonic` at which a length such as `10m` will have passed; None means never."""
     return float("inf") if timeout is None else time.monotonic() + parse_length(timeout).total_seconds()
 
 
 def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
-    """Yield the query's result again and again until the deadline, a time of `time.monotonic`.
-
-    Query again only after another connection has committed. The caller ends the iteration when it has its result.
-    """
+    """Yield the result at every poll. Query again only after another connection has committed."""
     last_counter: int | None = None
     query_seconds = 0.0
     while True:

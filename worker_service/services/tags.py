@@ -15,12 +15,11 @@ _TAGS_NAMED_MAX = 50
 
 
 def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Return the ids of documents that did not have all tags. Actions of a new tag start once per generation."""
+    """Return the documents that were tagged. Actions of new tags start once per generation."""
     return _change_tags(session.store.tags.add, document_ids, words)
 
 
 def remove_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
-    """Return the ids of documents that had one of the tags."""
     return _change_tags(session.store.tags.remove, document_ids, words)
 
 

@@ -1,8 +1,4 @@
-"""Tokens, sign-in links and browser sessions: rows of one table, which holds only digests of their secrets.
-
-A token lets programs use the API. A link, or a token, signs in a browser, which begins a session: its text is the
-browser's cookie. The text of all three is id and secret.
-"""
+"""Tokens, sign-in links and browser sessions. Only digests of their secrets are stored."""
 
 from __future__ import annotations
 
@@ -53,8 +49,7 @@ def create_token(
 ) -> CreatedToken:
     """Make a token that is valid until a time or for a length such as 90d; None means until it is removed.
 
-    Without `powers` it can only read: it lasts long and is given to programs, so it gets the least. With an `owner`, it
-    gives access only to this owner's documents.
+    Without `powers` it can only read: it lasts long and is given to programs, so it gets the least.
     """
     valid_until = None if until is None else _parse_until(until, now=session.clock())
     created = _insert_token(
@@ -73,9 +68,9 @@ def create_link(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Make a link that signs in a browser once. Without `until`, it is valid for ten minutes.
+    """Make a link that signs in a browser once.
 
-    Without `powers` it has all of them, because it works once, for minutes, and its maker has them, too.
+    Without `powers` it has all of them, because it works once, for minutes, and its maker has them too.
     """
     session.store.tokens.forget_old()
     now = session.clock()
@@ -87,10 +82,7 @@ def create_link(
 
 
 def begin_browser_session(session: Session, text: str) -> CreatedToken | None:
-    """Begin a session by the text of a token, or of a link, which works once. Return None if the text is not valid.
-
-    The session ends with the token at the latest.
-    """
+    """Begin a session by a token, or by a link, which works once. For another text, return None and write nothing."""
     used = _find_valid(session, text, TokenKind.TOKEN, TokenKind.LINK)
     if used is None:
         # Write nothing for a visitor who only guesses.
@@ -123,7 +115,7 @@ def find_session(session: Session, text: str) -> Token | None:
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
-    """Return all tokens, and the links and sessions that can still be used."""
+    """List tokens, without links and sessions that have ended."""
     now = as_text(session.clock())
     return [token for token in session.store.tokens.list() if token.kind is TokenKind.TOKEN or _is_usable(token, now)]
 
@@ -156,7 +148,6 @@ def end_session(session: Session, text: str) -> None:
 
 
 def note_use(session: Session, used_at_by_id: Mapping[int, str]) -> None:
-    """Record when tokens were used last."""
     session.store.tokens.note_use(used_at_by_id)
 
 
@@ -187,7 +178,7 @@ def _insert_token(
 
 
 def _find_valid(session: Session, text: str, *kinds: TokenKind) -> Token | None:
-    """Return the token with this text if it has not expired and is of one of the kinds."""
+    """Return the token with this text if it is valid and of one of the kinds."""
     parsed = parse_token_text(text)
     if parsed is None:
         return None

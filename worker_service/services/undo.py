@@ -1,4 +1,4 @@
-"""Undo an action of a user: a recorded change of jobs, of a batch or of a schedule."""
+"""Undo an action of a user."""
 
 from __future__ import annotations
 

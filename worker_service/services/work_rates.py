@@ -13,7 +13,6 @@ from worker_service.jobs.counts import HourOfWork
 from worker_service.services.session import Session
 
 HOURS_MOST = 24 * 31
-"""Longest time that can be asked for."""
 _HOUR = timedelta(hours=1)
 
 
@@ -40,7 +39,6 @@ class Hour(Struct, frozen=True):
 
 
 def work_rates(session: Session, *, hours: int = 24) -> Sequence[WorkRate]:
-    """Return the rates by job type, most jobs first."""
     starts = _starts_of_hours(session, hours)
     hours_by_type: dict[str, list[HourOfWork]] = defaultdict(list)
     for hour in session.overview.hours_of_work(starts[0]):
@@ -50,7 +48,6 @@ def work_rates(session: Session, *, hours: int = 24) -> Sequence[WorkRate]:
 
 
 def work_by_hour(session: Session, *, hours: int = 24) -> Sequence[Hour]:
-    """Return each hour, oldest first, with the jobs of all types."""
     starts = _starts_of_hours(session, hours)
     hours_of_types = session.overview.hours_of_work(starts[0])
     return [_hour(start, [hour for hour in hours_of_types if hour.at == start]) for start in starts]

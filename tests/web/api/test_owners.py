@@ -119,9 +119,9 @@ def _add_data(session: Session) -> dict[str, list[int]]:
     [running] = [job for job in store.leases.claim("w1", 9) if job.id == failed]
     store.leases.fail(running.lease, Failure(f"{MARK}_CODE", f"{MARK} message"), retry_at=None)
     added = batches.add_batch(
-        session, [NewJob("action", owner=BOB, name=f"{MARK}-of-batch")], owner=BOB, name=f"{MARK}-b"
+        session, [NewJob("action", owner=BOB, name=f"{MARK}-of-batch")], batches.BatchRequest(BOB, f"{MARK}-b")
     )
-    hers = batches.add_batch(session, [NewJob("action", owner="alice")], owner="alice", name="hers")
+    hers = batches.add_batch(session, [NewJob("action", owner="alice")], batches.BatchRequest("alice", "hers"))
     store.intake.enqueue(NewJob("action", owner="alice", after=[pending]))
     job_control.apply_plan(session, job_control.make_plan(session, "priority", Selector(ids=(pending,)), priority=2))
     store.job_control.pause("owner", BOB, reason=f"{MARK} is away")

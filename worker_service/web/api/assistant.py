@@ -58,5 +58,5 @@ def _add(caller: Caller, source: str) -> dict[str, Any]:
     visitor = _visitor.get()
     owner = owner_for(visitor, None)
     found = source_jobs(caller.session, visitor, [source], {}, owner=owner)
-    added = batches.add_batch(caller.session, found.jobs, owner=owner, asked={"sources": [source]})
+    added = batches.add_batch(caller.session, found.jobs, batches.BatchRequest(owner, asked={"sources": [source]}))
     return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(found.left_out)}

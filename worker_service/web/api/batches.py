@@ -98,12 +98,14 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
     added = batches.add_batch(
         call.session,
         batch_jobs.jobs,
-        owner=owner,
-        name=body.name,
-        priority=body.priority,
-        asked={name: fields[name] for name in ("sources", "read", "jobs") if fields.get(name)},
-        actions=then,
-        notify=notify_address(call.session, body.notify, owner=owner),
+        batches.BatchRequest(
+            owner,
+            name=body.name,
+            priority=body.priority,
+            asked={name: fields[name] for name in ("sources", "read", "jobs") if fields.get(name)},
+            actions=then,
+            notify=notify_address(call.session, body.notify, owner=owner),
+        ),
     )
     answer = BatchSubmitted(
         added.batch,

@@ -86,15 +86,14 @@ def submit_files(
         return SubmittedFiles([ReadRequest.from_enqueued(enqueue_job(session, jobs[0]), lacking)], None)
     names = [file.name for file in files]
     name = names[0][:_NAME_CHARACTERS_MAX] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-    asked = {"sources": names[:_SOURCES_KEPT_MAX]}
+    request = batches.BatchRequest(owner, name, asked={"sources": names[:_SOURCES_KEPT_MAX]}, notify=notify)
     added: BatchAdded | None
     items: Sequence[InBatch]
     if notify:
-        added = batches.add_batch(session, jobs, owner=owner, name=name, asked=asked, notify=notify)
+        added = batches.add_batch(session, jobs, request)
         items = added.jobs
     else:
-        submission = batches.prepare_submission(session, jobs)
-        submitted = batches.submit_batch(session, submission, owner=owner, name=name, asked=asked)
+        submitted = batches.submit_batch(session, jobs, request)
         items, added = submitted.items, submitted.added
     requests = [
         ReadRequest(item.job_id or None, item.existing, item.document_id, item.decision, lacking) for item in items

@@ -289,10 +289,12 @@ def _submit_batch(session: Session, visitor: Visitor, form: Mapping[str, str]) -
     return batches.add_batch(
         session,
         found.jobs,
-        owner=owner,
-        name=form["name"].strip(),
-        priority=parse_number(form["priority"] or str(batches.PRIORITY), "priority"),
-        asked={"sources": sources[:_SOURCES_KEPT_MAX]},
+        batches.BatchRequest(
+            owner,
+            name=form["name"].strip(),
+            priority=parse_number(form["priority"] or str(batches.PRIORITY), "priority"),
+            asked={"sources": sources[:_SOURCES_KEPT_MAX]},
+        ),
     )
 
 
