@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, field
@@ -37,7 +38,7 @@ from worker_service.web.resources.documents import (
 )
 from worker_service.web.resources.jobs import refuse_server_files, visible_job
 from worker_service.web.resources.read_requests import ReadRequest, submit_reindex, unlock_document
-from worker_service.web.streaming import stream_file, stream_lines
+from worker_service.web.streaming import stream_lines, stream_made_file
 
 _FILE_RESPONSES: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
 
@@ -172,13 +173,13 @@ def image(call: ApiRequest, query: ImageQuery) -> Response:
 @endpoint("GET", "/api/documents/{id}/files/{form}", **{**_FILE_RESPONSES, "media": "*/*"})
 def file(call: ApiRequest) -> Response:
     """Send one file of a document, whole or a range; formats made from its text (md, …) whole only."""
-    _visible(call)
-    form = call.path("form")
-    if form in FORMATS:
-        text, name = exports.make_file(call.session, call.id, form)
-        return stream_file(text, FORMATS[form].media_type, file_name=name)
-    stored, name = exports.find_file(call.session, call.id, form)
-    return FileResponse(stored.path, media_type="application/octet-stream", filename=name)
+    document, form = _visible(call), call.path("form")
+    source = exports.find_source(call.session, document, form)
+    if isinstance(source.content, Path):
+        exports.require_in_workspace(call.session, source.content, f"pagemill reindex {call.id} --force")
+        return FileResponse(source.content, media_type="application/octet-stream", filename=source.name)
+    pieces = source.content()
+    return stream_made_file(lambda file: file.writelines(pieces), FORMATS[form].media_type, file_name=source.name)
 
 
 @endpoint("GET", "/api/passages")
