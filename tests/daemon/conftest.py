@@ -1,4 +1,4 @@
-"""Hands to make attempts and their ends with, and a database of its own for the pages that write."""
+"""Attempts and their ends, and a database for each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.daemon.attempts import Attempt, DaemonContext, Slots
-from worker_service.jobs.job import NewJob
+from worker_service.jobs.job import NewJob, Status
 from worker_service.runner.messages import Ended, How
 from worker_service.runner.worker_identity import Identity
 from worker_service.settings.loading import load_settings
@@ -28,9 +28,7 @@ def clock() -> MovableClock:
     return MovableClock()
 
 
-class Watch:
-    """Stands still until it is moved; in seconds."""
-
+class ManualClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -39,8 +37,8 @@ class Watch:
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def monotonic() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -59,8 +57,7 @@ def store(database: Path, clock: MovableClock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def attempt(store: Store) -> MakeAttempt:
-    """A job that was claimed just now, as the loop notes it."""
+def make_attempt(store: Store) -> MakeAttempt:
     numbers = itertools.count()
 
     def make(**fields: Any) -> Attempt:
@@ -82,7 +79,6 @@ def context_in(
     own: Identity = Identity("w1", "h", "boot-1", 1),  # noqa: B008  frozen
     **settings: object,
 ) -> DaemonContext:
-    """What the parts of a daemon share, its workspace in this place; settings as the environment has them."""
     given = {"database": place / "pagemill.db", "workspace": place / "workspace", **settings}
     environ = {"HOME": str(place), **{f"WORKER_{name.upper()}": str(value) for name, value in given.items()}}
     settled = load_settings(environ=environ, directory=place)
@@ -94,20 +90,23 @@ def ended(attempt: Attempt, how: How = How.DONE, **fields: Any) -> Ended:
     return Ended(attempt.job.id, attempt.job.fence, how, **fields)
 
 
-class Silence:
-    """A log that nobody reads; it remembers the names of the events, and what they told."""
+def status_and_code(store: Store, attempt: Attempt) -> tuple[Status, str | None]:
+    job = store.job_queries.get(attempt.job.id)
+    return job.status, job.error_code
 
+
+class RecordedLog:
     def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.told: list[dict[str, object]] = []
+        self.events: list[str] = []
+        self.fields: list[dict[str, object]] = []
 
     def info(self, event: str, **fields: object) -> None:
-        self.heard.append(event)
-        self.told.append(fields)
+        self.events.append(event)
+        self.fields.append(fields)
 
     warning = error = critical = debug = info
 
 
 @pytest.fixture
 def log() -> Any:
-    return Silence()
+    return RecordedLog()

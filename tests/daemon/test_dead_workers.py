@@ -1,4 +1,4 @@
-"""Who is gone, and what is done about it."""
+"""When a worker counts as dead, and what happens to its jobs and processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.daemon.conftest import Watch, context_in
+from tests.daemon.conftest import ManualClock, context_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.dead_workers import Recovery
 from worker_service.jobs.attempts import Report
@@ -32,52 +32,56 @@ from worker_service.runner.worker_identity import (
 )
 from worker_service.store.store import Store
 
-PATIENCE_SECONDS = 9.0
 OWN = Identity("own", "here", "boot", os.getpid())
 
 
-def seen(
-    *,
-    free: bool | None = False,
-    same: bool = True,
-    rebooted: bool = False,
-    there: bool = True,
-    silent: float = 0.0,
-    row: float = 0.0,
-) -> Observation:
-    return Observation(free, same, rebooted, there, silent, row)
+OBSERVED = Observation(
+    is_lock_free=False,
+    is_same_machine=True,
+    is_rebooted=False,
+    is_daemon_running=True,
+    silent_seconds=0.0,
+    row_silent_seconds=0.0,
+)
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("changes", "expected"),
     [
-        (seen(), Fate.ALIVE),
-        (seen(silent=299), Fate.ALIVE),
-        (seen(silent=300), Fate.SILENT),
-        (seen(free=True), Fate.GONE),
-        (seen(free=True, same=False), Fate.GONE),
-        (seen(free=None, rebooted=True), Fate.GONE),
-        (seen(there=False), Fate.DYING),
-        (seen(free=None, there=False), Fate.ALIVE),
-        (seen(free=None, there=False, silent=300), Fate.SILENT),
-        (seen(same=False, there=False), Fate.ALIVE),
-        (seen(same=False, there=False, silent=300), Fate.SILENT),
-        # By the wall clock, which may be stepped: only where nothing of it can be here.
-        (seen(row=9999), Fate.ALIVE),
-        (seen(same=False, row=9999), Fate.ALIVE),
-        (seen(free=None, row=9999), Fate.ALIVE),
-        (seen(free=None, there=False, row=299), Fate.ALIVE),
-        (seen(free=None, there=False, row=300), Fate.SILENT),
-        (seen(free=None, same=False, row=300), Fate.SILENT),
+        ({}, Fate.ALIVE),
+        ({"silent_seconds": 299}, Fate.ALIVE),
+        ({"silent_seconds": 300}, Fate.SILENT),
+        ({"is_lock_free": True}, Fate.GONE),
+        ({"is_lock_free": True, "is_same_machine": False}, Fate.GONE),
+        ({"is_lock_free": None, "is_rebooted": True}, Fate.GONE),
+        ({"is_daemon_running": False}, Fate.DYING),
+        ({"is_lock_free": None, "is_daemon_running": False}, Fate.ALIVE),
+        ({"is_lock_free": None, "is_daemon_running": False, "silent_seconds": 300}, Fate.SILENT),
+        ({"is_same_machine": False, "is_daemon_running": False}, Fate.ALIVE),
+        ({"is_same_machine": False, "is_daemon_running": False, "silent_seconds": 300}, Fate.SILENT),
+        # The wall clock may be stepped, so its age counts only if no process of the worker can be on this machine.
+        ({"row_silent_seconds": 9999}, Fate.ALIVE),
+        ({"is_same_machine": False, "row_silent_seconds": 9999}, Fate.ALIVE),
+        ({"is_lock_free": None, "row_silent_seconds": 9999}, Fate.ALIVE),
+        ({"is_lock_free": None, "is_daemon_running": False, "row_silent_seconds": 299}, Fate.ALIVE),
+        ({"is_lock_free": None, "is_daemon_running": False, "row_silent_seconds": 300}, Fate.SILENT),
+        ({"is_lock_free": None, "is_same_machine": False, "row_silent_seconds": 300}, Fate.SILENT),
     ],
 )
-def test_the_fate_of_a_worker(known: Observation, expected: Fate) -> None:
-    assert decide_fate(known, orphan_after_seconds=300) is expected
+def test_the_fate_of_a_worker(changes: dict[str, Any], expected: Fate) -> None:
+    assert decide_fate(replace(OBSERVED, **changes), orphan_after_seconds=300) is expected
 
 
 @pytest.fixture
-def recovery(store: Store, database: Path, tmp_path: Path, watch: Watch, clock: MovableClock, log: Any) -> Recovery:
-    return Recovery(context_in(tmp_path, store, log, clock, own=OWN), watch)
+def recovery(
+    store: Store, database: Path, tmp_path: Path, monotonic: ManualClock, clock: MovableClock, log: Any
+) -> Recovery:
+    return Recovery(context_in(tmp_path, store, log, clock, own=OWN), monotonic)
+
+
+def is_requeued(store: Store, job_id: int) -> bool:
+    job = store.job_queries.get(job_id)
+    return (job.status, job.requeue_count) == (Status.PENDING, 1)
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def holder(database: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
+def test_jobs_of_a_worker_whose_lock_is_free_are_requeued_at_once(
     recovery: Recovery, store: Store, database: Path, job: int
 ) -> None:
     lock = WorkerLock(lock_path(database, "w1"))
@@ -111,13 +115,13 @@ def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
 
     recovery.run()
 
-    assert (store.job_queries.get(job).status, store.job_queries.get(job).requeue_count) == (Status.PENDING, 1)
+    assert is_requeued(store, job)
     assert store.overview.workers() == []
     assert not lock.path.exists()
 
 
-def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
-    recovery: Recovery, store: Store, database: Path, watch: Watch, clock: MovableClock, job: int
+def test_a_worker_that_holds_its_lock_and_beats_keeps_its_jobs(
+    recovery: Recovery, store: Store, database: Path, monotonic: ManualClock, clock: MovableClock, job: int
 ) -> None:
     # Its pid is ours, so it is there.
     store.leases.requeue("w1")
@@ -125,7 +129,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
     store.leases.claim("w1", 1)
     lock = WorkerLock(lock_path(database, "w1"))
     for _ in range(10):
-        watch.now += 100
+        monotonic.now += 100
         clock.advance(100)
         store.leases.beat("w1", ())
         assert recovery.run() == 60
@@ -135,7 +139,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
     assert store.job_queries.get(job).status is Status.RUNNING
 
 
-def test_a_stepped_wall_clock_frees_nothing(
+def test_a_step_of_the_wall_clock_requeues_nothing(
     recovery: Recovery, store: Store, database: Path, clock: MovableClock, job: int
 ) -> None:
     store.workers.register(_here("w1", os.getpid()))
@@ -150,7 +154,7 @@ def test_a_stepped_wall_clock_frees_nothing(
     assert store.job_queries.get(job).status is Status.RUNNING
 
 
-def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long_this_daemon_has_watched(
+def test_a_worker_on_another_host_is_judged_by_the_heartbeat_in_its_row(
     recovery: Recovery, store: Store, clock: MovableClock, job: int
 ) -> None:
     store.workers.register(replace(new_worker("w1"), host="elsewhere"))
@@ -160,11 +164,11 @@ def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long
     clock.advance(301)
     recovery.run()
 
-    assert (store.job_queries.get(job).status, store.job_queries.get(job).requeue_count) == (Status.PENDING, 1)
+    assert is_requeued(store, job)
     assert store.overview.workers() == []
 
 
-def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
+def test_jobs_of_a_worker_without_a_row_are_requeued_once_its_lock_is_free(
     recovery: Recovery, store: Store, database: Path, by_hand: ByHand, job: int
 ) -> None:
     lock = WorkerLock(lock_path(database, "w1"))
@@ -175,11 +179,11 @@ def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
     os.close(lock.fd)
     recovery.run()
 
-    assert (store.job_queries.get(job).status, store.job_queries.get(job).requeue_count) == (Status.PENDING, 1)
+    assert is_requeued(store, job)
     assert not lock.path.exists()
 
 
-def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
+def test_a_worker_without_row_and_lock_is_judged_by_the_heartbeats_of_its_jobs(
     recovery: Recovery, store: Store, clock: MovableClock, by_hand: ByHand, job: int
 ) -> None:
     _remove_row(by_hand, "w1")
@@ -197,7 +201,9 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
     assert list(store.integrity.audit()) == []
 
 
-def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: Store, by_hand: ByHand, job: int) -> None:
+def test_a_malformed_heartbeat_keeps_no_worker_alive(
+    recovery: Recovery, store: Store, by_hand: ByHand, job: int
+) -> None:
     _remove_row(by_hand, "w1")
     by_hand(f"UPDATE worker_job_queue SET heartbeat_at = 'soon' WHERE id = {job}")
 
@@ -206,8 +212,8 @@ def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: St
     assert store.job_queries.get(job).status is Status.PENDING
 
 
-def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
-    recovery: Recovery, store: Store, database: Path, watch: Watch, by_hand: ByHand
+def test_recovery_never_kills_a_daemon_process(
+    recovery: Recovery, store: Store, database: Path, monotonic: ManualClock, by_hand: ByHand
 ) -> None:
     lock = WorkerLock(lock_path(database, "w1"))
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[lock.fd])
@@ -220,7 +226,7 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     _remove_row(by_hand, name)
 
     recovery.run()
-    watch.now += 301
+    monotonic.now += 301
     recovery.run()
 
     assert store.job_queries.get(job_id).status is Status.PENDING
@@ -229,8 +235,8 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     holder.wait()
 
 
-def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
-    recovery: Recovery, store: Store, watch: Watch, job: int, holder: subprocess.Popen[bytes]
+def test_processes_that_outlive_their_daemon_are_killed_before_its_jobs_are_requeued(
+    recovery: Recovery, store: Store, monotonic: ManualClock, job: int, holder: subprocess.Popen[bytes]
 ) -> None:
     # pid 4242 of the fixture's worker may be anybody's: one that was is not.
     gone = subprocess.Popen(["true"])
@@ -241,7 +247,7 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
 
     assert recovery.run() < 1
     assert store.job_queries.get(job).status is Status.RUNNING
-    watch.now += 10
+    monotonic.now += 10
     recovery.run()
     assert holder.wait(10) == -signal.SIGKILL
     recovery.run()
@@ -249,9 +255,7 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
     assert store.job_queries.get(job).status is Status.PENDING
 
 
-def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
-    recovery: Recovery, store: Store, database: Path
-) -> None:
+def test_jobs_that_a_dead_daemon_ran_on_nodes_are_requeued(recovery: Recovery, store: Store, database: Path) -> None:
     store.workers.register(Worker("h", OWN.host, OWN.boot_id, 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)]))
     store.workers.set_nodes("h", [NodeState("n1", "up", 1)])
     job = store.intake.enqueue(NewJob("ocr_pages")).job_id
@@ -266,7 +270,7 @@ def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
     assert [(node.state, node.slots) for node in store.overview.nodes()] == []
 
 
-def test_a_lock_is_free_only_when_its_last_holder_is_gone(database: Path, holder: subprocess.Popen[bytes]) -> None:
+def test_a_lock_is_free_only_when_its_last_holder_is_dead(database: Path, holder: subprocess.Popen[bytes]) -> None:
     path = lock_path(database, "w1")
     assert is_free(path) is False
 
@@ -277,7 +281,7 @@ def test_a_lock_is_free_only_when_its_last_holder_is_gone(database: Path, holder
     assert is_free(path.with_name("other.lock")) is None
 
 
-def test_the_boot_id_is_one_whoever_tells_it() -> None:
+def test_the_boot_id_is_the_kernels_without_hyphens() -> None:
     with closing(Path("/proc/sys/kernel/random/boot_id").open()) as file:
         assert boot_id() == file.read().strip().replace("-", "")
 

@@ -1,4 +1,4 @@
-"""While the loop waits it looks whether others have committed, and a database that fails then ends nothing."""
+"""Errors of the database while the loop waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
         yield made
 
 
-def test_a_database_that_fails_once_while_the_loop_waits_costs_no_daemon(
+def test_the_loop_survives_a_database_error_while_it_waits(
     loop: Loop, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, wait = loop.context.store, Loop._wait
@@ -78,6 +78,6 @@ def test_a_database_that_fails_once_while_the_loop_waits_costs_no_daemon(
 
     assert loop.run() == 0
     assert failed
-    assert [one for one in log.heard if one in (events.STORE_UNAVAILABLE, events.DAEMON_FAILED)] == [
+    assert [one for one in log.events if one in (events.STORE_UNAVAILABLE, events.DAEMON_FAILED)] == [
         events.STORE_UNAVAILABLE
     ]

@@ -1,4 +1,4 @@
-"""What a daemon that was killed in the wrong moment has left in the workspace."""
+"""Files and rows that an interrupted daemon has left in the workspace."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from worker_service.store.store import Store
 from worker_service.workspace import FORGOTTEN_AT_ONCE
 
 
-def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
-    store: Store, attempt: MakeAttempt, log: Any, tmp_path: Path
+def test_p5_only_files_of_attempts_that_did_not_complete_are_deleted(
+    store: Store, make_attempt: MakeAttempt, log: Any, tmp_path: Path
 ) -> None:
     def publish(name: str) -> Path:
         folder = tmp_path / "objects" / name
@@ -38,7 +38,7 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
         (folder / "page.txt").write_text("text")
         return folder
 
-    completed, released, open_, gone = (attempt() for _ in range(4))
+    completed, released, open_, gone = (make_attempt() for _ in range(4))
     store.leases.complete(completed.lease)
     store.leases.release(released.lease)
     store.leases.complete(gone.lease)
@@ -57,7 +57,7 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
     assert all((folder / "page.txt").exists() for folder in kept)
 
 
-def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
+def test_files_of_a_removed_document_are_deleted_unless_another_document_shares_them(
     store: Store, log: Any, tmp_path: Path
 ) -> None:
     work_as(store)
@@ -81,7 +81,7 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     assert not folder.exists()
 
 
-def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
+def test_an_interrupted_removal_is_completed_in_small_steps(
     store: Store, database: Path, log: Any, tmp_path: Path
 ) -> None:
     by_hand = ByHand(database)
@@ -105,7 +105,7 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     assert list((tmp_path / "objects").iterdir()) == []
 
 
-def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
+def test_rows_of_gone_files_inserted_by_hand_delete_only_published_files(
     store: Store, database: Path, log: Any, tmp_path: Path
 ) -> None:
     by_hand = ByHand(database)
@@ -137,7 +137,7 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
     assert store.library.document(1).source_key == "a.pdf"
 
 
-def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_holder(
+def test_unused_keep_directories_are_deleted_after_a_month_unless_locked(
     store: Store, tmp_path: Path, clock: MovableClock, log: Any
 ) -> None:
     def keep(name: str, age: timedelta) -> Path:
@@ -161,4 +161,4 @@ def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_hold
     assert (young / "file.part").read_text() == (held / "file.part").read_text() == "half"
     assert not old.exists()
     assert not cut_off.exists()
-    assert log.heard == ["kept.swept"]
+    assert log.events == ["kept.swept"]

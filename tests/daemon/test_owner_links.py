@@ -1,4 +1,4 @@
-"""When names for people are made: after commits, a little at a time, and again where they are missing."""
+"""Links in `by-owner/`: made after commits, in small steps, and again where they are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import Watch, context_in
+from tests.daemon.conftest import ManualClock, context_in
 from tests.store.kit import ByHand, reading_job, work_as
 from worker_service.daemon.chores import SCAN_SECONDS, NameDocuments, link_last_documents
 from worker_service.jobs.attempts import Checkpoint, Completion
@@ -17,14 +17,13 @@ from worker_service.store.store import Store
 
 
 @pytest.fixture
-def chore(store: Store, tmp_path: Path, log: Any, watch: Watch) -> NameDocuments:
+def chore(store: Store, tmp_path: Path, log: Any, monotonic: ManualClock) -> NameDocuments:
     work_as(store)
     (tmp_path / "workspace").mkdir()
-    return NameDocuments(context_in(tmp_path, store, log, monotonic=watch))
+    return NameDocuments(context_in(tmp_path, store, log, monotonic=monotonic))
 
 
-def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
-    """Its text is published, and with it what a crawl has seen."""
+def publish_text(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
     store.intake.enqueue(reading_job(key, owner="alice"))
     [job] = store.leases.claim("w1", 1)
     if crawled is not None:
@@ -33,91 +32,89 @@ def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
     store.leases.complete_many([Completion(job.lease, files=[file], publishes=True)])
 
 
-def names(tmp_path: Path) -> list[str]:
+def links(tmp_path: Path) -> list[str]:
     top = tmp_path / "workspace/by-owner"
     return sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_symlink())
 
 
-def run(chore: NameDocuments) -> int:
-    """Until it has nothing to do; how often that took."""
+def run_until_idle(chore: NameDocuments) -> int:
+    """Run the chore until nothing is due. Return the number of runs."""
     runs = 1
     while chore.run() < 1:
         runs += 1
     return runs
 
 
-def test_what_was_published_has_its_name_soon_after_the_commit(
-    chore: NameDocuments, store: Store, tmp_path: Path
+def test_a_published_document_is_linked_after_the_commit(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
+    run_until_idle(chore)
+    publish_text(store, "a.pdf")
+
+    assert links(tmp_path) == []
+    run_until_idle(chore)
+
+    assert links(tmp_path) == ["alice/a.pdf of alice.txt"]
+    assert run_until_idle(chore) == 1
+
+
+def test_a_deleted_link_is_made_again_within_an_hour(
+    chore: NameDocuments, store: Store, tmp_path: Path, monotonic: ManualClock
 ) -> None:
-    run(chore)
-    read(store, "a.pdf")
-
-    assert names(tmp_path) == []
-    run(chore)
-
-    assert names(tmp_path) == ["alice/a.pdf of alice.txt"]
-    assert run(chore) == 1
-
-
-def test_a_name_that_somebody_removed_is_remade_within_the_hour(
-    chore: NameDocuments, store: Store, tmp_path: Path, watch: Watch
-) -> None:
-    read(store, "a.pdf")
-    run(chore)
-    [name] = names(tmp_path)
+    publish_text(store, "a.pdf")
+    run_until_idle(chore)
+    [name] = links(tmp_path)
     (tmp_path / "workspace/by-owner" / name).unlink()
 
-    run(chore)
-    assert names(tmp_path) == []
-    watch.now += SCAN_SECONDS
-    run(chore)
+    run_until_idle(chore)
+    assert links(tmp_path) == []
+    monotonic.now += SCAN_SECONDS
+    run_until_idle(chore)
 
-    assert names(tmp_path) == [name]
+    assert links(tmp_path) == [name]
 
 
-def test_a_daemon_that_starts_names_what_it_finds_a_little_at_a_time(
+def test_a_starting_daemon_links_all_documents_in_small_steps(
     chore: NameDocuments, store: Store, database: Path, tmp_path: Path
 ) -> None:
     for number in range(120):
-        read(store, f"{number}.pdf")
+        publish_text(store, f"{number}.pdf")
     ByHand(database)("DELETE FROM link_due")
 
-    assert run(chore) > 3
-    assert len(names(tmp_path)) == 120
+    assert run_until_idle(chore) > 3
+    assert len(links(tmp_path)) == 120
 
 
-def test_when_a_folder_is_renamed_all_are_looked_at(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
-    read(store, "a.pdf", CrawlItem("folder", "", "Reports", "folder"))
-    read(store, "b.pdf", CrawlItem("a.pdf", "folder", "a.pdf", "file", "r1"))
-    run(chore)
-    assert names(tmp_path) == ["alice/Reports/a.pdf of alice.txt", "alice/b.pdf of alice.txt"]
+def test_a_renamed_folder_moves_the_links_of_its_documents(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
+    publish_text(store, "a.pdf", CrawlItem("folder", "", "Reports", "folder"))
+    publish_text(store, "b.pdf", CrawlItem("a.pdf", "folder", "a.pdf", "file", "r1"))
+    run_until_idle(chore)
+    assert links(tmp_path) == ["alice/Reports/a.pdf of alice.txt", "alice/b.pdf of alice.txt"]
 
-    read(store, "c.pdf", CrawlItem("folder", "", "Berichte", "folder"))
-    run(chore)
+    publish_text(store, "c.pdf", CrawlItem("folder", "", "Berichte", "folder"))
+    run_until_idle(chore)
 
-    assert "alice/Berichte/a.pdf of alice.txt" in names(tmp_path)
+    assert "alice/Berichte/a.pdf of alice.txt" in links(tmp_path)
     assert not (tmp_path / "workspace/by-owner/alice/Reports").exists()
 
 
-def test_one_that_cannot_be_named_holds_up_no_other_and_is_told(
+def test_a_link_that_cannot_be_made_is_logged_and_delays_no_other(
     chore: NameDocuments, store: Store, tmp_path: Path, log: Any
 ) -> None:
     in_the_way = tmp_path / "workspace/by-owner/alice/a.pdf of alice.txt"
     in_the_way.mkdir(parents=True)
-    read(store, "a.pdf")
-    read(store, "b.pdf")
+    publish_text(store, "a.pdf")
+    publish_text(store, "b.pdf")
 
-    run(chore)
+    run_until_idle(chore)
 
-    assert names(tmp_path) == ["alice/b.pdf of alice.txt"]
-    assert set(log.heard) == {"documents.unnamed"}
+    assert links(tmp_path) == ["alice/b.pdf of alice.txt"]
+    assert set(log.events) == {"documents.unnamed"}
 
 
-def test_the_end_of_the_daemon_leaves_nothing_unnamed(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
-    run(chore)
-    read(store, "a.pdf")
+def test_due_links_are_made_when_the_daemon_ends(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
+    run_until_idle(chore)
+    publish_text(store, "a.pdf")
     store.intake.enqueue(NewJob("ocr_pages"))
 
     link_last_documents(chore.context)
 
-    assert names(tmp_path) == ["alice/a.pdf of alice.txt"]
+    assert links(tmp_path) == ["alice/a.pdf of alice.txt"]

@@ -1,4 +1,4 @@
-"""What is known before a child begins: no handler, one that was set aside, a payload that it cannot read."""
+"""Jobs that fail before a child starts: unusable handlers, invalid payloads."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_begin_ends_for_good(
-    attempt: MakeAttempt, found: HandlerDescription | None, payload: str, code: str, message: str
+def test_a_job_without_a_usable_handler_or_payload_fails_for_good(
+    make_attempt: MakeAttempt, found: HandlerDescription | None, payload: str, code: str, message: str
 ) -> None:
-    job = attempt().job._replace(payload=payload)
+    job = make_attempt().job._replace(payload=payload)
 
     assert refusal(job, found) == Ended(job.id, job.fence, How.PERMANENT, code=code, message=message)
 
 
 @pytest.mark.parametrize("payload", [None, '{"pages": 1}', json.dumps({"pages": "x" * 70_000})])
-def test_what_fits_or_is_too_long_to_look_at_is_left_to_the_child(attempt: MakeAttempt, payload: str | None) -> None:
-    job = attempt().job._replace(payload=payload)
+def test_valid_and_very_long_payloads_are_left_to_the_child(make_attempt: MakeAttempt, payload: str | None) -> None:
+    job = make_attempt().job._replace(payload=payload)
 
     assert refusal(job, HandlerDescription(HandlerFacts("ocr_pages", payload_schema=SCHEMA))) is None

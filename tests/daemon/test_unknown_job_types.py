@@ -1,4 +1,4 @@
-"""A job of a type that no worker knows ends, and never too soon."""
+"""Jobs of a type that no worker knows fail after a grace period."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from tests.store.kit import START, MovableClock, new_worker
 from worker_service.daemon.chores import FailUnknown
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import allows_type
 from worker_service.store.store import Store
 
 GRACE = 3600.0
 
-Look = Callable[[float], float]
-"""So many seconds later."""
+RunAfter = Callable[[float], float]
+"""Advances the clock by some seconds, and runs the chore."""
 
 
 @pytest.fixture
-def look(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Look:
+def run_after(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> RunAfter:
     context = context_in(tmp_path, store, log, clock, unknown_type_grace=f"{GRACE:g}s")
     chore = FailUnknown(context, {"left_to_others"}, lambda: (clock() - START).total_seconds())
 
-    def look(seconds: float) -> float:
+    def run(seconds: float) -> float:
         clock.now += timedelta(seconds=seconds)
         store.leases.beat("w1", ())
         return chore.run()
 
-    return look
+    return run
 
 
-def test_it_ends_with_a_sentence_once_its_grace_is_over(store: Store, look: Look) -> None:
+def test_a_job_of_an_unknown_type_fails_after_the_grace_period(store: Store, run_after: RunAfter) -> None:
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
-    look(0)
-    look(GRACE - 1)
+    run_after(0)
+    run_after(GRACE - 1)
     assert store.job_queries.get(job).status is Status.PENDING
 
-    look(1)
+    run_after(1)
 
     failed = store.job_queries.get(job)
     assert (failed.status, failed.error_code) == (Status.FAILED, "UNKNOWN_TYPE")
@@ -52,72 +53,80 @@ def test_it_ends_with_a_sentence_once_its_grace_is_over(store: Store, look: Look
     assert store.integrity.audit() == []
 
 
-def test_a_job_that_came_later_has_a_grace_of_its_own(store: Store, look: Look) -> None:
+def test_each_job_has_its_own_grace_period(store: Store, run_after: RunAfter) -> None:
     store.intake.enqueue(NewJob("no_such_type"))
-    look(0)
-    look(GRACE - 1)
+    run_after(0)
+    run_after(GRACE - 1)
     late = store.intake.enqueue(NewJob("no_such_type")).job_id
-    look(GRACE / 2)
+    run_after(GRACE / 2)
     assert store.job_queries.get(late).status is Status.PENDING
 
-    look(GRACE)
+    run_after(GRACE)
 
     assert store.job_queries.get(late).status is Status.FAILED
 
 
-def test_a_type_that_was_known_in_between_begins_anew(store: Store, look: Look) -> None:
+def test_the_grace_period_restarts_when_the_type_was_known_in_between(store: Store, run_after: RunAfter) -> None:
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
-    look(0)
+    run_after(0)
     store.workers.register(new_worker("w2", types=["no_such_type"]))
-    look(60)
+    run_after(60)
     store.workers.deregister("w2")
 
-    look(GRACE)
+    run_after(GRACE)
     assert store.job_queries.get(job).status is Status.PENDING
-    look(GRACE)
+    run_after(GRACE)
 
     assert store.job_queries.get(job).status is Status.FAILED
 
 
-def test_a_job_that_is_held_or_paused_known_or_left_to_others_stays(store: Store, look: Look) -> None:
+def test_held_known_and_excluded_jobs_stay_pending(store: Store, run_after: RunAfter) -> None:
     store.intake.enqueue(NewJob("no_such_type", run_at=START + timedelta(days=30)))
     store.intake.enqueue(NewJob("left_to_others"))
     store.intake.enqueue(NewJob("ocr_pages"))
-    look(0)
+    run_after(0)
 
-    look(GRACE * 2)
+    run_after(GRACE * 2)
 
     assert store.job_queries.count(Selector(statuses=(Status.PENDING,))) == 3
 
 
-def test_after_a_retry_the_grace_counts_from_then(store: Store, look: Look) -> None:
+def test_a_retry_restarts_the_grace_period(store: Store, run_after: RunAfter) -> None:
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
-    look(0)
-    look(GRACE)
+    run_after(0)
+    run_after(GRACE)
     store.job_control.retry(Selector(ids=(job,)), actor="a")
 
-    look(60)
+    run_after(60)
 
     assert store.job_queries.get(job).status is Status.PENDING
 
 
-def test_what_waits_for_it_fails_with_it(store: Store, look: Look) -> None:
+def test_jobs_that_wait_for_it_fail_too(store: Store, run_after: RunAfter) -> None:
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
     follower = store.intake.enqueue(NewJob("ocr_pages", after=(job,))).job_id
-    look(0)
+    run_after(0)
 
-    look(GRACE)
+    run_after(GRACE)
 
     assert store.job_queries.get(follower).error_code == "DEPENDENCY_FAILED"
 
 
-def test_a_long_backlog_goes_in_pieces_soon_after_each_other(store: Store, look: Look) -> None:
+def test_a_long_backlog_fails_in_small_steps(store: Store, run_after: RunAfter) -> None:
     store.intake.enqueue_many([NewJob("no_such_type")] * 700)
-    look(0)
+    run_after(0)
 
-    again = look(GRACE)
+    again = run_after(GRACE)
     assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 500
     assert again < 1
-    look(again)
+    run_after(again)
 
     assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 700
+
+
+@pytest.mark.parametrize(
+    ("types", "wanted"),
+    [((), True), (("a",), True), (("b",), False), (("!a",), False), (("!b",), True), (("a", "!a"), False)],
+)
+def test_job_types_that_the_setting_allows(types: tuple[str, ...], wanted: bool) -> None:
+    assert allows_type(types, "a") is wanted

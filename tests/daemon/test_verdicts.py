@@ -1,4 +1,4 @@
-"""What follows from the way in which an attempt ended."""
+"""What follows from each way in which an attempt can end."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def in_seconds(seconds: float) -> datetime:
     ids=["done", "as it wishes", "the last retry", "permanent", "snoozed", "rests its source", "has no source"],
 )  # fmt: skip
 def test_each_end_has_its_verdict(
-    attempt: MakeAttempt, how: How, fields: dict[str, Any], of_job: dict[str, Any], expected: Verdict
+    make_attempt: MakeAttempt, how: How, fields: dict[str, Any], of_job: dict[str, Any], expected: Verdict
 ) -> None:
-    one = attempt(**of_job)
+    attempt = make_attempt(**of_job)
 
-    assert decide(one, ended(one, how, **fields)) == expected
+    assert decide(attempt, ended(attempt, how, **fields)) == expected
 
 
 @pytest.mark.parametrize("how", [How.RETRYABLE, How.TIMED_OUT, How.OUT_OF_MEMORY, How.CRASHED, How.GARBLED])
-def test_what_may_go_better_next_time_is_retried(attempt: MakeAttempt, how: How) -> None:
-    one = attempt()
+def test_failures_that_may_not_recur_are_retried(make_attempt: MakeAttempt, how: How) -> None:
+    attempt = make_attempt()
 
-    chosen = decide(one, ended(one, how))
+    chosen = decide(attempt, ended(attempt, how))
 
     assert isinstance(chosen, Fail)
     assert chosen.failure.code == how.value.upper()
@@ -61,48 +61,48 @@ def test_what_may_go_better_next_time_is_retried(attempt: MakeAttempt, how: How)
 
 
 @pytest.mark.parametrize("wish", [float("nan"), float("inf"), -5.0, 1e300])
-def test_a_wish_that_is_none_does_no_harm(attempt: MakeAttempt, wish: float) -> None:
-    one = attempt()
+def test_delays_that_are_no_times_are_harmless(make_attempt: MakeAttempt, wish: float) -> None:
+    attempt = make_attempt()
 
     for how in (How.RETRYABLE, How.SNOOZED):
-        chosen = decide(one, ended(one, how, after_seconds=wish))
+        chosen = decide(attempt, ended(attempt, how, after_seconds=wish))
         assert isinstance(chosen, (Fail, SnoozeUntil))
 
 
-def test_what_we_stopped_is_released_however_it_ended(attempt: MakeAttempt) -> None:
-    one = attempt()
-    one.stopped_at = 1.0
+def test_an_attempt_that_the_daemon_stopped_is_released_however_it_ended(make_attempt: MakeAttempt) -> None:
+    attempt = make_attempt()
+    attempt.stopped_at = 1.0
 
     for how in (How.STOPPED, How.CRASHED, How.RETRYABLE, How.TIMED_OUT):
-        assert decide(one, ended(one, how)) == Release()
-    assert decide(one, ended(one, How.DONE)) == Complete()
+        assert decide(attempt, ended(attempt, how)) == Release()
+    assert decide(attempt, ended(attempt, How.DONE)) == Complete()
 
 
 @pytest.mark.parametrize("how", list(How))
-def test_a_cancelled_job_ends_cancelled_however_its_child_ended(attempt: MakeAttempt, how: How) -> None:
-    one = attempt()
-    one.is_cancelled = True
+def test_a_cancelled_job_ends_cancelled_however_its_child_ended(make_attempt: MakeAttempt, how: How) -> None:
+    attempt = make_attempt()
+    attempt.is_cancelled = True
 
-    assert decide(one, ended(one, how)) == ConfirmCancel()
+    assert decide(attempt, ended(attempt, how)) == ConfirmCancel()
 
 
 @pytest.mark.parametrize("how", list(How))
-def test_nothing_is_written_under_a_lost_lease(attempt: MakeAttempt, how: How) -> None:
-    one = attempt()
-    one.is_lost = one.is_cancelled = True
+def test_nothing_is_written_under_a_lost_lease(make_attempt: MakeAttempt, how: How) -> None:
+    attempt = make_attempt()
+    attempt.is_lost = attempt.is_cancelled = True
 
-    assert decide(one, ended(one, how)) == Drop()
+    assert decide(attempt, ended(attempt, how)) == Drop()
 
 
-def test_an_attempt_that_died_with_its_fork_server_costs_no_retry_but_not_for_ever(attempt: MakeAttempt) -> None:
-    one = attempt()
-    died = ended(one, How.CRASHED, code="FORK_SERVER_DIED")
+def test_a_death_with_the_fork_server_costs_no_retry_up_to_a_limit(make_attempt: MakeAttempt) -> None:
+    attempt = make_attempt()
+    died = ended(attempt, How.CRASHED, code="FORK_SERVER_DIED")
 
     for deaths in range(1, REQUEUES_MAX + 1):
-        one.fork_server_deaths = deaths
-        assert decide(one, died) == Release()
-    one.fork_server_deaths = REQUEUES_MAX + 1
-    chosen = decide(one, died)
+        attempt.fork_server_deaths = deaths
+        assert decide(attempt, died) == Release()
+    attempt.fork_server_deaths = REQUEUES_MAX + 1
+    chosen = decide(attempt, died)
 
     assert isinstance(chosen, Fail)
     assert chosen.retry_at is not None
@@ -124,14 +124,14 @@ NOT_ITS_OWN_END = [
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.parametrize(("how", "code"), NOT_ITS_OWN_END)
-def test_an_at_most_once_job_that_had_begun_fails_unless_its_handler_decided_otherwise(
-    attempt: MakeAttempt, how: How, code: str, is_stopped: bool
+def test_an_at_most_once_job_that_had_started_fails_unless_its_handler_decided_otherwise(
+    make_attempt: MakeAttempt, how: How, code: str, is_stopped: bool
 ) -> None:
-    one = attempt()
-    one.is_at_most_once, one.stopped_at = True, 1.0 if is_stopped else None
-    one.set_child(ChildProcess(4711, 1, "off"))
+    attempt = make_attempt()
+    attempt.is_at_most_once, attempt.stopped_at = True, 1.0 if is_stopped else None
+    attempt.set_child(ChildProcess(4711, 1, "off"))
 
-    chosen = decide(one, ended(one, how, code=code, message="it is gone"))
+    chosen = decide(attempt, ended(attempt, how, code=code, message="it is gone"))
 
     assert isinstance(chosen, Fail)
     assert (chosen.failure.code, chosen.retry_at) == ("MAY_HAVE_RUN", None)
@@ -139,22 +139,22 @@ def test_an_at_most_once_job_that_had_begun_fails_unless_its_handler_decided_oth
 
 
 @pytest.mark.parametrize("code", ["FORK_SERVER_DIED", "NODE_LOST"])
-def test_an_at_most_once_job_fails_where_nobody_is_left_to_say_whether_it_had_begun(
-    attempt: MakeAttempt, code: str
+def test_an_at_most_once_job_fails_if_nothing_shows_whether_it_had_started(
+    make_attempt: MakeAttempt, code: str
 ) -> None:
-    one = attempt()
-    one.is_at_most_once = True
+    attempt = make_attempt()
+    attempt.is_at_most_once = True
 
-    chosen = decide(one, ended(one, How.CRASHED, code=code))
+    chosen = decide(attempt, ended(attempt, How.CRASHED, code=code))
 
     assert isinstance(chosen, Fail)
     assert (chosen.failure.code, chosen.retry_at) == ("MAY_HAVE_RUN", None)
 
 
-def test_an_at_most_once_job_runs_again_if_its_handler_asks_for_it_or_never_began(attempt: MakeAttempt) -> None:
-    begun, unbegun = attempt(), attempt()
-    for one in (begun, unbegun):
-        one.is_at_most_once = True
+def test_an_at_most_once_job_runs_again_if_its_handler_asks_for_it_or_never_started(make_attempt: MakeAttempt) -> None:
+    begun, unbegun = make_attempt(), make_attempt()
+    for attempt in (begun, unbegun):
+        attempt.is_at_most_once = True
     begun.set_child(ChildProcess(4711, 1, "off"))
 
     assert decide(begun, ended(begun, How.RETRYABLE, code="HTTP_429", after_seconds=90.0)) == Fail(
