@@ -46,7 +46,7 @@ class PoolClient:
         """Stop what still runs, and forget all of it."""
         for order in self._launched:
             self.pool.stop(order.job_id, order.fence, now=True)
-        self.until(lambda: self.pool._connection is None or not self.pool._connection.keys)
+        self.until(lambda: self.pool._connection is None or not self.pool._connection.running_keys)
         self.heard.clear()
         self._launched.clear()
 

@@ -1,8 +1,7 @@
 """The process on a node that owns the fork server, and runs attempts in it for the Ray worker processes of the node.
 
-The first Ray task on a node starts it. Each connection belongs to a Ray worker process with one attempt at a time
-(`ray_task.py`, which also defines the frames). An attempt is stopped if its connection closes, or is silent for
-`SILENCE_SECONDS`: then the node has lost the cluster.
+Each connection belongs to a Ray worker process with one attempt at a time (`ray_task.py`). An attempt is stopped if its
+connection closes, or is silent for `SILENCE_SECONDS`: then the node has lost the cluster.
 """
 
 from __future__ import annotations
@@ -47,12 +46,9 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a node must fulfil to run attempts for a daemon, as that daemon has it."""
-
     version: str
     sandbox: str
     identity: Mapping[str, Sequence[str]]
-    """By job type: what the results depend on."""
 
 
 class NodeServer:
@@ -64,14 +60,13 @@ class NodeServer:
         self._pool = LocalPool(begin)
         self._connections: set[_WorkerConnection] = set()
         self._connection_by_attempt: dict[Key, _WorkerConnection] = {}
-        # Why this node cannot run attempts, or empty.
         self._fault = ""
         self._terms = terms
 
     def serve(self, listener: socket.socket) -> None:
         try:
-            described = {handler.facts.job_type: handler for handler in self._pool.start()}
-            self._fault = fault_of(self._terms, described)
+            handlers_by_type = {handler.facts.job_type: handler for handler in self._pool.start()}
+            self._fault = fault_of(self._terms, handlers_by_type)
             asyncio.run(self._serve(listener))
         finally:
             self._pool.close()
@@ -87,8 +82,8 @@ class NodeServer:
             if self._connections:
                 idle_since = time.monotonic()
             for connection in self._connections:
-                if connection.key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
-                    self._pool.stop(*connection.key, now=True)
+                if connection.running_key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
+                    self._pool.stop(*connection.running_key, now=True)
         server.close()
         for connection in self._connections:
             connection.writer.close()
@@ -111,11 +106,11 @@ class NodeServer:
                 body = await reader.readexactly(length)
                 connection.heard_at = time.monotonic()
                 if kind == FILE:
-                    connection.files.append(body)
+                    connection.input_contents.append(body)
                 elif kind == LAUNCH:
                     self._launch(connection, body)
-                elif kind == STOP and connection.key is not None:
-                    self._pool.stop(*connection.key)
+                elif kind == STOP and connection.running_key is not None:
+                    self._pool.stop(*connection.running_key)
                 elif kind != ALIVE:
                     # A STOP without an attempt: closing the connection tells the task that nothing runs.
                     break
@@ -123,8 +118,8 @@ class NodeServer:
             pass
         finally:
             self._connections.discard(connection)
-            if connection.key is not None:
-                self._pool.stop(*connection.key, now=True)
+            if connection.running_key is not None:
+                self._pool.stop(*connection.running_key, now=True)
             writer.close()
 
     def _launch(self, connection: _WorkerConnection, body: bytes) -> None:
@@ -133,10 +128,10 @@ class NodeServer:
         place = self._inputs / attempt_name(order.key)
         place.mkdir(mode=0o700, exist_ok=True)
         paths = {role: place / f"{role}{path.suffix}" for role, path in order.inputs.items()}
-        for path, content in zip(paths.values(), connection.files, strict=True):
+        for path, content in zip(paths.values(), connection.input_contents, strict=True):
             path.write_bytes(content)
-        connection.files.clear()
-        connection.key = order.key
+        connection.input_contents.clear()
+        connection.running_key = order.key
         connection.known_digests = frozenset(order.known_digests)
         self._connection_by_attempt[order.key] = connection
         self._pool.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
@@ -170,18 +165,16 @@ class NodeServer:
         connection.send(ENDED, encode_message(over))
         shutil.rmtree(self._staging / attempt_name(ended.key), ignore_errors=True)
         shutil.rmtree(self._inputs / attempt_name(ended.key), ignore_errors=True)
-        connection.key = None
+        connection.running_key = None
         del self._connection_by_attempt[ended.key]
 
 
 class _WorkerConnection:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        # The running attempt.
-        self.key: Key | None = None
+        self.running_key: Key | None = None
         self.known_digests: frozenset[str] = frozenset()
-        # Contents of the inputs, which come before the launch.
-        self.files: list[bytes] = []
+        self.input_contents: list[bytes] = []
         self.heard_at = time.monotonic()
 
     def send(self, kind: bytes, body: bytes) -> None:
@@ -189,14 +182,14 @@ class _WorkerConnection:
             self.writer.write(frame(kind, body))
 
 
-def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
+def fault_of(terms: Terms, handlers_by_type: Mapping[str, HandlerDescription]) -> str:
     """Return why this node cannot run attempts for the daemon, or ''."""
     if terms.version != VERSION:
         return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"
     if terms.sandbox == "strict" and not sandbox.landlock_version():
         return "the kernel has no Landlock, so children cannot be confined: use a kernel 5.13 or newer"
     for job_type, identity in terms.identity.items():
-        handler = described.get(job_type)
+        handler = handlers_by_type.get(job_type)
         if handler is None:
             return f"the handler of {job_type} is not installed here"
         if handler.set_aside or handler.facts.missing:
@@ -208,7 +201,6 @@ def fault_of(terms: Terms, described: Mapping[str, HandlerDescription]) -> str:
 
 
 def _lock(folder: Path) -> int | None:
-    """Return a descriptor that holds the folder's lock, or None if another process holds it."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

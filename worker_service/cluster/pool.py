@@ -1,7 +1,6 @@
 """The daemon's pool if a cluster is configured (`ClusterPool`): the local fork server, and the Ray driver (`RayPool`).
 
-An attempt of a cluster type runs on a node, or here while one of the local slots is free, or if it needs a password or
-credential: those are never sent to nodes.
+Passwords and credentials are never sent to nodes: an attempt that needs one runs here.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ _RESTART_FACTOR = 1.5
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
-def cluster_types(described: Mapping[str, HandlerDescription], cluster: Cluster) -> list[str]:
-    """Return the job types whose attempts may run on nodes."""
+def cluster_types(handlers_by_type: Mapping[str, HandlerDescription], cluster: Cluster) -> list[str]:
     return sorted(
         job_type
-        for job_type, handler in described.items()
+        for job_type, handler in handlers_by_type.items()
         if _can_run_on_nodes(handler) and (not cluster.types or job_type in cluster.types)
     )
 
@@ -56,13 +54,13 @@ def _can_run_on_nodes(handler: HandlerDescription) -> bool:
 
 
 def cluster_begin(
-    cluster: Cluster, described: Mapping[str, HandlerDescription], types: Sequence[str], objects: Path
+    cluster: Cluster, handlers_by_type: Mapping[str, HandlerDescription], types: Sequence[str], objects: Path
 ) -> ClusterBegin:
     return ClusterBegin(
         cluster.address,
         objects,
-        {job_type: tuple(described[job_type].identity) for job_type in types},
-        {job_type: described[job_type].spec for job_type in types if described[job_type].has_slicer},
+        {job_type: tuple(handlers_by_type[job_type].identity) for job_type in types},
+        {job_type: handlers_by_type[job_type].spec for job_type in types if handlers_by_type[job_type].has_slicer},
     )
 
 
@@ -74,16 +72,14 @@ class RayPool(LocalPool):
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
         """`environment` has the names of the variables that a handler sees, by job type."""
         super().__init__(begin)
-        self._variables = environment
-        # The driver's last report.
+        self._node_variables_by_type = environment
         self.seen: NodesSeen | None = None
         self.is_connected = False
 
     def begin(self) -> None:
-        """Start the driver. Unlike `start`, do not wait for its first message."""
         if self._connection is None:
             self._connection = self._open_connection(self._begin)
-            self._environment = self._variables
+            self._variables_by_type = self._node_variables_by_type
 
     def drain(self, nodes: Sequence[str]) -> None:
         if self._connection is not None:
@@ -120,14 +116,11 @@ class ClusterPool:
         self.local_slots = local_slots
         self._types = types
         self._log_death = log_death
-        # Attempts of these types that run here.
         self._local_keys: set[Key] = set()
         self._placed_here: list[AttemptEvent] = []
-        # Orders of attempts that the driver has.
-        self._orders: dict[Key, Order] = {}
+        self._orders_on_nodes: dict[Key, Order] = {}
         self._was_alive = False
-        # Of the driver.
-        self._started_at, self._wait_seconds = -math.inf, _RESTART_SECONDS_MIN
+        self._driver_started_at, self._driver_wait_seconds = -math.inf, _RESTART_SECONDS_MIN
         self._epoll = select.epoll()
         for pool in (local, ray):
             self._epoll.register(pool.fileno(), select.EPOLLIN)
@@ -150,7 +143,7 @@ class ClusterPool:
             # Passwords are never sent to nodes.
             self._launch_here(order)
         else:
-            self._orders[order.key] = order
+            self._orders_on_nodes[order.key] = order
             self.ray.launch(order)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
@@ -169,11 +162,11 @@ class ClusterPool:
         if self.ray.is_alive:
             self._was_alive = True
             if self.ray.seen is not None and any(node.slots for node in self.ray.seen.nodes):
-                self._wait_seconds = _RESTART_SECONDS_MIN
+                self._driver_wait_seconds = _RESTART_SECONDS_MIN
         elif self._was_alive:
             self._was_alive = False
             self._log_death("the Ray driver has ended")
-        elif time.monotonic() >= self._started_at + self._wait_seconds:
+        elif time.monotonic() >= self._driver_started_at + self._driver_wait_seconds:
             self._start_driver()
         return events
 
@@ -183,7 +176,7 @@ class ClusterPool:
     def _take_node_events(self) -> Iterator[AttemptEvent]:
         for event in self.ray.take_events():
             if isinstance(event, Ended):
-                order = self._orders.pop(event.key)
+                order = self._orders_on_nodes.pop(event.key)
                 if event.code in _NEEDS_A_CREDENTIAL:
                     # Nodes have no credentials: run the attempt here.
                     self._launch_here(order)
@@ -196,8 +189,8 @@ class ClusterPool:
         self.local.launch(order)
 
     def _start_driver(self) -> None:
-        self._wait_seconds = min(self._wait_seconds * _RESTART_FACTOR, _RESTART_SECONDS_MAX)
-        self._started_at = time.monotonic()
+        self._driver_wait_seconds = min(self._driver_wait_seconds * _RESTART_FACTOR, _RESTART_SECONDS_MAX)
+        self._driver_started_at = time.monotonic()
         try:
             self.ray.begin()
         except (OSError, ChildError) as error:

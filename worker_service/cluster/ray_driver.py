@@ -1,8 +1,7 @@
 """The Ray driver: a process that runs attempts as Ray tasks (`ray_task.py`), one task per attempt.
 
-`RayPool` in the daemon starts it, and speaks the protocol of a fork server with it. The driver relays messages between
-the daemon and the nodes, checks each node before using it (`_probe`), and reports the nodes (`NodesSeen`). Everything
-runs in one asyncio thread, except calls of Ray and of the slicer that block.
+It speaks to the daemon in the protocol of a fork server. Everything runs in one asyncio thread, except calls of Ray and
+of the slicer that block.
 """
 
 from __future__ import annotations
@@ -92,13 +91,10 @@ _READABLE, _WRITABLE = ("/proc", "/sys", "/etc", "/dev"), ("/dev/shm", "/dev/nul
 @dataclass(slots=True)
 class _Attempt:
     order: Order
-    # None once the user was told that the attempt waits.
     report_waiting_at: float | None
-    # Runs `_run_attempt`.
     task: asyncio.Task[None] | None = None
     # The `ObjectRefGenerator` of the Ray task: its items come from the node.
     stream: Any = None
-    # Empty until the first item has arrived.
     node_id: str = ""
     heard_at: float = 0.0
     is_stopped: bool = False
@@ -111,7 +107,6 @@ class _Node:
     slots: int
     is_fit: bool = False
     reason: str = "it is being checked"
-    """Why the node gets no attempts; empty if it is fit."""
     refused_at: float | None = None
     probe: asyncio.Task[None] | None = None
 
@@ -253,7 +248,6 @@ class RayDriver:
         self._send(AttemptOver(msgspec.Raw(encode_message(ended)), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
-        """Return options of a Ray task that keep it away from unfit, draining and dead nodes."""
         # Ray has a queue of tasks for each combination of options, the label selector included. Requests of a queue for
         # workers may wait for a frozen node. Once that is known to be dead, its id in the selector makes a new queue.
         avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
@@ -306,7 +300,6 @@ class RayDriver:
                 node.probe = asyncio.create_task(self._probe(node))
 
     async def _probe(self, node: _Node) -> None:
-        """Run `ray_task.probe` on the node, which raises `NodeUnfit` if it cannot run attempts for this daemon."""
         affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         reference = self._probe_task.options(scheduling_strategy=affinity).remote(self._terms)
         try:
@@ -362,8 +355,6 @@ class RayDriver:
 
 
 class _TaskInputs:
-    """The inputs of attempts in Ray's object store: a slice, or whole files, which several attempts share."""
-
     def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
         # The slicer cuts out the pages an attempt needs. It forks, so start it before Ray's threads and the sandbox.
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
@@ -395,7 +386,6 @@ class _TaskInputs:
 
 
 def _connect(cluster: ClusterBegin) -> str:
-    """Return why Ray cannot be reached, or ''."""
     if fault := ray_settings.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")

@@ -1,7 +1,6 @@
 """The Ray task: passes one attempt to the server of its node (`node_server.py`), and yields the attempt's messages.
 
-It runs in a Ray worker process, of which each slot has one, so it imports little. The worker process keeps the
-connection for its next task.
+It imports little, because each slot has a Ray worker process, which keeps its connection for the next task.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class NodeServerLost(Exception):
 
 
 def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:
-    """Yield the node's id, then lists of messages (kind and body) in order. The last message begins with `ENDED`.
-
-    `files` are the contents of the order's inputs.
-    """
+    """Yield the node's id, then the messages in order; the last one begins with `ENDED`."""
     node_id = _node_id()
     yield [node_id.encode()]
     connection = _connect(terms, node_id)
@@ -73,7 +69,6 @@ def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[byt
 
 
 def probe(terms: bytes) -> None:
-    """Raise `NodeUnfit` if the node cannot run attempts for the daemon with these terms."""
     _connect(terms, _node_id())
 
 
@@ -88,8 +83,6 @@ def _node_id() -> str:
 
 
 class _NodeConnection:
-    """A connection to the node server. `fault`: why the node cannot run attempts, or empty."""
-
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._unread = bytearray()
@@ -100,7 +93,6 @@ class _NodeConnection:
 
     @property
     def is_usable(self) -> bool:
-        """The connection is open, and nothing is left on it from an earlier attempt."""
         return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
@@ -137,7 +129,6 @@ class _NodeConnection:
                 kind, _ = self._next_frame(START_SECONDS) or (ENDED, b"")
 
     def _next_frame(self, seconds: float) -> tuple[bytes, bytes] | None:
-        """Return kind and body, or None after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             if len(self._unread) >= HEADER.size:
@@ -199,7 +190,6 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
 
 
 def _place(terms: bytes, node_id: str) -> Path:
-    """Return the directory of the node server: one for each node and each daemon's terms."""
     user_state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(user_state) if user_state.startswith("/") else Path.home() / ".local" / "state"
     # systemd sets this for the service of a node.

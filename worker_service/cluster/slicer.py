@@ -1,8 +1,7 @@
 """Cut the pages that an attempt needs out of an original, so that a node does not get the whole file.
 
-The Ray driver calls `Slicer.slice`. The slicer process forks a sandboxed child for each original, because that may be
-hostile, and keeps the child: opening a file takes seven times as long as a slice. If slicing fails, the driver sends
-the whole file.
+A process forks a sandboxed child for each original, which may be hostile, and keeps it: starting one takes seven times
+as long as a slice. If slicing fails, the whole file is sent.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ class _Request(msgspec.Struct):
 
 
 class Slicer:
-    """The driver's side of the slicer process."""
-
     def __init__(
         self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
     ) -> None:
@@ -122,7 +119,6 @@ class _SlicerProcess:
             line.send(_SLICED if self._slice(decoder.decode(received)) else _WHOLE)
 
     def _slice(self, request: _Request) -> bool:
-        """Return True if the slice is at `request.target`."""
         key = (request.job_type, request.original)
         if key in self._bad_originals:
             return False
@@ -152,7 +148,7 @@ class _SlicerProcess:
 
 
 class _ChildLost(Exception):
-    """The child has ended, hangs, or did harm."""
+    pass
 
 
 class _Child:

@@ -26,16 +26,15 @@ if TYPE_CHECKING:
     from worker_service.base.events import Log
 
 OrderedReport = PagesRead | Checkpointed | Asked
-"""Reports that are written in the order in which the child sent them, so that a handler reads its own writes."""
+"""Written in the order in which the child sent them, so that a handler reads its own writes."""
 
-# Estimated size of a report or an item in memory, without its texts.
+# Estimated memory of an item without its texts.
 _ITEM_BYTES = 500
 
 
 @dataclass(slots=True)
 class Attempt:
     job: Job
-    """Without payload and result: thousands of attempts may be prefetched."""
     lease: Lease
     job_class: str
     is_at_most_once: bool = False
@@ -47,24 +46,21 @@ class Attempt:
     """Another worker owns the lease, or the row has ended: write nothing more."""
     is_cancelled: bool = False
     without_grace: bool = False
-    """The user who cancelled the job wants the child killed at once."""
     is_batch_stopped: bool = False
-    """The job is to be released. Never set for an at-most-once job, which runs to its end."""
-    rejection: Failure | None = None
-    """Why the store rejected a report. The job fails with it."""
+    """Never set for an at-most-once job, which runs to its end."""
+    rejected_report: Failure | None = None
     stopped_at: float | None = None
     is_killed: bool = False
 
     # ── Reports that are not written yet ──
     has_news: bool = False
-    """Progress, log lines, the child process or the node are not written yet."""
+    """One of the following values, until `node`, is not written yet."""
     percent: float | None = None
     message: str | None = None
     count: Count | None = None
     lines: LogBuffer = field(default_factory=LogBuffer)
     child: ChildProcess | None = None
     has_started: bool = False
-    """A child process has reported that it runs the attempt."""
     node: str | None = None
     unwritten: deque[OrderedReport] = field(default_factory=deque)
     unwritten_bytes: int = 0
@@ -75,7 +71,6 @@ class Attempt:
     shares_child: bool = False
     """One child runs several attempts of this type in turn. The log shows only their ends."""
     took_seconds: float | None = None
-    """Duration that the fork server measured, for types with a shared child."""
 
     @property
     def key(self) -> Key:
@@ -111,7 +106,6 @@ class Attempt:
         return report
 
     def restore_report(self, report: Report) -> None:
-        """Undo `pop_report`, because the report could not be written. Newer progress stays."""
         if self.percent is None:
             self.percent, self.count = report.percent, report.count
         self.message = report.message if self.message is None else self.message
@@ -167,10 +161,7 @@ def _estimate_bytes(report: OrderedReport) -> int:
 
 @dataclass(slots=True)
 class Slots:
-    """The attempts of this worker. `sizes` is the number of slots by job class (cpu, io, node).
-
-    A class may have more attempts than slots: prefetched attempts wait in the fork server for a child.
-    """
+    """A class of jobs may have more attempts than slots: prefetched attempts wait in the fork server for a child."""
 
     sizes: dict[str, int]
     # Attempts that may have unwritten reports. There may be thousands of others, too many to check in each turn.
@@ -239,7 +230,6 @@ class DaemonContext:
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     store_again_at: float = 0.0
-    """Time of the next try after a failure of the store; 0 while the store works."""
 
     def note_store_failure(self, error: StoreError) -> None:
         if not self.store_again_at:

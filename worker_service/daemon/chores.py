@@ -42,7 +42,6 @@ _SOON_SECONDS = 0.1
 def build_chores(
     context: DaemonContext, notifier: Notifier, known_types: Collection[str], set_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
-    """Return the chores by name. `known_types`: job types with a handler here, also those that the settings exclude."""
     return {
         "notify": partial(send_notifications, context),
         "begin_scheduled": BeginScheduled(context).run,
@@ -67,7 +66,7 @@ _PRUNED_AT_ONCE = 500
 
 @dataclass(slots=True)
 class Prune:
-    """Deletes rows that are older than the settings say, by kind: a status of ended jobs, or `logs`."""
+    """Deletes old rows in small steps, because other writers wait meanwhile."""
 
     context: DaemonContext
     # Deleted rows by kind, since the last log line.
@@ -96,8 +95,6 @@ class Prune:
 
 @dataclass(slots=True)
 class LogNotices:
-    """Logs the notices that the store recorded of documents, batches, and jobs that failed without an attempt."""
-
     context: DaemonContext
     _last_id: int = field(init=False)
 
@@ -145,7 +142,6 @@ def tidy_database(context: DaemonContext) -> float:
 
 
 def adopt_slots(context: DaemonContext) -> float:
-    """Adopt the number of CPU slots that a user has written into this worker's row."""
     for worker in context.store.overview.workers():
         slots_before = context.slots.sizes["cpu"]
         if worker.id == context.identity.worker_id and worker.cpu_slots not in (0, slots_before):
@@ -158,7 +154,6 @@ def adopt_slots(context: DaemonContext) -> float:
 class DiskSpace:
     context: DaemonContext
     set_disk_low: Callable[[bool], None]
-    """Called when `is_low` changes. While it is True, the worker's row shows it, and claims find nothing."""
     free_bytes_least: int = FREE_BYTES_LEAST
     _is_low: bool = False
 
@@ -250,7 +245,6 @@ _OBJECTS_FOLDER = re.compile(r"(\d+)-(\d+)")
 
 
 def sweep_objects(context: DaemonContext) -> float:
-    """Delete published files of attempts that did not complete, and pages that no document uses."""
     swept = 0
     for folder in (context.settings.workspace / "objects").iterdir():
         match = _OBJECTS_FOLDER.fullmatch(folder.name)
@@ -290,7 +284,6 @@ _SWEPT_PREFIX = ".swept-"
 
 
 def sweep_kept(context: DaemonContext) -> float:
-    """Delete keep directories (`context.keep` of handlers) that no attempt has used for `KEEP_AGE`."""
     used_since = (context.clock() - KEEP_AGE).timestamp()
     folders = list((context.settings.workspace / "keep").iterdir())
     swept = sum(_delete_unless_used(folder, used_since) for folder in folders)
@@ -300,7 +293,7 @@ def sweep_kept(context: DaemonContext) -> float:
 
 
 def _delete_unless_used(folder: Path, since: float) -> bool:
-    """Return True if the directory was deleted. An attempt that uses it locks it and sets its time."""
+    """Return True if the directory was deleted. Each attempt that uses it locks it and sets its time."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -328,8 +321,6 @@ _FAILED_AT_ONCE = 500
 
 @dataclass(slots=True)
 class FailUnknown:
-    """Fails pending jobs whose type no live worker has had a handler for during the setting `unknown_type_grace`."""
-
     context: DaemonContext
     known_types: Collection[str]
     boot_clock: Callable[[], float] = boot_clock
@@ -363,8 +354,6 @@ _ALL = 0
 
 @dataclass(slots=True)
 class NameDocuments:
-    """Makes the links below `by-owner/` with which users find published files by name."""
-
     context: DaemonContext
     # Last id that the scan of all documents has reached; None if no scan is under way.
     _scanned_id: int | None = None
@@ -387,7 +376,6 @@ class NameDocuments:
 
 
 def link_last_documents(context: DaemonContext) -> None:
-    """Make the links that are still due when the daemon ends."""
     _log_failed_links(context, link_due(context.store, context.settings.workspace))
 
 

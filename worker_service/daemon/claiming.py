@@ -1,7 +1,7 @@
 """Claim jobs for free slots, and send each to the fork server as an `Order`.
 
-The loop calls `fill_slots` in each turn. Short jobs are claimed ahead of free slots (`Prefetch`). A job that cannot run
-here ends before it starts (`refusal`).
+The loop calls `fill_slots` in each turn. Short jobs are claimed ahead of free slots. A job that cannot run here ends
+before it starts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ class Claiming:
     outcomes: OutcomeWriter
     ownership: Ownership
     is_deadline_known: bool = False
-    """The loop knows when the next held job becomes due."""
     prefetch: Prefetch = field(init=False)
-    _may_find_jobs: dict[str, bool] = field(default_factory=dict)
-    """By job class: False after a claim that found fewer jobs than it asked for, until `request_claim`."""
+    _may_find_jobs_by_class: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.request_claim()
@@ -47,36 +45,32 @@ class Claiming:
     @property
     def may_find_jobs(self) -> bool:
         sizes = self.context.slots.sizes
-        return any(self._may_find_jobs[job_class] for job_class, size in sizes.items() if size)
+        return any(self._may_find_jobs_by_class[job_class] for job_class, size in sizes.items() if size)
 
     @property
     def has_room(self) -> bool:
         slots = self.context.slots
-        return any(self._may_find_jobs[job_class] and slots.free(job_class) for job_class in slots.sizes)
+        return any(self._may_find_jobs_by_class[job_class] and slots.free(job_class) for job_class in slots.sizes)
 
     def request_claim(self) -> None:
-        """Claim in the next turn for all classes, because jobs or slots may have become free."""
-        self._may_find_jobs = dict.fromkeys(self.context.slots.sizes, True)
+        self._may_find_jobs_by_class = dict.fromkeys(self.context.slots.sizes, True)
         self.is_deadline_known = False
 
-    def fill_slots(self, described: Mapping[str, HandlerDescription]) -> bool:
-        """Return True if an attempt was started. `described`: the handlers by job type."""
+    def fill_slots(self, handlers_by_type: Mapping[str, HandlerDescription]) -> bool:
         slots = self.context.slots
         attempts_before = len(slots)
         for job_class in slots.sizes:
             free = slots.free(job_class)
-            if free and self._may_find_jobs[job_class]:
-                self._start_all(self._claim(job_class, free), job_class, described)
-            if not self._may_find_jobs[job_class]:
-                continue
-            room_by_type = self.prefetch.room_by_type(job_class, described)
-            if room_by_type:
+            if free and self._may_find_jobs_by_class[job_class]:
+                self._start_all(self._claim(job_class, free), job_class, handlers_by_type)
+            if self._may_find_jobs_by_class[job_class] and (
+                room_by_type := self.prefetch.room_by_type(job_class, handlers_by_type)
+            ):
                 jobs = self._claim(job_class, sum(room_by_type.values()), only=sorted(room_by_type))
-                self._start_all(jobs, job_class, described)
+                self._start_all(jobs, job_class, handlers_by_type)
         return len(slots) > attempts_before
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
-        """`only`: the job types to prefetch; None claims any type for free slots."""
         worker_id, heartbeat = self.context.identity.worker_id, self.ownership.heartbeat
         # The worker may exceed its slots by this number of attempts.
         behind = self.context.slots.prefetched(job_class) + (0 if only is None else most)
@@ -89,7 +83,7 @@ class Claiming:
             self.context.note_store_failure(error)
             return ()
         self.context.note_store_success()
-        self._may_find_jobs[job_class] = len(jobs) == most
+        self._may_find_jobs_by_class[job_class] = len(jobs) == most
         if len(jobs) < most:
             # Each claim also makes a limited number of due rows ready, so there may be more.
             self.is_deadline_known = False
@@ -98,13 +92,15 @@ class Claiming:
         heartbeat.leases = (*heartbeat.leases, *(Lease(job.id, job.fence, worker_id) for job in jobs))
         return jobs
 
-    def _start_all(self, jobs: Iterable[Job], job_class: str, described: Mapping[str, HandlerDescription]) -> None:
+    def _start_all(
+        self, jobs: Iterable[Job], job_class: str, handlers_by_type: Mapping[str, HandlerDescription]
+    ) -> None:
         for job in jobs:
-            self._start(job, job_class, described.get(job.job_type))
+            self._start(job, job_class, handlers_by_type.get(job.job_type))
 
-    def _start(self, job: Job, job_class: str, described: HandlerDescription | None) -> None:
-        is_at_most_once = described is not None and described.facts.at_most_once
-        shares_child = described is not None and described.reuse > 1
+    def _start(self, job: Job, job_class: str, handler: HandlerDescription | None) -> None:
+        is_at_most_once = handler is not None and handler.facts.at_most_once
+        shares_child = handler is not None and handler.reuse > 1
         lease = Lease(job.id, job.fence, self.context.identity.worker_id)
         attempt = Attempt(
             job._replace(payload=None, result=None), lease, job_class, is_at_most_once, shares_child=shares_child
@@ -112,14 +108,14 @@ class Claiming:
         self.context.slots.add(attempt)
         log = self.context.log.debug if shares_child else self.context.log.info
         log(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
-        ended = refusal(job, described) or self._launch(job, described)
+        ended = refusal(job, handler) or self._launch(job, handler)
         if ended is not None:
             self.outcomes.add(attempt, ended)
 
-    def _launch(self, job: Job, described: HandlerDescription | None) -> Ended | None:
+    def _launch(self, job: Job, handler: HandlerDescription | None) -> Ended | None:
         """Return None if the order was sent, otherwise the outcome that releases the job."""
         try:
-            order = self._order(job, described)
+            order = self._order(job, handler)
             # If this process was suspended between the claim and this line, another worker may own the job by now.
             if not self.ownership.is_silent:
                 self.pool.launch(order)
@@ -130,13 +126,13 @@ class Claiming:
             self.context.log.error(events.FORK_SERVER_DIED, reason=str(error))
         return Ended(job.id, job.fence, How.STOPPED)
 
-    def _order(self, job: Job, described: HandlerDescription | None) -> Order:
+    def _order(self, job: Job, handler: HandlerDescription | None) -> Order:
         slots, attempts = self.context.slots, self.context.store.attempts
         document = None if job.document_id is None else attempts.known_document(job.document_id)
         workspace = self.context.settings.workspace.absolute()
         files = () if job.document_id is None else attempts.inputs(job.document_id)
         password: dict[str, Path] = {}
-        if document is not None and described is not None and described.takes_passwords:
+        if document is not None and handler is not None and handler.takes_passwords:
             password_file = passwords.path_of(workspace, job.platform, job.owner, document.source_key)
             password = {PASSWORD: password_file} if password_file.is_file() else {}
         # A cluster node cannot ask the daemon for known pages. On a first attempt, `ingest` has already left them out.
@@ -174,7 +170,7 @@ _NEWEST_WEIGHT = 0.3
 
 @dataclass(slots=True)
 class Prefetch:
-    """Decides how many short jobs to claim ahead: one transaction then claims several jobs per slot."""
+    """Claims short jobs ahead: one transaction then claims, and another completes, several jobs per slot."""
 
     slots: Slots
     _average_seconds_by_type: dict[str, float] = field(default_factory=dict)
@@ -186,24 +182,25 @@ class Prefetch:
                 average = self._average_seconds_by_type.get(job_type, attempt.took_seconds)
                 self._average_seconds_by_type[job_type] = average + (attempt.took_seconds - average) * _NEWEST_WEIGHT
 
-    def room_by_type(self, job_class: str, described: Mapping[str, HandlerDescription]) -> dict[str, int]:
-        """Return how many jobs of each type to claim ahead: none on cluster nodes, where they could wait for long."""
+    def room_by_type(self, job_class: str, handlers_by_type: Mapping[str, HandlerDescription]) -> dict[str, int]:
         room: dict[str, int] = {}
         if job_class == NODE:
             return room
         for job_type, running in self.slots.count_by_type(job_class).items():
-            most = self._most_per_slot(job_type, described.get(job_type)) * min(running, self.slots.sizes[job_class])
+            most = self._most_per_slot(job_type, handlers_by_type.get(job_type)) * min(
+                running, self.slots.sizes[job_class]
+            )
             # Wait until half of the jobs are done, so that each claim takes many.
             if running <= most // 2:
                 room[job_type] = most - running
         return room
 
-    def _most_per_slot(self, job_type: str, described: HandlerDescription | None) -> int:
-        if described is None or described.reuse <= 1:
+    def _most_per_slot(self, job_type: str, handler: HandlerDescription | None) -> int:
+        if handler is None or handler.reuse <= 1:
             return 1
         average_seconds = self._average_seconds_by_type.get(job_type, MOMENT_SECONDS)
         seconds = max(average_seconds, MOMENT_SECONDS / PREFETCHED_MOST)
-        return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
+        return max(1, min(int(MOMENT_SECONDS / seconds), handler.reuse))
 
 
 # ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
@@ -212,12 +209,11 @@ class Prefetch:
 _CHECKED_CHARACTERS_MAX = 65_536
 
 
-def refusal(job: Job, described: HandlerDescription | None) -> Ended | None:
-    """Return the end of a job whose handler is unusable or whose payload is invalid, or None if the job can start."""
-    if described is None or described.set_aside is not None:
-        message = f"no handler for {job.job_type}" if described is None else described.set_aside or ""
+def refusal(job: Job, handler: HandlerDescription | None) -> Ended | None:
+    if handler is None or handler.set_aside is not None:
+        message = f"no handler for {job.job_type}" if handler is None else handler.set_aside or ""
         return Ended(job.id, job.fence, How.PERMANENT, code="HANDLER_SET_ASIDE", message=message)
-    schema = described.facts.payload_schema
+    schema = handler.facts.payload_schema
     if schema is None or len(job.payload or "") > _CHECKED_CHARACTERS_MAX:
         return None
     fault = _payload_check(schema).fault(job.payload)

@@ -1,7 +1,6 @@
 """Requeue the jobs of dead workers (P13), after killing what is left of their processes.
 
-The loop runs `Recovery` as a chore. `runner/worker_identity.py` decides the fate of a worker: on this host by its lock
-file, on another host by the heartbeat in its row only.
+On this host a lock file proves death. For a worker of another host, only the heartbeat in its row counts.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Recovery:
     _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
-        """Requeue the jobs of all workers that are dead. `absent_workers` have running jobs and no row."""
         workers = [*self.context.store.overview.workers(), *self.context.store.overview.absent_workers()]
         other_workers = [worker for worker in workers if worker.id != self.context.identity.worker_id]
         fates = [self._recover(worker) for worker in other_workers]

@@ -1,8 +1,7 @@
 """The worker's heartbeat, and the worker's ownership of its attempts, which depends on it.
 
-`Heartbeat` writes the beats in a thread of its own, so that a slow turn of the main loop delays none. `Ownership` runs
-in the main loop. A worker whose last beat is too old is **fenced**: other workers may requeue its jobs soon, so it
-kills its child processes and claims nothing until a beat commits.
+`Heartbeat` has a thread of its own; `Ownership` runs in the main loop. A worker whose last beat is too old is
+**fenced**: other workers may requeue its jobs soon, so it kills its children and claims nothing until a beat commits.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """The thread, and what it shares with the main loop."""
-
     open_store: Callable[[], Store]
     worker_id: str
     log: Log
@@ -40,7 +37,6 @@ class Heartbeat:
     leases: Sequence[Lease] = ()
     """The loop only replaces the whole sequence, so the thread needs no lock to read it."""
     committed: int = 0
-    """Number of beats that have committed."""
     committed_at: float = 0.0
     """Start of the newest committed beat: the time that other workers see."""
     # Results of beats for the loop; None if the worker has no row.
@@ -144,11 +140,10 @@ class Ownership:
 
     @property
     def is_silent(self) -> bool:
-        """The last beat is so old that the worker must be fenced."""
         return self.heartbeat.silent_seconds() > self.context.settings.orphan_after_seconds * FENCED_FRACTION
 
     def apply_beat_results(self) -> bool:
-        """Mark lost and cancelled attempts, and fence or unfence the worker. Return True if it was unfenced."""
+        """Fence a silent worker. Return True if it was just unfenced."""
         if self._was_suspended() and self.is_silent and not self.is_fenced:
             # The thread was suspended, too. If nobody has requeued the jobs, this beat keeps them.
             self.heartbeat.beat_now(self.context.store)
@@ -222,7 +217,7 @@ class Ownership:
 
 def own_worker(context: DaemonContext, handlers: Iterable[HandlerDescription]) -> Worker:
     own, sizes = context.identity, context.slots.sizes
-    facts = [described.facts for described in handlers]
+    facts = [handler.facts for handler in handlers]
     return Worker(
         own.worker_id,
         own.host,

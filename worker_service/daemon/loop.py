@@ -1,8 +1,6 @@
 """The daemon's main loop, in the main thread. `Loop.turn` lists the steps of one turn; `Loop._wait` waits for the next.
 
-A turn never waits for a child process or another machine. The only other thread of the daemon writes heartbeats. The
-loop wakes up for messages of the fork server, commits of other processes, signals, results of heartbeats, and due
-times.
+A turn never waits for a child process. The only other thread of the daemon writes heartbeats.
 """
 
 from __future__ import annotations
@@ -71,14 +69,13 @@ EXIT_IO = 74
 class Loop:
     context: DaemonContext
     pool: LocalPool | ClusterPool
-    described: Mapping[str, HandlerDescription]
+    handlers_by_type: Mapping[str, HandlerDescription]
     outcomes: OutcomeWriter
     heartbeat: Heartbeat
     watch: FileWatch
     signals: Signals
     notifier: Notifier
-    is_draining_queue: bool = False
-    """Exit when no job can run soon (`pagemill run --drain`)."""
+    exits_when_drained: bool = False
     chores: Mapping[str, Chore] = field(default_factory=dict)
     nodes: Nodes | None = None
     reload: Callable[[], None] = lambda: None
@@ -86,13 +83,10 @@ class Loop:
     _exit_code: int | None = None
     _chore_due_at: dict[str, float] = field(default_factory=dict)
     _is_disk_low: bool = False
-    # False while the worker's row lacks `_is_disk_low` or that the daemon is stopping.
     _is_state_written: bool = True
-    # When the next held job becomes due.
     _deadline_at: float | None = None
     _poll_at: float = 0.0
     _turn_began_at: float = 0.0
-    # True if the wait ended because another process had committed.
     _has_other_commits: bool = False
     _beats_notified: int = -1
     _restart_at: float = 0.0
@@ -162,7 +156,7 @@ class Loop:
         return self._exit_code is None
 
     def check_files(self) -> float:
-        """Exit if the database file was replaced. This is also a chore, because the watch may not notice it."""
+        """Exit if the database file was replaced. This is also a chore, because the watch may miss a replacement."""
         fault = self.watch.fault()
         if fault is not None:
             # Write nothing more: it would go to the replaced file and be lost. The next daemon recovers the jobs.
@@ -204,7 +198,7 @@ class Loop:
             self._claiming.request_claim()
 
     def _register(self) -> None:
-        self._ownership.register(self.described.values())
+        self._ownership.register(self.handlers_by_type.values())
         self._write_state()
         self._claiming.request_claim()
 
@@ -265,14 +259,14 @@ class Loop:
         self._restart_at = self.context.monotonic() + self._restart_wait_seconds
         self._restart_wait_seconds = min(self._restart_wait_seconds * 2, _FORK_SERVER_WAIT_SECONDS_MAX)
         try:
-            described = self.pool.restart()
+            handlers = self.pool.restart()
         except (OSError, ChildError) as error:
             self.context.log.error(events.FORK_SERVER_DIED, reason=str(error))
             return
-        self.described = filter_types(described, self.context.settings.types)
+        self.handlers_by_type = filter_types(handlers, self.context.settings.types)
         if self.nodes is not None:
-            self.described = self.nodes.described(self.described)
-        self.context.log.info(events.FORK_SERVER_RESTARTED, handlers=len(self.described))
+            self.handlers_by_type = self.nodes.with_node_class(self.handlers_by_type)
+        self.context.log.info(events.FORK_SERVER_RESTARTED, handlers=len(self.handlers_by_type))
         self._register()
 
     # ── Starting jobs ──
@@ -288,7 +282,7 @@ class Loop:
         # Claim nothing while the outcomes of earlier attempts cannot be written.
         if self.outcomes.again_at or self.context.must_wait_for_store:
             return
-        if self._claiming.fill_slots(self.described):
+        if self._claiming.fill_slots(self.handlers_by_type):
             self._restart_wait_seconds = _FORK_SERVER_WAIT_SECONDS
 
     # ── Periodic work ──
@@ -316,7 +310,7 @@ class Loop:
             return
         if self._stopping.is_requested:
             self._exit_code = 0
-        elif self.is_draining_queue and not self._claiming.may_find_jobs and not self._is_more_work_expected():
+        elif self.exits_when_drained and not self._claiming.may_find_jobs and not self._is_more_work_expected():
             self.context.log.info(
                 events.DAEMON_DRAINED, pending=self.context.store.overview.count_by_status()[Status.PENDING]
             )
@@ -378,12 +372,11 @@ class Loop:
 # ── Events of child processes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def filter_types(described: Iterable[HandlerDescription], types: Sequence[str]) -> dict[str, HandlerDescription]:
-    return {handler.facts.job_type: handler for handler in described if allows_type(types, handler.facts.job_type)}
+def filter_types(handlers: Iterable[HandlerDescription], types: Sequence[str]) -> dict[str, HandlerDescription]:
+    return {handler.facts.job_type: handler for handler in handlers if allows_type(types, handler.facts.job_type)}
 
 
 def apply_child_events(child_events: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:
-    """Note each message at its attempt, for `Reporter` and `OutcomeWriter`."""
     for event in child_events:
         attempt = context.slots.get(event.key)
         if attempt is None:
@@ -415,13 +408,9 @@ STOP_SECONDS = 10.0
 
 
 class Signals:
-    """Counts signals, and wakes the loop, which acts on them.
-
-    The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings.
-    """
+    """The first SIGTERM or SIGINT asks the daemon to finish, the second to stop at once. SIGHUP reloads settings."""
 
     def __init__(self) -> None:
-        # Number of signals.
         self.asked_to_stop = 0
         self.asked_to_reload = False
         self._ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
@@ -470,8 +459,6 @@ def _has_terminal() -> bool:
 
 @dataclass(slots=True)
 class Stopping:
-    """Stops attempts that may not go on, and all of them when the daemon stops."""
-
     context: DaemonContext
     pool: LocalPool | ClusterPool
     ownership: Ownership
@@ -503,7 +490,7 @@ class Stopping:
         is_grace_over = self._grace_ends_at is not None and now >= self._grace_ends_at
         for attempt in self.context.slots:
             by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_immediate
-            must_stop = attempt.is_cancelled or attempt.rejection or attempt.is_batch_stopped or is_grace_over
+            must_stop = attempt.is_cancelled or attempt.rejected_report or attempt.is_batch_stopped or is_grace_over
             if not (by_force or must_stop):
                 continue
             job = attempt.job
@@ -520,11 +507,12 @@ class Stopping:
 
     def _seconds_to_stop(self, attempt: Attempt, *, is_grace_over: bool) -> float:
         # An attempt that stops only because its batch was stopped may finish its page.
-        may_finish_page = attempt.is_batch_stopped and not (attempt.is_cancelled or attempt.rejection or is_grace_over)
+        may_finish_page = attempt.is_batch_stopped and not (
+            attempt.is_cancelled or attempt.rejected_report or is_grace_over
+        )
         return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if may_finish_page else STOP_SECONDS
 
     def next_at(self) -> float | None:
-        """Return when `stop_children` has to be called next."""
         now = self.context.monotonic()
         moments = [now + 1.0 for attempt in self.context.slots if attempt.stopped_at is not None]
         if self._grace_ends_at is not None and len(self.context.slots):

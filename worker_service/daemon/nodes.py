@@ -1,7 +1,6 @@
 """Keep slots, the `node` table and users' requests to drain nodes in step with the Ray cluster.
 
-Imported only if the settings have a `[cluster]`. The Ray driver reports the nodes (`NodesSeen`); their slots together
-are the slots of the job class `node`.
+The Ray driver reports the nodes (`NodesSeen`). Their slots together are the slots of the job class `node`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Nodes:
     pool: ClusterPool
     types: Collection[str]
     autoscale: int
-    """Attempts that may run or wait while Ray's autoscaler starts machines for them."""
     look_at: float = 0.0
     # The report that was written to the table last.
     _seen: NodesSeen | None = None
@@ -44,15 +42,13 @@ class Nodes:
     def __post_init__(self) -> None:
         self._started_at = self.context.monotonic()
 
-    def described(self, described: Mapping[str, HandlerDescription]) -> dict[str, HandlerDescription]:
-        """Return the handlers by job type, those of `types` changed to the job class `node`."""
+    def with_node_class(self, handlers_by_type: Mapping[str, HandlerDescription]) -> dict[str, HandlerDescription]:
         return {
-            job_type: _on_nodes(handler) if job_type in self.types else handler
-            for job_type, handler in described.items()
+            job_type: _with_node_class(handler) if job_type in self.types else handler
+            for job_type, handler in handlers_by_type.items()
         }
 
     def update(self) -> bool:
-        """Return True if there are more slots than before."""
         now, seen = self.context.monotonic(), self.pool.ray.seen
         if seen is self._seen and now < self.look_at:
             return False
@@ -73,7 +69,6 @@ class Nodes:
 
     @property
     def may_still_come(self) -> bool:
-        """True if there are no slots yet, and a first node may still join."""
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
         has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
         return not has_slots and self.context.monotonic() < self._started_at + seconds
@@ -104,7 +99,7 @@ class Nodes:
             self._draining = ()
 
 
-def _on_nodes(handler: HandlerDescription) -> HandlerDescription:
+def _with_node_class(handler: HandlerDescription) -> HandlerDescription:
     # Programs that this machine lacks may exist on the nodes.
     facts = msgspec.structs.replace(handler.facts, job_class=NODE, missing=None, missing_remedy="")
     return msgspec.structs.replace(handler, facts=facts)
@@ -115,25 +110,25 @@ def open_nodes(
     cluster: Cluster,
     local: LocalPool,
     begin: Begin,
-    described: Mapping[str, HandlerDescription],
+    handlers_by_type: Mapping[str, HandlerDescription],
     staging: Path,
 ) -> Nodes | None:
-    settings, types = context.settings, cluster_types(described, cluster)
+    settings, types = context.settings, cluster_types(handlers_by_type, cluster)
     if unknown := sorted({*cluster.types} - {*types}):
         reason = "no handler of these types declares runs_on_cluster"
         context.log.warning(events.CLUSTER_TYPE_UNKNOWN, types=unknown, reason=reason)
     if not types:
         return None
     local_slots = settings.concurrency if cluster.local_slots is None else cluster.local_slots
-    if any(described[job_type].facts.missing for job_type in types):
+    if any(handlers_by_type[job_type].facts.missing for job_type in types):
         local_slots = 0
     objects = (settings.workspace / "objects").absolute()
-    declared = {job_type: described[job_type].declared for job_type in types}
-    environment = {job_type: one.environment for job_type, one in declared.items() if one is not None}
+    declarations = ((job_type, handlers_by_type[job_type].declared) for job_type in types)
+    environment = {job_type: declared.environment for job_type, declared in declarations if declared is not None}
     begin = msgspec.structs.replace(
         begin,
         staging_root=staging,
-        cluster=cluster_begin(cluster, described, types, objects),
+        cluster=cluster_begin(cluster, handlers_by_type, types, objects),
         commands={},
         slots={},
     )

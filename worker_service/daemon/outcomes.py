@@ -1,7 +1,7 @@
 """Decide (`verdict`) and write (`OutcomeWriter`) what follows from the end of an attempt.
 
-The loop adds each `Ended` that the fork server sends, and calls `write` once per turn. All completions of a turn share
-a transaction. If an outcome cannot be written for `PATIENCE_SECONDS`, the daemon exits, and recovery requeues its jobs.
+The completions of a turn share a transaction. If an outcome cannot be written for `PATIENCE_SECONDS`, the daemon exits,
+and recovery requeues its jobs.
 """
 
 from __future__ import annotations
@@ -73,12 +73,10 @@ class SnoozeUntil(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Pending again, at no cost: the daemon has stopped the attempt."""
+    pass
 
 
 class Requeue(Struct, frozen=True):
-    """Pending again, counted as a requeue: the attempt's node was lost."""
-
     why: Failure
 
 
@@ -87,7 +85,7 @@ class ConfirmCancel(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    """Write nothing: the lease is lost."""
+    pass
 
 
 Uncompleted = Fail | SnoozeUntil | Release | Requeue | ConfirmCancel | Drop
@@ -102,13 +100,12 @@ def verdict(
     jitter: float,
     rules: Mapping[str, RetryRule] = {},
 ) -> Verdict:
-    """Decide what follows, without reading a clock or writing a row. `jitter` (0 to 1) spreads the times of retries."""
     if attempt.is_lost:
         return Drop()
     if attempt.is_cancelled:
         return ConfirmCancel()
-    if attempt.rejection is not None:
-        return Fail(replace(attempt.rejection, usage=ended.usage), None)
+    if attempt.rejected_report is not None:
+        return Fail(replace(attempt.rejected_report, usage=ended.usage), None)
     if ended.how is How.DONE:
         return Complete()
     if attempt.is_at_most_once and may_have_run(attempt, ended):
@@ -138,7 +135,6 @@ def _failure(ended: Ended) -> Failure:
 
 
 def may_have_run(attempt: Attempt, ended: Ended) -> bool:
-    """Return True if the handler may have started and did not itself decide what follows."""
     if ended.is_handlers_decision:
         return False
     # A fork server or node that died may have lost the child process's `Started`.
@@ -167,8 +163,6 @@ def _delay(seconds: float | None, *, default: float) -> timedelta:
 
 @dataclass(slots=True)
 class OutcomeWriter:
-    """Holds each ended attempt until its outcome is written."""
-
     context: DaemonContext
     publisher: Publisher
     _waiting: dict[Key, tuple[Attempt, Ended]] = field(default_factory=dict)
@@ -182,7 +176,6 @@ class OutcomeWriter:
 
     @property
     def again_at(self) -> float | None:
-        """Time of the next `write` if outcomes are ready: 0 at once, later after a failure."""
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:
@@ -204,7 +197,6 @@ class OutcomeWriter:
 
     def write(self) -> list[Attempt]:
         """Return the attempts written. Raise `CannotLand` after `PATIENCE_SECONDS` of failure."""
-        # Filled by the methods below, so that it also has the attempts that were written before a failure.
         finished: list[Attempt] = []
         if not self._ready() or self.context.monotonic() < self._again_at:
             return finished

@@ -33,7 +33,7 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move the files durably. Raise `StagedFileMissing` unless each is in staging, or moved by an earlier call."""
+        """Move the files durably. An earlier call that failed may have moved some of them."""
         objects, name = self.workspace / "objects", self.target_folder(ended.job_id, ended.fence).name
         objects.mkdir(parents=True, exist_ok=True)
         with (

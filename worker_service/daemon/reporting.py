@@ -44,20 +44,18 @@ _URGENT_BYTES = 256 << 10
 _LINES_AT_ONCE = 500
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
-# Longest time per turn, so that the rest of the turn is not late.
 _WRITE_SECONDS_MAX = 0.2
-# Errors of a report itself, not of the store.
 _REJECTIONS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
 class CannotLand(StoreError, code="cannot_land"):
-    """Reports or outcomes could not be written for `PATIENCE_SECONDS`: the daemon must exit."""
+    pass
 
 
 @dataclass(slots=True)
 class Reporter:
     context: DaemonContext
-    # The method `answer` of the pool.
+    # `LocalPool.answer`.
     send_answer: Callable[..., None]
     has_committed: bool = False
     """True after a commit on the loop's own connection, which the watch for other commits does not notice."""
@@ -79,7 +77,6 @@ class Reporter:
 
     @property
     def next_at(self) -> float | None:
-        """Time of the next `report`; None if there is nothing to write."""
         if not any(attempt.has_news or attempt.unwritten for attempt in self._attempts):
             return None
         has_question = any(attempt.question is not None for attempt in self._attempts)
@@ -161,7 +158,6 @@ class Reporter:
     # ── Pages of all attempts, in one transaction ──
 
     def _save_pages(self) -> bool:
-        """Save the pages that each attempt reported before its next checkpoint or question, up to the limits."""
         batch: list[tuple[Attempt, PagesRead]] = []
         bytes_left, pages = _PAGE_BYTES_AT_ONCE, 0
         for attempt in self._attempts:
@@ -205,7 +201,6 @@ class Reporter:
     # ── Checkpoints and questions, one by one ──
 
     def _write_first_reports(self) -> bool:
-        """Write the next report of each attempt, unless it is pages. Return True if there was one."""
         has_written = False
         for attempt in self._attempts:
             first = attempt.unwritten[0] if attempt.unwritten else None
@@ -242,7 +237,6 @@ class Reporter:
             attempt.remove_report(asked)
 
     def _without_missing_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
-        """Leave out files that a user has deleted. A crawled item loses its revision, so it is downloaded again."""
         store, workspace = self.context.store, self.context.settings.workspace
         match answer:
             case Files(files):
@@ -272,7 +266,7 @@ class Reporter:
         attempt.drop_checkpoints()
 
     def _reject(self, attempt: Attempt, failure: Failure) -> None:
-        attempt.rejection = attempt.rejection or failure
+        attempt.rejected_report = attempt.rejected_report or failure
         self._drop_reports(attempt, failure.message)
 
     def _drop_reports(self, attempt: Attempt, reason: str) -> None:

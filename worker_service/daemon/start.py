@@ -1,7 +1,6 @@
-"""Build the daemon from its settings, run its loop, and shut it down (`run`). Also reloads settings on SIGHUP.
+"""Build the daemon from its settings, run its loop, and shut it down (`run`). Reload settings on SIGHUP.
 
-The daemon process has the main loop and the heartbeat thread. It starts the fork server, and with a cluster the Ray
-driver; both end with it.
+The daemon starts the fork server, and with a cluster the Ray driver; both end with it.
 """
 
 from __future__ import annotations
@@ -106,13 +105,13 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     loop = Loop(
         context,
         started.pool,
-        started.described,
+        started.handlers_by_type,
         outcomes,
         heartbeat,
         watch,
         signals,
         notifier,
-        is_draining_queue=drain,
+        exits_when_drained=drain,
         nodes=started.nodes,
         reload=partial(reload_settings, context, environ_at_start),
     )
@@ -123,10 +122,10 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         **build_chores(context, notifier, started.known_types, loop.set_disk_low),
     }
     write_limits(store, settings, log)
-    store.workers.register(own_worker(context, started.described.values()))
+    store.workers.register(own_worker(context, started.handlers_by_type.values()))
     heartbeat.start()
     stack.callback(heartbeat.close)
-    _log_start(context, started.described)
+    _log_start(context, started.handlers_by_type)
     notifier.ready()
     code = loop.run()
     # Stop the child processes before deleting the worker's row: a worker without a row must have no processes.
@@ -175,12 +174,9 @@ def _set_environment(settings: Settings) -> None:
 
 class _StartedPool(NamedTuple):
     pool: LocalPool | ClusterPool
-    described: Mapping[str, HandlerDescription]
-    """The handlers that the setting `types` allows, by job type."""
+    handlers_by_type: Mapping[str, HandlerDescription]
     known_types: Collection[str]
-    """All job types with a handler here."""
     nodes: Nodes | None
-    """None without a cluster."""
 
 
 def _start_pool(context: DaemonContext, staging: Path, lock: WorkerLock, children: ExitStack) -> _StartedPool:
@@ -199,19 +195,19 @@ def _start_pool(context: DaemonContext, staging: Path, lock: WorkerLock, childre
     children.callback(local.close)
     installed = local.start()
     known_types = {handler.facts.job_type for handler in installed}
-    described = filter_types(installed, settings.types)
-    for job_type, handler in described.items():
+    handlers_by_type = filter_types(installed, settings.types)
+    for job_type, handler in handlers_by_type.items():
         if handler.set_aside is not None:
             context.log.warning(events.HANDLER_SET_ASIDE, job_type=job_type, reason=handler.set_aside)
     if settings.cluster is not None:
         from worker_service.daemon.nodes import open_nodes  # imported only with a cluster
 
         driver_staging = cluster_staging_root(settings.workspace, context.identity.worker_id)
-        nodes = open_nodes(context, settings.cluster, local, begin, described, driver_staging)
+        nodes = open_nodes(context, settings.cluster, local, begin, handlers_by_type, driver_staging)
         if nodes is not None:
             children.callback(nodes.pool.ray.close)
-            return _StartedPool(nodes.pool, nodes.described(described), known_types, nodes)
-    return _StartedPool(local, described, known_types, None)
+            return _StartedPool(nodes.pool, nodes.with_node_class(handlers_by_type), known_types, nodes)
+    return _StartedPool(local, handlers_by_type, known_types, None)
 
 
 def _build_heartbeat(context: DaemonContext, notifier: Notifier) -> Heartbeat:
@@ -226,7 +222,7 @@ def _build_heartbeat(context: DaemonContext, notifier: Notifier) -> Heartbeat:
     )
 
 
-def _log_start(context: DaemonContext, described: Mapping[str, HandlerDescription]) -> None:
+def _log_start(context: DaemonContext, handlers_by_type: Mapping[str, HandlerDescription]) -> None:
     settings = context.settings
     context.log.info(
         events.DAEMON_STARTED,
@@ -234,7 +230,7 @@ def _log_start(context: DaemonContext, described: Mapping[str, HandlerDescriptio
         database=str(settings.database),
         concurrency=settings.concurrency,
         io_concurrency=settings.io_concurrency,
-        types=sorted(described),
+        types=sorted(handlers_by_type),
     )
 
 
@@ -252,7 +248,7 @@ def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
 
 
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:
-    """Return the interval of beats. Each beat feeds systemd's watchdog, so at least three must fit in its period."""
+    """Each beat feeds the watchdog, so at least three must fit in its period."""
     return interval_seconds if watchdog_seconds is None else min(interval_seconds, watchdog_seconds / 3)
 
 
@@ -273,7 +269,7 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
 
 
 def reload_settings(context: DaemonContext, environ: Mapping[str, str]) -> None:
-    """Apply changed settings of `RELOADABLE`; none if the file has an error. `environ`: of the daemon at its start."""
+    """Apply the settings that may change; none if the file has an error. `environ` is the environment at the start."""
     before = context.settings
     try:
         reloaded = load_settings({"database": str(before.database)}, environ=environ)

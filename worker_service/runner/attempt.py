@@ -1,8 +1,7 @@
 """A child process (`ForkedChild`) and the attempt that it runs (`RunningAttempt`), as the fork server sees them.
 
-A reused child runs several attempts in turn, each with its own `RunningAttempt`. `ForkedChild` owns four descriptors:
-the reading ends of `messages` (frames) and `output` (log lines), the writing end of `answers` (replies and further
-orders), and the staging directory.
+A reused child runs several attempts in turn. `ForkedChild` owns the parent's ends of three pipes: `messages` and
+`output` (log lines) from the child, `answers` (replies and further orders) to it.
 """
 
 from __future__ import annotations
@@ -76,8 +75,6 @@ _QUESTIONS_PER_SECOND = 100
 
 
 class EndReason(Struct, frozen=True):
-    """Why an attempt ended, if not as its child reported."""
-
     how: How
     code: str
     message: str
@@ -104,12 +101,10 @@ class ForkedChild:
         self.unsent = bytearray()
         # True while the fork server waits until it can write more of `unsent`.
         self.is_waiting_to_write = False
-        # None while the child waits for another order.
         self.attempt: RunningAttempt | None = None
         self.sandbox = ""
         self.idle_since = 0.0
-        # CPU time of the attempts that have ended.
-        self.cpu_seconds = 0.0
+        self.past_cpu_seconds = 0.0
         # True if the last read filled the buffer.
         self.may_have_more = False
         self._staging_fd = os.open(self.staging, directories.OPEN_DIRECTORY)
@@ -222,8 +217,7 @@ class RunningAttempt:
         self._ended_body = b""
         # If True, the result counts in spite of the stop.
         self._ended_before_stop = False
-        # The newest progress, encoded, which waits for its turn.
-        self._progress: bytes | None = None
+        self._unsent_progress: bytes | None = None
         self._progress_sent_at = -math.inf
         self._lines = LogBuffer()
         self._lines_due_at = -math.inf
@@ -247,7 +241,7 @@ class RunningAttempt:
 
     @property
     def has_ended_reusably(self) -> bool:
-        """The child has reported the end, and waits for another order."""
+        """The handler has ended, and its child waits for another order."""
         return self._ended is not None and self._ended.is_reusable and not self.is_stopping
 
     @property
@@ -259,7 +253,6 @@ class RunningAttempt:
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
-        """Return the `Started` of a reused child, which sends it itself only for its first attempt."""
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
@@ -287,10 +280,9 @@ class RunningAttempt:
         yield from self.due_messages(now, is_last=True)
 
     def due_messages(self, now: float, *, is_last: bool = False) -> Iterator[bytes]:
-        """Yield frames that were held back until now."""
-        if self._progress is not None and (is_last or now >= self._progress_sent_at + _PROGRESS_SECONDS):
-            yield wrap_frame(self._progress)
-            self._progress, self._progress_sent_at = None, now
+        if self._unsent_progress is not None and (is_last or now >= self._progress_sent_at + _PROGRESS_SECONDS):
+            yield wrap_frame(self._unsent_progress)
+            self._unsent_progress, self._progress_sent_at = None, now
         if is_last:
             unfinished_line = self.child.output_lines.pop_unfinished()
             if unfinished_line:
@@ -314,9 +306,8 @@ class RunningAttempt:
         return True
 
     def next_due(self) -> float:
-        """Return when `enforce_deadlines` and `due_messages` have to be called next."""
         times = [self.kill_at if self.is_stopping else self.timeout_at]
-        if self._progress is not None:
+        if self._unsent_progress is not None:
             times.append(self._progress_sent_at + _PROGRESS_SECONDS)
         if self._lines:
             times.append(self._lines_due_at)
@@ -329,7 +320,7 @@ class RunningAttempt:
         if self._ended is not None:
             raise Garbled("it went on after it had ended")
         if isinstance(message, Progressed):
-            self._progress = body
+            self._unsent_progress = body
             yield from self.due_messages(now)
         elif isinstance(message, Asked):
             if self._open_question is not None or self.child.unsent:
@@ -398,10 +389,7 @@ class RunningAttempt:
     # --- the outcome ---
 
     def end_message(self, staging_root: Path) -> bytes:
-        """Move the published files out of the child's reach, and return the frame that ends the attempt.
-
-        Call it only when no process of the attempt is left, or its child waits for another order.
-        """
+        """Call only when no process of the attempt is left."""
         ended, body = self._outcome()
         usage, took_seconds = self._usage_and_duration(ended)
         if ended.published:
@@ -428,10 +416,10 @@ class RunningAttempt:
         # Return a duration only if the child lives on: the daemon claims only jobs of reused children ahead.
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
-            self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0
+            self.child.past_cpu_seconds += ended.usage.cpu_seconds or 0.0
             return ended.usage, seconds
         # The kernel counts the CPU time of all attempts of the child.
-        used = self._usage.ru_utime + self._usage.ru_stime - self.child.cpu_seconds
+        used = self._usage.ru_utime + self._usage.ru_stime - self.child.past_cpu_seconds
         number = os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
         name = None if number is None else _signal_name(number)
         return Usage(round(used, 3), self._usage.ru_maxrss * 1024, name), None

@@ -64,8 +64,6 @@ HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
 
 
 class ChildSpec(Struct, frozen=True):
-    """`messages`, `output` and `answers` are the child's ends of its pipes."""
-
     launch: Launch
     begin: Begin
     number: int
@@ -203,7 +201,6 @@ class KeepDirectory(Struct, frozen=True):
 def _lock_keep(
     handler: Handler[Any], payload: Any, keep_root: Path, locks: contextlib.ExitStack
 ) -> KeepDirectory | None:
-    """Make and lock the keep directory of the payload's key until `locks` closes. Raise `Snooze` if it is in use."""
     if handler.keep_key is None:
         return None
     name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
@@ -286,7 +283,6 @@ def _failed(
 
 
 def _describe_bug(error: BaseException) -> str:
-    """Print the traceback to the log. Return the exception with the place in the handler where it was raised."""
     # Leave out the frames of this package that called the handler.
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:
@@ -340,7 +336,6 @@ def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
 
 
 def _publication(file: File, staging: Path) -> Publication:
-    """Check and sync a file. Raise `ValueError` if it is not a file in staging."""
     path = staging / file.path
     if not path.resolve().is_relative_to(staging.resolve()) or path.is_symlink() or not path.is_file():
         raise ValueError(f"{file.path} is not a file in the staging directory: only such files can be published")

@@ -48,13 +48,11 @@ A = TypeVar("A", bound=QuestionAnswer)
 
 
 class Cancellation:
-    """The first SIGTERM raises `Stopped` in the handler, unless that calls `cancelled()` and so stops by itself."""
+    """SIGTERM raises `Stopped` in the handler, but not in one that asks `cancelled` and so stops by itself."""
 
     def __init__(self) -> None:
         self.is_requested = False
-        # The handler of this attempt has called `cancelled()`.
         self.is_polled = False
-        # Number of `deferred` blocks that the main thread is in.
         self._deferrals = 0
         # `Stopped` has to be raised at the end of the outermost block.
         self._is_stop_due = False
@@ -65,7 +63,6 @@ class Cancellation:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Keep `Stopped` out of this block."""
         if threading.current_thread() is not threading.main_thread():
             # Python runs signal handlers only in the main thread.
             yield
@@ -91,8 +88,6 @@ class Cancellation:
 
 
 class Pipe:
-    """The child's ends of its three pipes."""
-
     def __init__(
         self, messages: int, answers: int, output: int, deferred: Callable[[], AbstractContextManager[None]]
     ) -> None:
@@ -132,7 +127,6 @@ class Pipe:
             return self._next_reply()
 
     def next_order(self) -> Order | None:
-        """Wait for another order. Return None if the fork server closes the pipe."""
         while True:
             while self._received:
                 message = self._received.popleft()
@@ -162,8 +156,6 @@ class Pipe:
 
 
 class ChildContext:
-    """The `Context` of handlers, which documents the public attributes."""
-
     def __init__(
         self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancellation
     ) -> None:

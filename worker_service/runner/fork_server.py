@@ -1,10 +1,7 @@
 """The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
 
-It passes messages between the daemon (`pool.py`, over a socket) and the children (`child.py`, over pipes), and ends
-when the socket closes. As a subreaper it inherits a child's orphans, and kills them before the attempt counts as ended.
-
-An order is queued, then runs as an attempt in a new or an idle child, then ends with an `AttemptOver`. The daemon may
-send orders ahead of free slots; those that wait too long go back to it.
+It ends when its socket to the daemon closes. As a subreaper it inherits a child's orphans, and kills them before the
+attempt counts as ended. The daemon may send orders ahead of free slots; those that wait too long go back to it.
 """
 
 from __future__ import annotations
@@ -62,8 +59,7 @@ _SWEEPS_AT_ONCE = 20
 
 class _QueuedOrder(Struct, frozen=True):
     launch: Launch
-    body: bytes
-    """`launch`, encoded, which a reused child gets."""
+    encoded_launch: bytes
     handler: LoadedHandler
     since: float
 
@@ -77,7 +73,6 @@ class _QueuedOrder(Struct, frozen=True):
 
     @property
     def attempts_most(self) -> int:
-        """Of its child. An order with inputs gets its own child, because the sandbox is applied once."""
         return 1 if self.launch.order.inputs else self.handler.described.reuse
 
 
@@ -87,20 +82,15 @@ class ForkServer:
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
-        # By job type.
-        self._handlers: dict[str, LoadedHandler] = {}
-        # By pid: children that have not exited.
-        self._children: dict[int, ForkedChild] = {}
+        self._handlers_by_type: dict[str, LoadedHandler] = {}
+        self._children_by_pid: dict[int, ForkedChild] = {}
         self._attempts: dict[Key, RunningAttempt] = {}
-        # By job class.
-        self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
+        self._queues_by_class: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
         self._last_start_at: dict[str, float] = {}
-        # Children that wait for another order, the longest first.
-        self._idle: list[ForkedChild] = []
+        self._idle_children: list[ForkedChild] = []
         # By pipe: its child, and when it is read again.
         self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
-        # Pids of processes that delete homes.
-        self._cleaners: set[int] = set()
+        self._cleaner_pids: set[int] = set()
         self._forks = 0
         # Kept for other children, because making and removing a directory takes 1 ms of an attempt's 12.
         self._free_homes: list[Path] = []
@@ -118,7 +108,7 @@ class ForkServer:
         self._selector.register(self._control, selectors.EVENT_READ)
         for body in remaining:
             self._handle_message(body)
-        while not (self._is_closing and not self._attempts and not self._children and not self._orphans()):
+        while not (self._is_closing and not self._attempts and not self._children_by_pid and not self._orphans()):
             self._turn()
 
     # --- one turn ---
@@ -153,9 +143,9 @@ class ForkServer:
             return self._sweep_seconds
         times = [attempt.next_due() for attempt in self._attempts.values()]
         times += [resume_at for _, resume_at in self._paused_pipes.values()]
-        times += [self._return_time(queue[0]) for queue in self._queues.values() if queue]
+        times += [self._return_time(queue[0]) for queue in self._queues_by_class.values() if queue]
         times.append(self._flush_at)
-        times += [child.idle_since + self._begin.idle_seconds for child in self._idle[:1]]
+        times += [child.idle_since + self._begin.idle_seconds for child in self._idle_children[:1]]
         # A time limit from a row may exceed what a system call can wait for.
         return min(max(min(times, default=math.inf) - now, 0.0), _SELECT_SECONDS_MAX)
 
@@ -180,7 +170,7 @@ class ForkServer:
             return
         self._is_closing = True
         self._selector.unregister(self._control)
-        self._queues.clear()
+        self._queues_by_class.clear()
         for attempt in self._attempts.values():
             attempt.stop(EndReason(How.STOPPED, "STOPPED", reason), grace=0.0, now=time.monotonic())
 
@@ -203,7 +193,7 @@ class ForkServer:
         if attempt is not None:
             grace = 0.0 if stop.now else self._begin.grace_seconds
             attempt.stop(EndReason(How.STOPPED, "STOPPED", "it was asked to stop"), grace=grace, now=time.monotonic())
-        for queue in self._queues.values():
+        for queue in self._queues_by_class.values():
             for queued in [queued for queued in queue if queued.key == stop.key]:
                 self._return_order(queued, queue)
 
@@ -212,7 +202,6 @@ class ForkServer:
             self._unsent += frame
 
     def _refuse(self, key: Key, how: How, code: str, message: str, *, waited_seconds: float | None = None) -> None:
-        """End an attempt that was not started."""
         ended = encode_message(Ended(*key, how, code=code, message=message))
         self._unsent += encode_frame(AttemptOver(msgspec.Raw(ended), Usage(), waited_seconds))
 
@@ -220,7 +209,7 @@ class ForkServer:
         if self._is_closing:
             self._unsent.clear()
             return
-        if self._unsent and any(self._queues.values()) and self._flush_at == math.inf:
+        if self._unsent and any(self._queues_by_class.values()) and self._flush_at == math.inf:
             # While orders wait here, the daemon has no free slot to fill: gather several small messages into one.
             self._flush_at = time.monotonic() + _GATHER_SECONDS
         if time.monotonic() < self._flush_at < math.inf:
@@ -235,7 +224,7 @@ class ForkServer:
 
     def _load_handlers(self) -> None:
         gc.disable()
-        self._handlers = handler_probe.load_handlers(self._begin, self._control.fileno())
+        self._handlers_by_type = handler_probe.load_handlers(self._begin, self._control.fileno())
         sandbox.prepare()
         # Remove secrets from the environment once here, so that no child inherits them.
         sandbox.set_environment(sandbox.basic_environment())
@@ -246,7 +235,7 @@ class ForkServer:
         self._control.setblocking(True)
         with contextlib.suppress(ConnectionError):
             # If the daemon is gone already, the first turn notices it.
-            described = [handler.described for handler in self._handlers.values()]
+            described = [handler.described for handler in self._handlers_by_type.values()]
             self._control.sendall(encode_frame(Hello(described)))
         self._control.setblocking(False)
 
@@ -254,7 +243,7 @@ class ForkServer:
 
     def _launch(self, launch: Launch, body: bytes) -> None:
         order = launch.order
-        handler = self._handlers.get(order.job_type)
+        handler = self._handlers_by_type.get(order.job_type)
         if self._is_closing or order.key in self._attempts:
             return
         if handler is None:
@@ -267,7 +256,7 @@ class ForkServer:
             queued = _QueuedOrder(launch, body, handler, time.monotonic())
             # The daemon orders ahead of a free slot only for types with reuse.
             if handler.described.reuse > 1 and not self._has_free_slot(queued.job_class):
-                self._queues[queued.job_class].append(queued)
+                self._queues_by_class[queued.job_class].append(queued)
             else:
                 self._start(queued)
 
@@ -276,7 +265,7 @@ class ForkServer:
         return running < self._begin.slots.get(job_class, math.inf)
 
     def _start_queued_orders(self, now: float) -> None:
-        for job_class, queue in self._queues.items():
+        for job_class, queue in self._queues_by_class.items():
             while queue and self._has_free_slot(job_class):
                 self._last_start_at[job_class] = now
                 self._start(queue.popleft())
@@ -295,10 +284,10 @@ class ForkServer:
         seconds = queued.launch.order.timeout_seconds or queued.handler.described.facts.timeout_seconds
         child = self._find_idle_child(queued)
         if child is not None:
-            self._idle.remove(child)
+            self._idle_children.remove(child)
             self._attempts[queued.key] = attempt = RunningAttempt(queued.launch, child, seconds=seconds)
             self._add_unsent([attempt.started_message()])
-            child.queue_order(queued.body)
+            child.queue_order(queued.encoded_launch)
             self._send_to_child(child)
         else:
             self._start_in_new_child(queued, seconds)
@@ -313,7 +302,7 @@ class ForkServer:
             self._refuse(queued.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
             return
         self._attempts[queued.key] = RunningAttempt(queued.launch, child, seconds=seconds)
-        self._children[child.pid] = child
+        self._children_by_pid[child.pid] = child
         # Begin to read a few milliseconds later: a short attempt has ended by then, and one read gets all its messages.
         for pipe in child.pipes:
             self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_PAUSE_SECONDS)
@@ -334,7 +323,9 @@ class ForkServer:
     def _find_idle_child(self, queued: _QueuedOrder) -> ForkedChild | None:
         if queued.attempts_most == 1:
             return None
-        return next((child for child in reversed(self._idle) if child.job_type == queued.launch.order.job_type), None)
+        return next(
+            (child for child in reversed(self._idle_children) if child.job_type == queued.launch.order.job_type), None
+        )
 
     # --- messages from children ---
 
@@ -405,7 +396,7 @@ class ForkServer:
             # The attempt's files were rejected.
             self._retire(child)
             return
-        self._idle.append(child)
+        self._idle_children.append(child)
         self._start_queued_orders(now)
 
     def _end_exited_attempts(self, now: float) -> None:
@@ -429,9 +420,8 @@ class ForkServer:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _orphans(self) -> set[int]:
-        """Return inherited processes, except those of children that still run."""
-        marks_in_use = {processes.child_mark(child.number) for child in self._children.values()}
-        inherited = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
+        marks_in_use = {processes.child_mark(child.number) for child in self._children_by_pid.values()}
+        inherited = processes.children_of(os.getpid()) - self._children_by_pid.keys() - self._cleaner_pids
         return {pid for pid in inherited if processes.marks_of(pid).child not in marks_in_use}
 
     def _end(self, attempt: RunningAttempt, now: float) -> None:
@@ -443,20 +433,21 @@ class ForkServer:
     # --- the end of a child ---
 
     def _retire_surplus_child(self, queued: _QueuedOrder) -> None:
-        """End an idle child of another type if the class would have more children than slots."""
         size = self._begin.slots.get(queued.job_class, math.inf)
-        children = [child for child in self._children.values() if child.job_class == queued.job_class]
-        idle_children = [child for child in self._idle if child in children]
+        children = [child for child in self._children_by_pid.values() if child.job_class == queued.job_class]
+        idle_children = [child for child in self._idle_children if child in children]
         if idle_children and len(children) >= size:
             self._retire(idle_children[0])
 
     def _retire_idle_children(self, now: float) -> None:
-        while self._idle and (self._is_closing or now >= self._idle[0].idle_since + self._begin.idle_seconds):
-            self._retire(self._idle[0])
+        while self._idle_children and (
+            self._is_closing or now >= self._idle_children[0].idle_since + self._begin.idle_seconds
+        ):
+            self._retire(self._idle_children[0])
 
     def _retire(self, child: ForkedChild) -> None:
-        if child in self._idle:
-            self._idle.remove(child)
+        if child in self._idle_children:
+            self._idle_children.remove(child)
         processes.signal_group(child.pid)
 
     def _watch_sigchld(self) -> None:
@@ -471,15 +462,15 @@ class ForkServer:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
                 if pid == 0:
                     break
-                self._cleaners.discard(pid)
-                child = self._children.pop(pid, None)
+                self._cleaner_pids.discard(pid)
+                child = self._children_by_pid.pop(pid, None)
                 if child is None:
                     continue
                 if child.attempt is not None:
                     child.attempt.set_exit_status(status, usage)
                 else:
-                    if child in self._idle:
-                        self._idle.remove(child)
+                    if child in self._idle_children:
+                        self._idle_children.remove(child)
                     self._forget(child)
 
     def _forget(self, child: ForkedChild) -> None:
@@ -499,7 +490,7 @@ class ForkServer:
             home.rmdir()
             return
         with contextlib.suppress(OSError):
-            self._cleaners.add(fork_process(lambda: shutil.rmtree(home, ignore_errors=True), keeps=()))
+            self._cleaner_pids.add(fork_process(lambda: shutil.rmtree(home, ignore_errors=True), keeps=()))
 
 
 def main() -> None:

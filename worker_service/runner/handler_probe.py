@@ -1,8 +1,7 @@
 """Find, probe and load the handlers, in the fork server before it accepts orders (`load_handlers`).
 
-An import may hang, crash the interpreter or start threads, so an entry point is **probed** first: a process with a time
-limit imports it and describes its handlers. The shipped handlers are imported into the fork server without a probe. If
-one of them fails, the fork server exits, and the pool starts another, which probes them, too (`Begin.tries_all`).
+A **probe** is a process that imports entry points, because an import may hang, crash or start threads. The shipped
+handlers are imported without a probe; if one fails, the pool starts another fork server, which probes them, too.
 """
 
 from __future__ import annotations
@@ -45,22 +44,19 @@ Tables = Mapping[str, registry.Commands]
 class LoadedHandler(Struct, frozen=True):
     described: HandlerDescription
     loader: HandlerLoader | None
-    """None if the handler is set aside."""
 
 
 class ProbeResult(Struct, frozen=True):
     handlers: Sequence[HandlerDescription] = ()
     threads: int = 1
-    reason: str = ""
-    """Why the import failed, or empty."""
+    failure: str = ""
 
     @property
     def is_sound(self) -> bool:
-        return self.threads == 1 and not self.reason
+        return self.threads == 1 and not self.failure
 
 
 def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
-    """Return the handlers by job type. `control`: the socket to the daemon; exit if it closes."""
     tables: Tables = {"commands": begin.commands}
     entry_points = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
@@ -76,9 +72,9 @@ def load_handlers(begin: Begin, control: int) -> dict[str, LoadedHandler]:
     claims: list[tuple[str, EntryPoint]] = []
     for entry_point in entry_points:
         result = results[entry_point]
-        if result.reason:
+        if result.failure:
             # The job types of its handlers are unknown; most likely the name of the entry point is one of them.
-            refused = _set_aside(entry_point.name, result.reason, entry_point)
+            refused = _set_aside(entry_point.name, result.failure, entry_point)
             loaded.setdefault(entry_point.name, LoadedHandler(refused, None))
         # Handlers that start threads are not loaded here, since a fork does not copy threads. Handlers that this worker
         # will not use are not loaded either: a larger fork server makes each fork slower.
@@ -123,7 +119,7 @@ def _describe_entry_point(entry_point: EntryPoint, tables: Tables) -> ProbeResul
         return ProbeResult(handlers, threads=len(os.listdir("/proc/self/task")))  # noqa: PTH208
     except BaseException as error:  # report any error of the import, sys.exit() included
         end_of_traceback = "".join(traceback.format_exception(error))[-2000:].strip()
-        return ProbeResult(reason=f"cannot be imported:\n{end_of_traceback}")
+        return ProbeResult(failure=f"cannot be imported:\n{end_of_traceback}")
 
 
 def _describe_handler(handler: Handler[Any], entry_point: EntryPoint) -> HandlerDescription:
@@ -164,7 +160,6 @@ def _describe_handler(handler: Handler[Any], entry_point: EntryPoint) -> Handler
 
 
 def _set_aside(job_type: str, reason: str, entry_point: EntryPoint | None = None) -> HandlerDescription:
-    """Describe a handler that cannot be used. `reason` is the message with which its jobs fail."""
     described = HandlerDescription(HandlerFacts(job_type), set_aside=reason)
     if entry_point is None:
         return described
@@ -185,7 +180,6 @@ def _schema(handler: Handler[Any]) -> str | None:
 def _import_shipped(
     entry_points: Iterable[EntryPoint], tables: Tables, *, seconds: float
 ) -> dict[EntryPoint, ProbeResult]:
-    """Import without a probe. Exit if an import fails, starts a thread, or takes too long."""
     # SIGALRM also ends an import that hangs in C code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     results = {entry_point: _describe_entry_point(entry_point, tables) for entry_point in entry_points}
@@ -199,7 +193,6 @@ def _import_shipped(
 def _probe_all(
     entry_points: Sequence[EntryPoint], tables: Tables, seconds: float, control: int
 ) -> dict[EntryPoint, ProbeResult]:
-    """Probe all in one process, which is faster. Then probe those without a sound result in one process each."""
     sound: dict[EntryPoint, ProbeResult] = {}
     if len(entry_points) > 1:
         results = _run_probes([entry_points], tables, seconds * _SHARED_FRACTION, control)
@@ -211,7 +204,6 @@ def _probe_all(
 def _run_probes(
     groups: Sequence[Sequence[EntryPoint]], tables: Tables, seconds: float, control: int
 ) -> dict[EntryPoint, ProbeResult]:
-    """Run one process for each group, all at once. Exit if the daemon is gone."""
     probes = [_Probe(group, tables) for group in groups]
     running = {probe.pipe: probe for probe in probes}
     poll = select.poll()
@@ -239,8 +231,6 @@ def _run_probes(
 
 
 class _Probe:
-    """A process that sends a `ProbeResult` for each entry point, as a line of JSON."""
-
     def __init__(self, entry_points: Sequence[EntryPoint], tables: Tables) -> None:
         self._entry_points = entry_points
         self._received = b""
@@ -254,18 +244,17 @@ class _Probe:
         # A process that the import has started may keep the pipe open.
         return not received or self._received.count(b"\n") >= len(self._entry_points)
 
-    def end(self, reason: str) -> dict[EntryPoint, ProbeResult]:
-        """Kill the process. `reason`: why entry points have no result; if empty, because the process died."""
+    def end(self, failure: str) -> dict[EntryPoint, ProbeResult]:
         processes.signal_group(self._pid)
         _, status = os.waitpid(self._pid, 0)
         os.close(self.pipe)
-        reason = reason or f"crashed its interpreter when it was imported: {_exit_reason(status)}"
+        failure = failure or f"crashed its interpreter when it was imported: {_exit_reason(status)}"
         lines = map(_decode_result, self._received.split(b"\n")[:-1])
         results: dict[EntryPoint, ProbeResult] = {}
         for entry_point in self._entry_points:
-            result = next(lines, ProbeResult(reason=reason))
-            if result.reason:
-                result = replace(result, reason=f"{entry_point.name} ({entry_point.spec}) {result.reason}")
+            result = next(lines, ProbeResult(failure=failure))
+            if result.failure:
+                result = replace(result, failure=f"{entry_point.name} ({entry_point.spec}) {result.failure}")
             results[entry_point] = result
         return results
 
@@ -283,7 +272,7 @@ def _decode_result(line: bytes) -> ProbeResult:
     try:
         return decode_as(ProbeResult, line)
     except Garbled:
-        return ProbeResult(reason="sent invalid data while it was imported")
+        return ProbeResult(failure="sent invalid data while it was imported")
 
 
 def _exit_reason(status: int) -> str:

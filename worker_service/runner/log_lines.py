@@ -13,7 +13,7 @@ GAP = "… older lines are left out here"
 
 
 class LogBuffer:
-    """Keeps the newest `LOG_LINES_MOST` lines that are not written yet."""
+    """Drops the oldest lines when they come faster than they can be written."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -36,7 +36,6 @@ class LogBuffer:
         self._drop_oldest()
 
     def pop(self, lines_most: int = LOG_LINES_MOST) -> list[str]:
-        """Remove and return the oldest lines, after `GAP` if lines before them were dropped."""
         popped = [self._lines.popleft() for _ in range(min(lines_most, len(self._lines)))]
         self.characters -= sum(map(len, popped))
         gap, self._has_gap = [GAP] if self._has_gap else [], False
@@ -53,8 +52,6 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
-    """Splits the bytes of an output pipe into lines."""
-
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
         self._unfinished = b""
@@ -72,5 +69,4 @@ class OutputLines:
 
 
 def visible_part(line: bytes) -> bytes:
-    """Return what a terminal would show: a carriage return overwrites what precedes it."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -1,7 +1,7 @@
 """The messages between daemon, fork server and children, and between daemon and Ray driver. `protocol.py` encodes them.
 
-The daemon sends `Begin` first, then a `Launch` for each attempt. The fork server first sends `Hello`, then passes on
-what each child reports (`Started`, `Progressed`, …), and ends each attempt with an `AttemptOver`.
+The daemon sends `Begin`, then a `Launch` for each attempt. The fork server sends `Hello`, then passes on what each
+child reports, and ends each attempt with an `AttemptOver`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Order(Struct, frozen=True):
     payload: str | None
     # None uses the handler's limit.
     timeout_seconds: int | None
-    # JSON of the last checkpoint.
     state: str | None = None
     document_id: int | None = None
     generation: int | None = None
@@ -55,7 +54,6 @@ class Order(Struct, frozen=True):
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
-    # Slots of all cluster nodes.
     node_slots: int = 0
     # Digests from which a cluster node answers `KnownPages`, because it cannot ask the daemon.
     known_digests: Sequence[str] = ()
@@ -80,10 +78,7 @@ class HandlerDeclaration(Struct, frozen=True):
 
 
 class HandlerDescription(Struct, frozen=True):
-    """A handler as the daemon knows it, which imports no handlers itself."""
-
     facts: HandlerFacts
-    # Attempts that one child may run.
     reuse: int = 1
     # Why the handler cannot be used: the message with which its jobs fail.
     set_aside: str | None = None
@@ -92,7 +87,6 @@ class HandlerDescription(Struct, frozen=True):
     # The entry point (module:attribute), or the path of a file.
     spec: str = ""
     declared: HandlerDeclaration | None = None
-    # What its results depend on.
     identity: Sequence[str] = ()
     runs_on_cluster: bool = False
     has_slicer: bool = False
@@ -147,8 +141,6 @@ class Checkpointed(AttemptMessage, tag=True, frozen=True):
 
 
 class Asked(AttemptMessage, tag=True, frozen=True):
-    """A question of the handler. `kind` and `body` are those of `questions.py`."""
-
     number: int
     kind: str
     body: str
@@ -202,7 +194,6 @@ class Ended(AttemptMessage, tag=True, frozen=True):
     pauses_source: bool = False
     # Duration of an attempt in a reused child, or the minimum wait of an order that was not started.
     took_seconds: float | None = None
-    # The child waits for another order.
     is_reusable: bool = False
 
     @property
@@ -211,7 +202,6 @@ class Ended(AttemptMessage, tag=True, frozen=True):
 
     @property
     def is_handlers_decision(self) -> bool:
-        """The handler returned, or raised an exception that stands for an outcome."""
         return self.how in _HANDLER_DECISIONS and self.code not in _UNDECIDED_CODES
 
 
@@ -260,7 +250,6 @@ class Launch(msgspec.Struct, tag=True, frozen=True):
 
 class Stop(AttemptMessage, tag=True, frozen=True):
     now: bool = False
-    """Without a grace period."""
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
@@ -302,7 +291,6 @@ class AttemptOver(msgspec.Struct, tag=True, frozen=True):
     took_seconds: float | None = None
 
 
-# What each receiver decodes.
 DaemonMessage = Begin | Launch | Stop | Ping | Reply | Drain
 
 ChildInput = Launch | Reply

@@ -1,7 +1,6 @@
 """The daemon's side of the fork server: start it, send orders and stops to it, receive its messages, survive its death.
 
-Every launched order gets exactly one `Ended`. If the fork server dies, the pool first kills all processes of its
-attempts, and then returns an `Ended` for each. Only `start`, `restart` and `close` may take long.
+Every launched order gets exactly one `Ended`, if the fork server dies after the processes of its attempts are killed.
 """
 
 from __future__ import annotations
@@ -80,10 +79,8 @@ class ForkServerConnection:
     socket: socket.socket
     inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
     unsent: bytearray = field(default_factory=bytearray)
-    keys: set[Key] = field(default_factory=set)
-    """Launched attempts that have not ended."""
+    running_keys: set[Key] = field(default_factory=set)
     hello: Hello | None = None
-    """The first message, which describes the handlers."""
     is_broken: bool = False
     is_waiting_to_send: bool = False
     pinged_at: float = field(default_factory=time.monotonic)
@@ -93,7 +90,6 @@ class ForkServerConnection:
         return not self.is_broken and self.hello is not None and time.monotonic() >= self.pinged_at + ping_seconds
 
     def count_ping(self) -> None:
-        """Call before each ping. Too many without an answer break the connection; a suspended machine misses one."""
         self.pinged_at = time.monotonic()
         self.unanswered_pings += 1
         self.is_broken = self.unanswered_pings > UNANSWERED_PINGS_MAX
@@ -127,16 +123,14 @@ class LocalPool:
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
         self._connection: ForkServerConnection | None = None
-        # Names of the variables that a handler sees, by job type.
-        self._environment: Mapping[str, Sequence[str]] = {}
-        # Events of the pool's own, for the next `take_events`.
-        self._events: list[AttemptEvent] = []
+        self._variables_by_type: Mapping[str, Sequence[str]] = {}
+        self._own_events: list[AttemptEvent] = []
 
     def start(self) -> Sequence[HandlerDescription]:
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin)
-        self._environment = {
+        self._variables_by_type = {
             handler.facts.job_type: handler.declared.environment for handler in hello.handlers if handler.declared
         }
         return hello.handlers
@@ -146,7 +140,6 @@ class LocalPool:
 
     @property
     def next_check_at(self) -> float | None:
-        """When `take_events` has to be called although the descriptor is silent."""
         return None
 
     @property
@@ -158,12 +151,12 @@ class LocalPool:
         return self._connection is not None and not self._connection.is_broken
 
     def launch(self, order: Order) -> None:
-        names = self._environment.get(order.job_type, ())
+        names = self._variables_by_type.get(order.job_type, ())
         self.launch_with_environment(Launch(order, {name: os.environ[name] for name in names if name in os.environ}))
 
     def launch_with_environment(self, launch: Launch) -> None:
         connection, order = self._connection, launch.order
-        if connection is not None and order.key in connection.keys:
+        if connection is not None and order.key in connection.running_keys:
             raise ValueError(f"attempt {attempt_name(order.key)} has been launched already")
         if connection is None or connection.is_broken:
             # The attempt never began.
@@ -176,12 +169,12 @@ class LocalPool:
             message = f"its row takes {len(encoded)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
             self._add_events([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
             return
-        connection.keys.add(order.key)
+        connection.running_keys.add(order.key)
         connection.unsent += encoded
         self._flush(connection)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
-        if self._connection is not None and (job_id, fence) in self._connection.keys:
+        if self._connection is not None and (job_id, fence) in self._connection.running_keys:
             self._send(self._connection, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
@@ -190,13 +183,13 @@ class LocalPool:
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
             body, code = b"null", "TOO_LARGE"
-        if self._connection is not None and asked.key in self._connection.keys:
+        if self._connection is not None and asked.key in self._connection.running_keys:
             self._send(self._connection, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def take_events(self) -> list[AttemptEvent]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
-        events, self._events = self._events, []
+        events, self._own_events = self._own_events, []
         connection = self._connection
         if connection is not None:
             events += self._receive(connection)
@@ -213,8 +206,8 @@ class LocalPool:
             if not connection.is_broken:
                 raise ChildError("the fork server is running: close it first")
             self._add_events(self._clean_up_after(connection, seconds=_CLOSE_SECONDS))
-            if connection.keys:
-                raise ChildError(f"processes of {_attempt_names(connection.keys)} cannot be ended")
+            if connection.running_keys:
+                raise ChildError(f"processes of {_attempt_names(connection.running_keys)} cannot be ended")
         return self.start()
 
     def close(self) -> None:
@@ -229,8 +222,8 @@ class LocalPool:
             self._clean_up_after(connection, seconds=max(deadline - time.monotonic(), 1.0))
         self._epoll.close()
         os.close(self._wakeup_fd)
-        if connection is not None and connection.keys:
-            raise ChildError(f"processes of {_attempt_names(connection.keys)} cannot be ended")
+        if connection is not None and connection.running_keys:
+            raise ChildError(f"processes of {_attempt_names(connection.running_keys)} cannot be ended")
 
     # --- the connection ---
 
@@ -296,7 +289,7 @@ class LocalPool:
             if left <= 0:
                 raise ChildError(f"the fork server has not described its handlers within {seconds:g} s")
             select.select([connection.socket], [connection.socket] if connection.unsent else [], [], left)
-            self._events += self._receive(connection)
+            self._own_events += self._receive(connection)
             if connection.is_broken:
                 try:
                     code = connection.process.wait(_EXIT_SECONDS)
@@ -355,21 +348,17 @@ class LocalPool:
             connection.unanswered_pings = 0
         elif isinstance(message, NodesSeen):
             self._store_nodes(message)
-        elif message.key in connection.keys:
+        elif message.key in connection.running_keys:
             # An attempt sends nothing after its end.
             if isinstance(message, Ended):
-                connection.keys.discard(message.key)
+                connection.running_keys.discard(message.key)
             yield message
 
     def _store_nodes(self, seen: NodesSeen) -> None:
-        # `RayPool` overrides this.
         raise Garbled("a fork server has no nodes")
 
     def _clean_up_after(self, connection: ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
-        """Kill the processes of a broken fork server.
-
-        Return an `Ended` for each of its attempts, or nothing if a process is left after `seconds`.
-        """
+        """Kill its processes. Return an `Ended` for each of its attempts, or nothing while a process is left."""
         self._unregister(connection)
         deadline = time.monotonic() + seconds
         connection.process.kill()
@@ -384,11 +373,11 @@ class LocalPool:
             os.eventfd_write(self._wakeup_fd, 1)
             return []
         # Ended attempts have moved their files out of these directories. Delete those of unfinished attempts.
-        keys = sorted(connection.keys)
+        keys = sorted(connection.running_keys)
         homes = self._staging_root.glob("child-*")
         for folder in (*homes, *(self._staging_root / attempt_name(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)
-        connection.keys.clear()
+        connection.running_keys.clear()
         self._forget(connection)
         message = "the fork server died, and the attempt with it"
         return [Ended(*key, How.CRASHED, code="FORK_SERVER_DIED", message=message) for key in keys]
@@ -405,7 +394,7 @@ class LocalPool:
             connection.socket.close()
 
     def _add_events(self, events: Sequence[AttemptEvent]) -> None:
-        self._events += events
+        self._own_events += events
         if events:
             os.eventfd_write(self._wakeup_fd, 1)
 

@@ -1,8 +1,8 @@
 """Find the processes of an attempt and of a pool, and kill them, whatever they did to hide.
 
-Each child marks itself by a resource limit that has no effect on it (RLIMIT_RTTIME). Its descendants inherit the limit,
-also in other sessions, and the sandbox refuses to change it. The hard limit is a digest of the pool's staging root,
-because two services may both run job 1; the soft limit is the child's number.
+A child marks itself by a resource limit without effect on it (RLIMIT_RTTIME), which descendants inherit in any session.
+The hard limit is a digest of the pool's staging root, because two services may both run job 1; the soft limit is the
+child's number.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _SCANS_MIN = 30
 
 
 class ProcessMarks(NamedTuple):
-    """`child_mark` and `pool_mark` of a process; 0 for a mark that it does not have."""
-
     child: int = 0
     pool: int = 0
 
@@ -58,7 +56,7 @@ def marks_of(pid: int) -> ProcessMarks:
 
 
 def started_at(pid: int) -> int:
-    """Return clock ticks from boot to the start of the process, or 0 if there is none."""
+    """Return clock ticks from boot to the start of the process, or 0."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
@@ -87,7 +85,6 @@ def sweep(pool_id: str) -> list[int]:
 
 
 def sweep_until_gone(pool_id: str, *, seconds: float) -> bool:
-    """Kill every process of the pool. Return False if some are left after `seconds`."""
     deadline = time.monotonic() + seconds
     while sweep(pool_id):
         if time.monotonic() > deadline:
@@ -110,7 +107,6 @@ def signal_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def _sweep_once(pool_id: str, pids_of_others: set[int]) -> list[int]:
-    """Kill, and return the pids. Skip `pids_of_others`, and add to it what does not belong to the pool."""
     killed = []
     # Newest first: they are the most likely to end during the scan.
     for pid in sorted(set(_pids()) - pids_of_others, reverse=True):

@@ -1,8 +1,7 @@
 """Encode, decode and check the messages between daemon, fork server and children (`messages.py`).
 
-A frame is ``P``, one byte of version, four bytes of length, and one JSON message. A child or a cluster node may be
-hostile: whatever an honest one would not send raises `Garbled`. The fork server checks a child's messages, and passes
-them on as the same bytes.
+A frame is ``P``, one byte of version, four bytes of length, and one JSON message. A child or a node may be hostile:
+other data raises `Garbled`. The fork server passes a child's messages on as the same bytes.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def take_control_socket() -> socket.socket:
 
 
 def receive_begin(control: socket.socket, inbox: Inbox) -> tuple[Begin, list[bytes]]:
-    """Wait for the first message. Return it, and the bodies of those that came with it. Exit if the daemon is gone."""
+    """Return the first message, and those after it. Exit if the daemon is gone."""
     bodies: list[bytes] = []
     while not bodies:
         try:
@@ -151,7 +150,6 @@ def decode_as(kind: type[M], body: bytes) -> M:
 
 
 def decode_child_message(body: bytes, order: Order) -> ChildMessage:
-    """In the fork server: decode what the child that runs `order` has sent."""
     message = _decode(_child_decoder, body)
     _check_report(message, order)
     if isinstance(message, Ended) and message.how not in _CHILD_OUTCOMES:
@@ -160,7 +158,6 @@ def decode_child_message(body: bytes, order: Order) -> ChildMessage:
 
 
 def decode_node_message(body: bytes, order: Order) -> NodeMessage:
-    """In the Ray driver: decode what the node that runs `order` has sent."""
     message = _decode(_node_decoder, body)
     if isinstance(message, AttemptOver):
         ended = _decode(_ended_decoder, memoryview(message.ended))
@@ -204,7 +201,6 @@ def _check_report(message: AttemptMessage, order: Order) -> None:
 
 
 def check_paths(ended: Ended) -> None:
-    """Raise `Garbled` unless all published paths lead below the staging directory."""
     for file in ended.published:
         if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
@@ -213,7 +209,6 @@ def check_paths(ended: Ended) -> None:
 
 
 def check_files(ended: Ended, directory_fd: int) -> None:
-    """Raise `Garbled` unless all published files are regular files below the directory."""
     for file in ended.published:
         try:
             descriptor = open_beneath(directory_fd, file.path, os.O_PATH)
@@ -233,7 +228,6 @@ def _check_digests(file: Publication) -> None:
 
 
 def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:
-    """In the daemon: decode what the fork server has sent, with texts that are safe to show."""
     message = _decode(_pool_decoder, body)
     if isinstance(message, AttemptOver):
         return _complete_end(_decode(_ended_decoder, memoryview(message.ended)), message, staging_root)
@@ -246,7 +240,6 @@ def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | Nodes
 
 
 def _complete_end(ended: Ended, over: AttemptOver, staging_root: Path) -> Ended:
-    """Make texts safe, and fill in what only the fork server knows: usage, duration and where the files are."""
     folder = staging_root / attempt_name(ended.key)
     published = []
     for file in ended.published:
@@ -273,8 +266,6 @@ def _decode(decoder: msgspec.json.Decoder[M], body: bytes | memoryview) -> M:
 
 
 class Inbox:
-    """Splits received bytes into messages of at most `bytes_max`."""
-
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._buffer = bytearray()

@@ -40,7 +40,6 @@ def decode_answer(kind: str, body: bytes | msgspec.Raw) -> QuestionAnswer:
 
 
 def empty_answer(question: Question[Any]) -> QuestionAnswer:
-    """Return what a database that knows nothing would answer."""
     return QUESTIONS[type(question).__name__][1]()
 
 

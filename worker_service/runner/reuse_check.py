@@ -56,7 +56,6 @@ class ReuseCheck:
         return Usage(round(_cpu_seconds() - self._cpu_seconds_before, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
-        """Compare the state, and delete staged files that are not published. Return False if either fails."""
         flush_output()
         if _has_child_process():
             return False

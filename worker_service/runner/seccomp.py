@@ -103,8 +103,7 @@ class Architecture(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    word: int
-    """Offset in `struct seccomp_data`."""
+    data_offset: int
     test: int
     value: int
     is_true: bool = True
@@ -239,8 +238,6 @@ def _word(argument: int, upper: bool = False) -> int:
 
 
 class _Instruction(Struct, frozen=True):
-    """`if_true` and `if_false`: label of the next instruction; empty for the following one."""
-
     operation: int
     operand: int
     if_true: str = ""
@@ -269,7 +266,7 @@ def _compiled_rule(rule: FilterRule, numbers: Mapping[str, int], name: str) -> l
         code.append(_Instruction(_EQUAL, calls[-1], if_false=end))
     code.append(conditions)
     for condition in rule.when:
-        code.append(_Instruction(_LOAD, condition.word))
+        code.append(_Instruction(_LOAD, condition.data_offset))
         if condition.mask != _WHOLE_WORD:
             code.append(_Instruction(_MASK, condition.mask))
         jump = {"if_false": end} if condition.is_true else {"if_true": end}

@@ -49,7 +49,6 @@ def attempt_events(
     seconds: float | None = None,
     answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
-    """Yield the events of the only launched attempt, answering its questions. Raise `TimeoutError` after `seconds`."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()

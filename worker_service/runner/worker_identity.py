@@ -116,7 +116,6 @@ def is_free(path: Path) -> bool | None:
 
 
 def lock_holders(path: Path) -> list[int]:
-    """Return the processes that have the lock file open."""
     try:
         lock = path.stat()
     except OSError:
@@ -150,17 +149,13 @@ def _has_open(pid: int, file: os.stat_result) -> bool:
 
 class Fate(Enum):
     ALIVE = "alive"
-    # Its daemon is dead; its fork server or a child is alive.
+    # Its daemon is dead, but not its fork server or a child.
     DYING = "dying"
-    # Too long without a heartbeat.
     SILENT = "silent"
-    # All its processes are dead.
     GONE = "dead"
 
 
 class Observation(Struct, frozen=True):
-    """What another worker sees of a worker."""
-
     is_lock_free: bool | None
     # The same host, not rebooted since. The pid then means the same process.
     is_same_machine: bool
