@@ -38,13 +38,13 @@ def bound(tmp_path_factory: pytest.TempPathFactory) -> Book:
     return book
 
 
-def test_a_scan_tells_whose_it_is() -> None:
+def test_the_origin_of_each_scan_is_documented() -> None:
     told = (REAL / "README.md").read_text()
 
     assert [path.name for path in [*SCANS, *HELD_BACK] if f"`{path.name}`" not in told] == []
 
 
-def test_scans_that_are_held_back_are_none_of_the_others(tmp_path: Path) -> None:
+def test_held_back_scans_are_not_among_the_others(tmp_path: Path) -> None:
     [book] = scans(tmp_path / "bound", 1, len(HELD_BACK), seed="any", place=REAL_HELD_BACK)
 
     assert book.pages == len(HELD_BACK) == 7
@@ -59,7 +59,7 @@ def test_scans_that_are_held_back_are_none_of_the_others(tmp_path: Path) -> None
         pytest.param("traffic", 20, id="columns in black and white", marks=only_in_full),
     ],
 )
-def test_what_one_threshold_or_a_blur_would_lose_is_read(bound: Book, name: str, most: float) -> None:
+def test_difficult_scans_are_read_with_few_errors(bound: Book, name: str, most: float) -> None:
     [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
     reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 
@@ -83,7 +83,7 @@ GRAINY = Look("grainy 200 dpi on dark paper", 200, noise=120, blur=0.5, shade=12
         ),
     ],
 )
-def test_pages_in_other_letters_are_read_as_well_as_they_were(tmp_path: Path, look: Look, most: float) -> None:
+def test_pages_in_other_fonts_are_read_with_few_errors(tmp_path: Path, look: Look, most: float) -> None:
     [book] = books(tmp_path / "drawn", [look], 1, 1, seed="accuracy", lines=14, bodies=HELD_BACK_BODIES)
     reader = ocr.reader_for(ocr.OcrSettings(("eng",), "fast"))
 

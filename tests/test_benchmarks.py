@@ -35,7 +35,7 @@ needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missi
         *(pytest.param(one, marks=needs_engine) for one in ("ocr", "tables")),
     ],
 )
-def test_the_quick_form_measures_every_row_that_is_published(name: str, tmp_path: Path) -> None:
+def test_the_quick_form_measures_every_published_row(name: str, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
 
     done = run(name, "--quick", "--json", str(results))
@@ -138,14 +138,14 @@ LOOKS = {
         (["queue", "--parts", "clean"], "queue has no part 'clean': there are none"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words: list[str], sentence: str) -> None:
+def test_invalid_arguments_are_refused(words: list[str], sentence: str) -> None:
     done = run(*words)
 
     assert done.returncode == 2
     assert sentence in done.stderr
 
 
-def test_rows_of_some_parts_take_their_places_among_those_that_stand() -> None:
+def test_new_rows_are_merged_into_the_published_ones() -> None:
     goals = [
         table.at_least(1.9),
         table.at_most_above(0.1, "points"),

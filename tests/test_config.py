@@ -60,7 +60,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "tree/pyproject.toml", "").parent
 
 
-def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: Path) -> None:
+def test_defaults_apply_without_any_setting(home: dict[str, str], tmp_path: Path) -> None:
     settings = load_settings(environ=home, directory=tmp_path)
 
     assert settings.values == {
@@ -121,7 +121,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(home: dict[st
     assert ("io_concurrency", "4", "default") in shown
 
 
-def test_the_database_lives_where_systemd_says_else_in_a_checkout_else_at_home(
+def test_the_default_database_is_of_systemd_the_checkout_or_the_user(
     home: dict[str, str], tmp_path: Path, tree: Path
 ) -> None:
     state = {**home, "STATE_DIRECTORY": "/var/lib/pagemill:/var/lib/other"}
@@ -138,13 +138,13 @@ def test_this_repository_is_the_checkout() -> None:
     assert (locations.CHECKOUT / "pyproject.toml").is_file()
 
 
-def test_in_a_checkout_an_installed_pagemill_is_as_anywhere(home: dict[str, str], tmp_path: Path) -> None:
+def test_an_installed_pagemill_ignores_another_checkout(home: dict[str, str], tmp_path: Path) -> None:
     other = write(tmp_path / "other/pyproject.toml", "").parent
 
     assert load_settings(environ=home, directory=other).database == tmp_path / "home/.local/share/pagemill/pagemill.db"
 
 
-def test_where_the_service_is_installed_its_settings_and_its_database_are_everybodys(
+def test_the_installed_services_settings_and_database_are_used(
     home: dict[str, str], service: Path, tmp_path: Path
 ) -> None:
     file = write(service / "etc/pagemill.toml", "io_concurrency = 7\n")
@@ -161,7 +161,9 @@ def test_where_the_service_is_installed_its_settings_and_its_database_are_everyb
     assert elsewhere.start_command == "systemctl start pagemill pagemill-commands"
 
 
-def test_what_is_nearer_than_the_service_wins(home: dict[str, str], service: Path, tmp_path: Path, tree: Path) -> None:
+def test_nearer_settings_override_those_of_the_service(
+    home: dict[str, str], service: Path, tmp_path: Path, tree: Path
+) -> None:
     write(service / "etc/pagemill.toml", "io_concurrency = 7\n")
     named = {**home, "WORKER_DATABASE": "/env.db"}
     given = {**home, "STATE_DIRECTORY": "/var/lib/other"}
@@ -177,7 +179,7 @@ def test_what_is_nearer_than_the_service_wins(home: dict[str, str], service: Pat
     assert own.start_command == "pagemill run"
 
 
-def test_who_may_not_look_into_the_services_database_keeps_their_own(
+def test_a_user_who_cannot_read_the_services_database_uses_their_own(
     home: dict[str, str], service: Path, tmp_path: Path
 ) -> None:
     write(service / "etc/pagemill.toml", "io_concurrency = 7\n")
@@ -193,7 +195,7 @@ def test_who_may_not_look_into_the_services_database_keeps_their_own(
     assert load_settings(environ=home, directory=tmp_path).is_of_the_service
 
 
-def test_the_file_is_looked_for_in_the_same_order(home: dict[str, str], tmp_path: Path, tree: Path) -> None:
+def test_the_nearest_settings_file_is_read(home: dict[str, str], tmp_path: Path, tree: Path) -> None:
     write(tmp_path / "home/.config/pagemill/pagemill.toml", "orphan_after = 1\n")
     write(tree / "var/pagemill.toml", "orphan_after = 2\n")
     write(tmp_path / "etc/pagemill.toml", "orphan_after = 3\n")
@@ -210,7 +212,7 @@ def test_the_file_is_looked_for_in_the_same_order(home: dict[str, str], tmp_path
     assert found == [1, 2, 3, 4]
 
 
-def test_a_relative_path_begins_where_it_was_written(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_relative_path_is_relative_to_its_file_or_the_working_directory(home: dict[str, str], tmp_path: Path) -> None:
     file = write(tmp_path / "etc/own.toml", 'database = "data/q.db"\n')
     environ = {**home, "WORKER_CONFIG": str(file)}
 
@@ -218,7 +220,7 @@ def test_a_relative_path_begins_where_it_was_written(home: dict[str, str], tmp_p
     assert load_settings({"database": "q.db"}, environ=environ, directory=tmp_path).database == tmp_path / "q.db"
 
 
-def test_an_empty_variable_is_one_that_is_not_set(load: Load) -> None:
+def test_an_empty_variable_is_ignored(load: Load) -> None:
     assert load(WORKER_DATABASE="").origins["database"] == "default"
 
 
@@ -276,7 +278,7 @@ def test_an_empty_variable_is_one_that_is_not_set(load: Load) -> None:
         ('[retries.ocr_pages]\nfirst = "2h"\nmost = "1h"', "no wait is longer than most"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_by_name(load: Load, tmp_path: Path, text: str, sentence: str) -> None:
+def test_an_invalid_setting_is_refused_with_its_file(load: Load, tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(text)
 
@@ -284,7 +286,7 @@ def test_a_file_that_is_wrong_is_refused_by_name(load: Load, tmp_path: Path, tex
     assert str(tmp_path / "own.toml") in str(caught.value)
 
 
-def test_tables_of_the_file_reach_the_settings(load: Load, tmp_path: Path) -> None:
+def test_tables_of_the_file_are_parsed(load: Load, tmp_path: Path) -> None:
     text = """
     types = ["ocr_pages", "!command"]
     poll_interval = 0.5
@@ -323,7 +325,7 @@ def test_tables_of_the_file_reach_the_settings(load: Load, tmp_path: Path) -> No
     assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.describe_values()
 
 
-def test_what_handlers_are_set_by_is_read_like_any_other_and_reaches_them_by_name(
+def test_settings_of_handlers_are_parsed_and_exported(
     home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = """
@@ -371,7 +373,7 @@ DOCS = (Path(__file__).resolve().parent.parent / "docs/settings.md").read_text("
 DECLARED = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)[0]
 
 
-def test_settings_of_anybodys_handlers_are_as_those_of_the_house(load: Load, scrapers: Callable[[str], None]) -> None:
+def test_settings_of_third_party_handlers_are_parsed_and_exported(load: Load, scrapers: Callable[[str], None]) -> None:
     scrapers(DECLARED)
 
     settings = load("scrape_pages_max = 7\n")
@@ -391,7 +393,7 @@ def test_settings_of_anybodys_handlers_are_as_those_of_the_house(load: Load, scr
         (DECLARED.replace("scrape_pages_max", "concurrency"), "the setting concurrency of scrapers_settings"),
     ],
 )
-def test_settings_that_a_handler_cannot_declare_are_refused_only_where_they_may_be_meant(
+def test_broken_declarations_are_reported_only_if_a_key_is_unknown(
     load: Load, scrapers: Callable[[str], None], text: str, sentence: str
 ) -> None:
     scrapers(text)
@@ -411,7 +413,7 @@ def test_a_length_of_time_is_shown_as_it_can_be_written(load: Load) -> None:
     assert again.unknown_type_grace_seconds == 30 * 86_400
 
 
-def test_the_workspace_stands_beside_the_database(load: Load, tmp_path: Path) -> None:
+def test_the_default_workspace_is_beside_the_database(load: Load, tmp_path: Path) -> None:
     assert load(WORKER_DATABASE="data/q.db").workspace == tmp_path / "data/workspace"
 
 
@@ -420,11 +422,11 @@ def test_an_orphan_time_shorter_than_two_beats_is_refused(load: Load) -> None:
         load(WORKER_ORPHAN_AFTER="10", WORKER_HEARTBEAT_INTERVAL="6")
 
 
-def test_the_heart_beats_faster_where_orphans_are_taken_back_sooner(load: Load) -> None:
+def test_the_default_heartbeat_is_shortened_for_a_short_orphan_time(load: Load) -> None:
     assert load(WORKER_ORPHAN_AFTER="4").heartbeat_interval_seconds == 1
 
 
-def test_a_file_that_was_named_has_to_be_there(load: Load) -> None:
+def test_a_named_file_must_exist(load: Load) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load(WORKER_CONFIG="missing.toml")
 
@@ -432,13 +434,13 @@ def test_a_file_that_was_named_has_to_be_there(load: Load) -> None:
 @pytest.mark.parametrize(
     "name", ["WORKER_DATABSE", "WORKER_DATABASE_URL", "WORKER_ORPHANS_AFTER", "WORKER_PAYLOAD_MAX"]
 )
-def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(load: Load, name: str) -> None:
+def test_a_misspelt_variable_is_refused(load: Load, name: str) -> None:
     with pytest.raises(ConfigError, match="did you mean WORKER_"):
         load(**{name: "x"})
 
 
 @pytest.mark.parametrize("name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID", "WORKER_HOME"])
-def test_a_variable_of_another_program_is_let_be(load: Load, name: str) -> None:
+def test_a_variable_of_another_program_is_ignored(load: Load, name: str) -> None:
     load(**{name: "x"})
 
 
@@ -452,7 +454,7 @@ def test_a_variable_of_another_program_is_let_be(load: Load, name: str) -> None:
         ("", "0", (0, 4), "default"),
     ],
 )
-def test_a_concurrency_that_is_said_alone_bounds_either_class(
+def test_concurrency_alone_applies_to_both_classes(
     load: Load, tmp_path: Path, text: str, variable: str, slots: tuple[int, int], origin: str
 ) -> None:
     settings = load(text, WORKER_CONCURRENCY=variable)
@@ -461,12 +463,12 @@ def test_a_concurrency_that_is_said_alone_bounds_either_class(
     assert settings.origins["io_concurrency"] == origin.replace("FILE", str(tmp_path / "own.toml"))
 
 
-def test_commands_in_types_stand_for_every_table_of_the_file(load: Load) -> None:
+def test_commands_in_types_stands_for_every_command(load: Load) -> None:
     tables = '[commands.a]\nargv = ["/a"]\n[commands.b]\nargv = ["/b"]\n'
 
     assert load(tables, WORKER_TYPES="@commands,c").types == ("@commands", "a", "b", "c")
     assert load(tables, WORKER_TYPES="!@commands").types == ("!@commands", "!a", "!b")
 
 
-def test_commands_in_types_where_there_are_none_is_no_type_and_not_every_one(load: Load) -> None:
+def test_commands_in_types_without_commands_allows_no_type(load: Load) -> None:
     assert not allows_type(load(WORKER_TYPES="@commands").types, "ocr_pages")

@@ -60,7 +60,7 @@ def sayings(path: Path) -> Iterator[tuple[int, str]]:
         yield from strings(ast.parse(text))
 
 
-def test_no_handler_is_known_by_name() -> None:
+def test_the_core_names_no_shipped_handler() -> None:
     name = re.compile(rf"\b(?:{'|'.join(sorted(names()))})\b")
     key = re.compile(rf"(?:.*\$\.|\A)(?:{'|'.join(sorted(keys()))})(?:'.*|\Z)", re.DOTALL)
 
@@ -74,6 +74,6 @@ def test_no_handler_is_known_by_name() -> None:
     assert not found, "\n".join(found)
 
 
-def test_the_guests_are_known_to_this_test() -> None:
+def test_this_test_knows_the_shipped_names() -> None:
     assert {"ocr_pages", "drive_crawl", "download", "webhook", "gdrive"} <= names()
     assert {"reconcile", "languages", "force_ocr", "credential", "expected_md5"} <= keys()

@@ -37,18 +37,18 @@ def outside_of_blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "most"), [("README.md", README_LINES_MOST), ("ARCHITECTURE.md", ARCHITECTURE_LINES_MOST)]
 )
-def test_the_pages_that_one_begins_with_are_short(name: str, most: int) -> None:
+def test_the_first_pages_are_short(name: str, most: int) -> None:
     assert len((ROOT / name).read_text("utf-8").splitlines()) <= most
 
 
-def test_no_line_of_prose_is_too_long_to_read() -> None:
+def test_prose_lines_are_at_most_120_characters() -> None:
     pages = [page for page in written() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"]
     lines = [(page.name, line) for page in pages for line in outside_of_blocks(page)]
 
     assert [one for one in lines if len(one[1]) > COLUMNS_MOST and not one[1].startswith("|")] == []
 
 
-def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+def test_the_readme_shows_the_measured_figures() -> None:
     measured = rows_of(ROOT / "benchmarks/README.md")
     quoted = rows_of(ROOT / "README.md")
     assert quoted
@@ -65,7 +65,7 @@ def rows_of(page: Path) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in reversed(cells)}
 
 
-def test_the_arrows_of_the_architecture_point_down() -> None:
+def test_the_layers_in_the_architecture_are_those_of_the_tests() -> None:
     [drawn] = re.findall(
         r"^```\n(\w+ → .*?)^```", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -74,7 +74,7 @@ def test_the_arrows_of_the_architecture_point_down() -> None:
     assert all(min(above) > max(below) for above, below in pairwise(layers))
 
 
-def test_the_architecture_speaks_of_what_is_there() -> None:
+def test_every_name_in_the_architecture_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     held = [path for package in ("worker_service", "job_handlers", "tests") for path in (ROOT / package).rglob("*.*")]
     files = {str(path.relative_to(ROOT)) for path in held} | {path.name for path in ROOT.glob("*.*")}
@@ -90,18 +90,18 @@ def test_the_architecture_speaks_of_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", manual.pages())
-def test_what_comes_from_the_code_is_the_code_s(name: str) -> None:
+def test_the_generated_pages_are_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / name).read_text("utf-8") == manual.written(name), "write it again: ./run docs"
 
 
-def test_every_key_of_a_program_of_one_s_own_is_told() -> None:
+def test_every_key_of_a_program_is_documented() -> None:
     page = (ROOT / "docs/programs.md").read_text("utf-8")
 
     for key in (field.encode_name for field in msgspec.structs.fields(Program)):
         assert re.search(rf"^\| (`\w+`, )?`{key}`", page, re.MULTILINE), key
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     links = ((page, link) for page in written() for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")))
     for page, link in links:
         if link.startswith(("https://", "http://")):
@@ -117,14 +117,14 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-def test_the_help_of_each_verb_begins_with_an_example() -> None:
+def test_the_help_of_each_command_begins_with_an_example() -> None:
     for line, command in COMMANDS.items():
         text = command.get_help(click.Context(command, info_name=line))
         assert line in text.split("\n\n")[1]
         assert command.name == line.split()[-1]
 
 
-def test_each_verb_speaks_json_and_takes_a_database() -> None:
+def test_each_command_has_json_and_database_options() -> None:
     assert {setting.flag for setting in every_setting().values() if setting.has_flag} == {"--database"}
 
     for line, command in COMMANDS.items():
@@ -132,14 +132,14 @@ def test_each_verb_speaks_json_and_takes_a_database() -> None:
         assert isinstance(command, click.Group) or {"--json", "--database"} <= options, line
 
 
-def test_every_setting_stands_in_the_page_of_the_settings() -> None:
+def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs/settings.md").read_text("utf-8")
 
     for key, setting in every_setting().items():
         assert f"| `{setting.table or key}` |" in page
 
 
-def test_our_settings_name_no_setting_of_a_handler() -> None:
+def test_settings_mention_no_setting_of_a_handler() -> None:
     own = {*find_settings(Settings)}
     of_handlers = re.compile("|".join(every_setting().keys() - own), re.IGNORECASE)
 
@@ -148,7 +148,7 @@ def test_our_settings_name_no_setting_of_a_handler() -> None:
         assert not of_handlers.search(path.read_text("utf-8")), path
 
 
-def test_the_examples_in_the_help_name_options_that_are_there() -> None:
+def test_examples_in_the_help_use_existing_options() -> None:
     for line, command in COMMANDS.items():
         examples = [part for part in (command.help or "").split("\n\n")[0].splitlines() if line in part]
         for example in examples:

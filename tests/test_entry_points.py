@@ -11,7 +11,7 @@ from tests.fake_distributions import install, shipped
 from worker_service.base.entry_points import EntryPoint, entry_points
 
 
-def test_the_library_finds_the_same_entry_points_among_all_that_is_installed() -> None:
+def test_importlib_finds_the_same_entry_points() -> None:
     every = metadata.entry_points()
 
     for group in every.groups:
@@ -22,7 +22,7 @@ def test_the_library_finds_the_same_entry_points_among_all_that_is_installed() -
     assert {one.name for one in entry_points("worker_service.handlers")} == set(shipped())
 
 
-def test_the_first_distribution_of_a_name_on_the_path_is_the_one_that_counts(tmp_path: Path) -> None:
+def test_the_first_distribution_of_a_name_on_the_path_is_used(tmp_path: Path) -> None:
     install(tmp_path / "first", "acme-pages", {"fetch": "first:handler"})
     install(tmp_path / "second", "acme-pages", {"fetch": "second:handler", "read": "second:read"})
     install(tmp_path / "second", "other", {}, {"somebody.elses": {"read": "other:read"}})
@@ -32,7 +32,7 @@ def test_the_first_distribution_of_a_name_on_the_path_is_the_one_that_counts(tmp
     assert entry_points("worker_service.handlers", path) == [EntryPoint("fetch", "first:handler", "acme-pages")]
 
 
-def test_what_an_upgrade_has_left_half_removed_counts_no_more(tmp_path: Path) -> None:
+def test_a_half_removed_distribution_is_ignored(tmp_path: Path) -> None:
     install(tmp_path, "acme-pages", {"fetch": "new:handler"})
     left = tmp_path / "~cme_pages-0.9.dist-info"
     left.mkdir()
@@ -44,7 +44,7 @@ def test_what_an_upgrade_has_left_half_removed_counts_no_more(tmp_path: Path) ->
     assert found == [EntryPoint("fetch", "new:handler", "acme-pages")]
 
 
-def test_comments_and_extras_are_no_part_of_an_entry_point(tmp_path: Path) -> None:
+def test_comments_and_extras_of_entry_points_are_ignored(tmp_path: Path) -> None:
     about = tmp_path / "odd.egg-info"
     about.mkdir()
     (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: odd\n")
@@ -57,6 +57,6 @@ def test_comments_and_extras_are_no_part_of_an_entry_point(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("spec", "error"), [("nowhere.at.all:x", ModuleNotFoundError), ("os:nothing", AttributeError)])
-def test_what_goes_wrong_at_its_import_comes_out_as_it_is(spec: str, error: type[Exception]) -> None:
+def test_an_error_at_import_is_raised_unchanged(spec: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         EntryPoint("one", spec, "").load()

@@ -40,7 +40,7 @@ def say(log: Log) -> None:
         log.error(events.DAEMON_FAILED, turn=3, exc_info=True)
 
 
-def test_a_line_for_a_program_holds_an_event_and_its_fields() -> None:
+def test_a_json_line_has_the_event_and_its_fields() -> None:
     lines = io.StringIO()
 
     say(begin_logging("auto", environ={}, stream=lines))
@@ -54,7 +54,7 @@ def test_a_line_for_a_program_holds_an_event_and_its_fields() -> None:
 
 
 @pytest.mark.parametrize("is_coloured", [True, False])
-def test_a_line_on_a_terminal_is_for_eyes(is_coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_on_a_terminal_is_coloured_text(is_coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "" if is_coloured else "1")
     lines = Terminal()
 
@@ -69,7 +69,7 @@ def test_a_line_on_a_terminal_is_for_eyes(is_coloured: bool, monkeypatch: pytest
 
 # Whoever logs goes on until its process ends.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_the_journal_gets_entries_with_fields_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_entry_has_a_field_per_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     journal.bind(str(tmp_path / "journal"))
     monkeypatch.setattr(events, "_JOURNAL", str(tmp_path / "journal"))
@@ -85,7 +85,7 @@ def test_the_journal_gets_entries_with_fields_of_their_own(tmp_path: Path, monke
     assert b"PAGEMILL_TRACEBACK\n" in failed
 
 
-def test_a_reader_that_went_away_stops_nobody() -> None:
+def test_logging_ignores_a_closed_stream() -> None:
     lines = io.StringIO()
     log = begin_logging("json", stream=lines)
     lines.close()

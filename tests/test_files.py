@@ -33,7 +33,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
 
 
-def test_of_two_new_files_the_first_stays(tmp_path: Path) -> None:
+def test_the_first_of_two_new_files_stays(tmp_path: Path) -> None:
     target = tmp_path / "file"
 
     second = atomic_write(target, is_new=True)

@@ -242,7 +242,7 @@ def codebase() -> Codebase:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_codebase_obeys(rule: Rule, codebase: Codebase) -> None:
+def test_the_codebase_follows_the_rule(rule: Rule, codebase: Codebase) -> None:
     broken = list(rule(codebase))
 
     if broken:
@@ -350,14 +350,14 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
 # fmt: on
 
 
-def test_a_sound_codebase_is_left_alone(tmp_path: Path) -> None:
+def test_a_correct_codebase_passes(tmp_path: Path) -> None:
     build(tmp_path, SOUND)
 
     assert complaints(tmp_path) == []
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flaw_is_reported_by_its_arrow(flaw: str, tmp_path: Path) -> None:
+def test_a_violation_is_reported_with_its_place(flaw: str, tmp_path: Path) -> None:
     path, line, text, said = FLAWS[flaw]
     build(tmp_path, {**SOUND, path: text})
 

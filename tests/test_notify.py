@@ -38,7 +38,7 @@ def test_three_hundred_failures_are_one_message_with_numbers_by_code() -> None:
     assert len(told.text) < 2000
 
 
-def test_each_owner_is_told_of_what_belongs_to_him() -> None:
+def test_each_owner_is_notified_of_their_own_jobs() -> None:
     notices = [failed(1, owner="alice"), failed(2, owner="bob"), failed(3, owner="alice"), failed(4)]
 
     told = list(
@@ -51,7 +51,7 @@ def test_each_owner_is_told_of_what_belongs_to_him() -> None:
     ]
 
 
-def test_of_a_batch_of_which_nothing_else_is_known_its_number_is_told() -> None:
+def test_an_unknown_batch_is_named_by_its_number() -> None:
     notice = Notice(1, "2026-11-19 06:00:00.000", "batch.done", batch_id=7)
 
     [told] = messages(NotifyRule("ops", "apprise:"), [notice], {}, machine="box")
@@ -79,7 +79,7 @@ def test_a_message_names_the_file_and_links_to_its_page() -> None:
     ]
 
 
-def test_what_a_document_tells_its_jobs_do_not_tell_again() -> None:
+def test_a_documents_failure_is_not_reported_for_its_job_too() -> None:
     of_a_document = failed(1, document_id=7, generation=1)
 
     assert not NotifyRule("ops", "apprise:").concerns(of_a_document)
@@ -87,7 +87,7 @@ def test_what_a_document_tells_its_jobs_do_not_tell_again() -> None:
     assert NotifyRule("ops", "apprise:").concerns(failed(1, document_id=7))
 
 
-def test_what_gathers_is_told_together_and_not_in_quiet_hours() -> None:
+def test_notices_are_sent_after_the_group_time_and_outside_quiet_hours() -> None:
     rule = quiet_rule("22:00-07:00", "Europe/Zurich")
 
     def is_told(moment: str) -> bool:
@@ -105,14 +105,14 @@ def quiet_rule(hours: str, zone: str) -> NotifyRule:
     return rule
 
 
-def test_quiet_hours_within_a_day_are_that_day_s() -> None:
+def test_quiet_hours_may_lie_within_a_day() -> None:
     rule = quiet_rule("12:00-13:00", "UTC")
 
     quiet = [rule.is_quiet(at(f"2026-11-19 {hour}"), "UTC") for hour in ("11:59", "12:00", "13:00")]
     assert quiet == [False, True, False]
 
 
-def test_without_a_zone_quiet_hours_are_those_of_the_settings() -> None:
+def test_quiet_hours_without_a_zone_use_the_zone_of_the_settings() -> None:
     [rule] = RULES.read([{**OPS, "quiet": "22:00-07:00"}], "here")
 
     assert rule.is_quiet(at("2026-11-19 21:30"), "Europe/Zurich")
@@ -133,25 +133,25 @@ def test_without_a_zone_quiet_hours_are_those_of_the_settings() -> None:
         ({**OPS, "every": "1h"}, "there is no setting 'every'"),
     ],
 )
-def test_a_slip_is_told_with_the_rule_that_it_is_in(table: dict[str, object], says: str) -> None:
+def test_an_invalid_rule_is_refused_with_its_name(table: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         RULES.read([table], "pagemill.toml")
 
     assert str(table.get("name", "notify[0]")) in str(caught.value)
 
 
-def test_two_rules_of_one_name_are_refused_for_each_has_its_own_place_in_the_notices() -> None:
+def test_two_rules_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="two tables"):
         RULES.read([OPS, OPS], "here")
 
 
-def test_an_address_of_an_owner_is_looked_at() -> None:
+def test_an_owners_address_is_checked() -> None:
     assert ADDRESSES.read({"alice": "mailto:a@b.c"}, "here") == {"alice": "mailto:a@b.c"}
     with pytest.raises(ConfigError, match=r"addresses\.alice"):
         ADDRESSES.read({"alice": 7}, "here")
 
 
-def test_programs_are_told_the_same_as_people() -> None:
+def test_a_message_has_its_notices_as_data() -> None:
     [told] = messages(NotifyRule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
 
     assert told.data["notices"] == [

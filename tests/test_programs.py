@@ -55,7 +55,7 @@ def filled(arguments: list[object], payload: object) -> list[str]:
         (["{payload.all:json*}"], {"all": [{"k": 1}, "x"]}, ['{"k":1}', '"x"']),
     ],
 )  # fmt: skip
-def test_what_arguments_become(arguments: list[object], payload: dict[str, object], argv: list[str]) -> None:
+def test_placeholders_are_replaced(arguments: list[object], payload: dict[str, object], argv: list[str]) -> None:
     assert filled(arguments, payload) == argv
     # Nothing is refused where it is enqueued that the program takes.
     assert fault_of(arguments, payload) is None
@@ -81,7 +81,7 @@ def test_what_arguments_become(arguments: list[object], payload: dict[str, objec
         ("{payload.a.b}", "no table", "payload.a.b is absent"),
     ],
 )
-def test_a_job_that_does_not_fit_is_refused_in_words(argument: str, value: object, sentence: str) -> None:
+def test_a_job_that_does_not_fit_is_refused(argument: str, value: object, sentence: str) -> None:
     with pytest.raises(PlaceholderError, match=sentence):
         filled([argument], {"a": value})
     # What is not there is missed before the job is.
@@ -89,7 +89,7 @@ def test_a_job_that_does_not_fit_is_refused_in_words(argument: str, value: objec
     assert fault_of([argument], {"a": value}) is not None or sentence != "payload.a is null"
 
 
-def test_what_a_program_takes_must_be_there_wherever_it_stands() -> None:
+def test_values_that_a_program_needs_are_required_by_the_schema() -> None:
     arguments: list[object] = ["{payload.who}", ["--of", "{payload.at.home}"]]
 
     assert fault_of(arguments, {"who": "ann", "at": {"home": 1}}) is None
@@ -159,7 +159,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("table", "sentence"), WRONG)
-def test_a_table_that_is_wrong_is_refused_in_words(table: dict[str, object], sentence: str) -> None:
+def test_an_invalid_table_is_refused(table: dict[str, object], sentence: str) -> None:
     whole = table if "argv" in table or not table else {"argv": ["/bin/ls"], **table}
 
     with pytest.raises(ConfigError) as refused:
@@ -168,7 +168,7 @@ def test_a_table_that_is_wrong_is_refused_in_words(table: dict[str, object], sen
     assert sentence in str(refused.value)
 
 
-def test_the_example_settings_have_every_key_with_a_value_that_is_right() -> None:
+def test_the_example_settings_have_every_key_with_a_valid_value() -> None:
     example = (
         (ROOT / "systemd/pagemill.toml").read_text().split("# [commands.scrape_account]")[1].split("# [retries.")[0]
     )

@@ -42,7 +42,7 @@ def utc(text: str) -> datetime:
 # --- what may stand in it ---------------------------------------------------------------------------
 
 
-def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
+def test_schedules_are_parsed_and_shown(tmp_path: Path) -> None:
     settings = settings_of(
         'zone = "Europe/Berlin"\n[[schedule]]\nname = "nightly"\ncron = "30 2 * * MON-FRI"\nowner = "ann"\n'
         'job = { type = "report", payload = { day = "{day}" }, key = "k", timeout = "10m", max_retries = 0 }\n'
@@ -63,7 +63,7 @@ def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
     assert shown["schedule.reports"] == "@daily (Asia/Kolkata): crawl /srv"
 
 
-def test_the_example_is_one_that_the_settings_take(tmp_path: Path) -> None:
+def test_the_example_is_valid(tmp_path: Path) -> None:
     assert [one.name for one in settings_of(EXAMPLE, tmp_path).schedule] == ["nightly", "reports of the week"]
 
 
@@ -93,7 +93,7 @@ def test_the_example_is_one_that_the_settings_take(tmp_path: Path) -> None:
         (f'name = "n"\ncron = "@daily"\n{JOB}\n[[schedule]]\nname = "n"\ncron = "@daily"\n{JOB}', "two are called 'n'"),
     ],
 )
-def test_a_slip_is_told_with_the_schedule_and_the_field(text: str, sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_schedule_is_refused_with_its_field(text: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         settings_of(f"[[schedule]]\n{text}\n", tmp_path)
 
@@ -101,7 +101,7 @@ def test_a_slip_is_told_with_the_schedule_and_the_field(text: str, sentence: str
     assert "own.toml" in str(error.value)
 
 
-def test_a_table_that_is_headed_like_one_thing_is_refused(tmp_path: Path) -> None:
+def test_a_single_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is a list of tables, each headed \[\[schedule\]\]"):
         settings_of('[schedule]\nname = "n"\n', tmp_path)
 
@@ -109,26 +109,26 @@ def test_a_table_that_is_headed_like_one_thing_is_refused(tmp_path: Path) -> Non
 # --- its slots --------------------------------------------------------------------------------------
 
 
-def test_a_fixed_time_stays_that_time_on_the_wall_in_summer_and_in_winter() -> None:
+def test_a_fixed_time_is_the_same_local_time_all_year() -> None:
     assert told(plan("0 6 * * *"), "2026-03-27 12:00", 3) == ["03-28 05:00", "03-29 04:00", "03-30 04:00"]
     assert told(plan("0 6 * * *"), "2026-10-23 12:00", 3) == ["10-24 04:00", "10-25 05:00", "10-26 05:00"]
 
 
-def test_a_time_that_does_not_exist_comes_as_soon_as_the_clocks_have_been_put_forward() -> None:
+def test_a_skipped_local_time_runs_right_after_the_change() -> None:
     # On 29 March, 2:00 is 3:00 in Berlin.
     assert told(plan("30 2 * * *"), "2026-03-27 12:00", 3) == ["03-28 01:30", "03-29 01:00", "03-30 00:30"]
     # Two that become one moment are one slot.
     assert told(plan("0 2,3 * * *"), "2026-03-28 12:00", 3) == ["03-29 01:00", "03-30 00:00", "03-30 01:00"]
 
 
-def test_a_time_that_comes_twice_is_one_slot_the_first() -> None:
+def test_a_repeated_local_time_is_one_slot() -> None:
     # On 25 October, 3:00 is 2:00 again.
     assert told(plan("30 2 * * *"), "2026-10-23 12:00", 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
     # Also for who looks between the two.
     assert told(plan("30 2 * * *"), "2026-10-25 01:10", 1) == ["10-26 01:30"]
 
 
-def test_what_goes_on_by_the_hour_goes_on_by_the_time_that_passes() -> None:
+def test_hourly_slots_follow_elapsed_time() -> None:
     assert told(plan("30 * * * *"), "2026-10-24 23:00", 4) == [
         "10-24 23:30", "10-25 00:30", "10-25 01:30", "10-25 02:30",
     ]  # fmt: skip
@@ -137,11 +137,11 @@ def test_what_goes_on_by_the_hour_goes_on_by_the_time_that_passes() -> None:
     ]  # fmt: skip
 
 
-def test_a_time_that_never_comes_is_none() -> None:
+def test_a_schedule_may_have_no_next_slot() -> None:
     assert next_slot(plan("0 0 */20 * 1L"), utc("2026-01-01")) is None
 
 
-def test_of_very_many_slots_the_newest_are_seen() -> None:
+def test_only_the_newest_of_very_many_slots_are_returned() -> None:
     found, is_all = slots_between(plan("* * * * *"), utc("2020-01-01"), utc("2026-01-01"))
 
     assert (len(found) > 1000, found[-1], is_all) == (True, utc("2026-01-01"), False)
@@ -160,13 +160,13 @@ NIGHTS = [utc(f"2026-11-{day} 02:00") for day in range(10, 15)]
     ("missed", "most", "chosen"),
     [("skip", 10, []), ("once", 10, NIGHTS[-1:]), ("all", 10, NIGHTS), ("all", 2, NIGHTS[-2:])],
 )
-def test_what_nobody_saw_in_time_is_passed_over_made_up_once_or_made_up_with_a_cap(
+def test_missed_slots_are_skipped_or_made_up_as_the_schedule_says(
     missed: str, most: int, chosen: list[datetime]
 ) -> None:
     assert choose_slots(plan("0 2 * * *", missed=missed, most=most), NIGHTS, NIGHTS[-1] + HOUR) == chosen
 
 
-def test_who_comes_in_time_for_the_newest_makes_up_nothing_else_unless_all_is_said() -> None:
+def test_a_slot_in_time_is_started_besides_missed_ones() -> None:
     now = NIGHTS[-1] + MINUTE
 
     assert choose_slots(plan("0 2 * * *", missed="skip"), NIGHTS, now) == NIGHTS[-1:]
@@ -177,7 +177,7 @@ def test_who_comes_in_time_for_the_newest_makes_up_nothing_else_unless_all_is_sa
 # --- periods ----------------------------------------------------------------------------------------
 
 
-def test_a_period_is_by_the_clocks_of_the_zone() -> None:
+def test_a_period_is_named_in_the_local_time_of_the_zone() -> None:
     late = utc("2026-12-31 23:30")
 
     assert period_of(late, "day", "UTC") == "day 2026-12-31"
@@ -186,7 +186,7 @@ def test_a_period_is_by_the_clocks_of_the_zone() -> None:
     assert period_of(late, "week", "Europe/Berlin") == "week 2026-W53"
 
 
-def test_an_hour_that_comes_twice_is_two() -> None:
+def test_a_repeated_hour_is_two_periods() -> None:
     first, second = (period_of(utc(f"2026-10-25 0{hour}:30"), "hour", "Europe/Berlin") for hour in (0, 1))
 
     assert first != second

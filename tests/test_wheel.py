@@ -111,14 +111,14 @@ def pinned(purpose: str) -> dict[tuple[str, str], list[str]]:
     }
 
 
-def test_what_runs_is_pinned_to_the_files_that_setup_has_checked() -> None:
+def test_runtime_pins_are_those_of_development() -> None:
     run, setup = pinned("run"), pinned("dev")
 
     assert len(run) > 30
     assert {pin: setup.get(pin) for pin in run} == run
 
 
-def test_the_wheel_carries_the_packages_the_schema_every_statement_and_unit(wheel: Path) -> None:
+def test_the_wheel_contains_packages_schema_statements_and_units(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
 
     sources = {
@@ -148,7 +148,7 @@ def test_the_schema_in_the_wheel_is_the_one_in_the_checkout(wheel: Path) -> None
     assert carried == (ROOT / "schema.sql").read_bytes()
 
 
-def test_the_installed_command_makes_a_queue_and_fills_it(installed: Installed, tmp_path: Path) -> None:
+def test_the_installed_command_creates_and_fills_a_queue(installed: Installed, tmp_path: Path) -> None:
     database = tmp_path / "pagemill.db"
     made = installed.run(database, "pagemill", "init")
     job = ["scrape_account", "--platform", "instagram", "--account", "user123", "--payload", '{"scrape_type":"full"}']
@@ -162,7 +162,7 @@ def test_the_installed_command_makes_a_queue_and_fills_it(installed: Installed, 
     assert (item["id"], item["job_type"], item["status"]) == (1, "scrape_account", "pending")
 
 
-def test_a_listing_imports_nothing_that_only_handlers_or_the_daemon_need(installed: Installed, tmp_path: Path) -> None:
+def test_ls_imports_no_library_of_handlers_or_the_daemon(installed: Installed, tmp_path: Path) -> None:
     database = tmp_path / "pagemill.db"
     assert installed.run(database, "pagemill", "init").returncode == 0
 

@@ -130,7 +130,7 @@ def uncounted(tree: ast.Module) -> Iterator[str]:
 KNOWN_TO_BE_SEVERAL = {"most", "'+' if count >= JOBS_AHEAD_COUNTED_MAX else ''"}
 
 
-def test_one_of_a_thing_is_said_as_one() -> None:
+def test_messages_use_the_singular_for_one() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {one}"
         for source in ("worker_service", "job_handlers")

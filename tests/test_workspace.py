@@ -77,7 +77,7 @@ def named(shelf: Shelf) -> dict[str, str]:
     return {str(path.relative_to(top)): path.read_text() for path in sorted(found)}
 
 
-def test_a_document_has_its_names_by_owner_folder_and_name(shelf: Shelf) -> None:
+def test_links_are_named_by_owner_folder_and_name(shelf: Shelf) -> None:
     read(shelf, "/srv/reports/2025/Annual report 2025.pdf")
     read(shelf, "https://ann:secret@example.com/reports%202024/q1.pdf", owner="bob", roles="original text")
     read(shelf, "file:///srv/caf%E9/menu.pdf", owner="carl", roles="original")
@@ -94,7 +94,7 @@ def test_a_document_has_its_names_by_owner_folder_and_name(shelf: Shelf) -> None
     }
 
 
-def test_names_are_relative_links_so_that_the_workspace_can_be_moved(shelf: Shelf, tmp_path: Path) -> None:
+def test_links_are_relative_so_that_the_workspace_can_be_moved(shelf: Shelf, tmp_path: Path) -> None:
     read(shelf, "/srv/a.pdf", roles="original")
     named(shelf)
 
@@ -104,7 +104,7 @@ def test_names_are_relative_links_so_that_the_workspace_can_be_moved(shelf: Shel
     assert (moved / "by-owner/alice/srv/a.pdf").read_text() == "original of a.pdf"
 
 
-def test_a_crawled_file_is_in_the_folders_in_which_it_was_found_and_goes_where_they_go(shelf: Shelf) -> None:
+def test_links_of_a_crawled_file_follow_its_folders(shelf: Shelf) -> None:
     folders = [CrawlItem("r", "", "Reports", "folder"), CrawlItem("f", "r", "2025", "folder")]
     crawl(shelf, *folders, CrawlItem("1a2b", "f", "a.pdf", "file", "r1"))
     document_id = read(shelf, "1a2b", "a.pdf", roles="original")
@@ -118,14 +118,14 @@ def test_a_crawled_file_is_in_the_folders_in_which_it_was_found_and_goes_where_t
     assert not (shelf.workspace / "by-owner/alice/Reports/2025").exists()
 
 
-def test_a_folder_that_leads_back_to_itself_ends_somewhere(shelf: Shelf) -> None:
+def test_a_cycle_of_folders_ends(shelf: Shelf) -> None:
     crawl(shelf, CrawlItem("f", "g", "F", "folder"), CrawlItem("g", "f", "G", "folder"), CrawlItem("1", "f", "a.pdf"))
     read(shelf, "1", "a.pdf", roles="original")
 
     assert list(named(shelf).values()) == ["original of a.pdf"]
 
 
-def test_a_name_follows_its_document(shelf: Shelf) -> None:
+def test_links_follow_a_renamed_document(shelf: Shelf) -> None:
     read(shelf, "k", "a.pdf", roles="original text")
     assert list(named(shelf)) == ["alice/a.pdf", "alice/a.txt"]
 
@@ -142,7 +142,7 @@ def test_a_name_follows_its_document(shelf: Shelf) -> None:
     assert named(shelf) == {"alice/B.pdf": "original of a.pdf", "alice/B.txt": "new text"}
 
 
-def test_a_download_has_its_name_before_it_is_read(shelf: Shelf) -> None:
+def test_a_download_has_a_link_before_it_is_read(shelf: Shelf) -> None:
     shelf.store.intake.enqueue(NewJob("download", platform="gdrive", owner="alice"))
     job = shelf.next_job()
     path = f"objects/{job.id}-{job.fence}/a.pdf"
@@ -155,7 +155,7 @@ def test_a_download_has_its_name_before_it_is_read(shelf: Shelf) -> None:
     assert named(shelf) == {"alice/a.pdf": "downloaded"}
 
 
-def test_the_names_of_a_removed_document_go_and_empty_folders_with_them(shelf: Shelf) -> None:
+def test_links_and_empty_folders_of_a_removed_document_are_removed(shelf: Shelf) -> None:
     gone = read(shelf, "/srv/deep/down/a.pdf")
     read(shelf, "/srv/b.pdf", roles="original")
     named(shelf)
@@ -167,7 +167,7 @@ def test_the_names_of_a_removed_document_go_and_empty_folders_with_them(shelf: S
     assert shelf.store.links.links_of(gone) == []
 
 
-def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: Shelf) -> None:
+def test_removed_links_are_restored_and_foreign_files_kept(shelf: Shelf) -> None:
     mine = read(shelf, "/srv/mine.pdf", roles="original text")
     other = read(shelf, "/srv/other.pdf", roles="original")
     whole = named(shelf)
@@ -186,7 +186,7 @@ def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: 
     assert named(shelf) == {"alice/srv/mine.pdf": "a person's own"}
 
 
-def test_no_link_is_followed_on_the_way_to_one(shelf: Shelf, tmp_path: Path) -> None:
+def test_no_link_is_followed_to_make_a_link(shelf: Shelf, tmp_path: Path) -> None:
     document_id = read(shelf, "/srv/a.pdf", roles="original")
     (tmp_path / "elsewhere").mkdir()
     (shelf.workspace / "by-owner/alice").mkdir(parents=True)
@@ -218,9 +218,7 @@ class Steps:
         return do
 
 
-def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_update_is_completed_by_the_next(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     deeds: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
     deeds += [(shelf.store.links, "save_links"), (shelf.store.links, "links_made")]
     document_id = read(shelf, "/in/a.pdf", "0.pdf", roles="original text")
@@ -244,7 +242,7 @@ def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
 # --- hostile names ---
 
 
-def test_names_that_clash_get_the_number_of_their_document(shelf: Shelf) -> None:
+def test_equal_names_get_the_number_of_their_document(shelf: Shelf) -> None:
     for key in ("1", "2", "3"):
         read(shelf, key, "a.pdf" if key != "3" else "A.PDF", roles="original text")
     read(shelf, "4", "a.ocr.pdf", roles="original")
@@ -256,7 +254,7 @@ def test_names_that_clash_get_the_number_of_their_document(shelf: Shelf) -> None
     ]  # fmt: skip
 
 
-def test_a_file_and_a_folder_of_one_name_both_have_a_place(shelf: Shelf) -> None:
+def test_a_file_and_a_folder_of_one_name_both_get_links(shelf: Shelf) -> None:
     read(shelf, "/srv/x.pdf", roles="original")
     read(shelf, "/srv/x.pdf/inner.pdf", roles="original")
     read(shelf, "/srv/y.pdf/inner.pdf", roles="original")
@@ -273,7 +271,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_hostile_names_come_out_harmless_and_unique(shelf: Shelf) -> None:
+def test_hostile_names_become_safe_and_unique(shelf: Shelf) -> None:
     ids = []
     for number, name in enumerate(HOSTILE):
         crawl(shelf, CrawlItem(f"d{number}", "", name, "folder"), CrawlItem(f"k{number}", f"d{number}", name, "file"))
@@ -295,7 +293,7 @@ def test_hostile_names_come_out_harmless_and_unique(shelf: Shelf) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(), st.text(), st.text(), st.lists(st.text(), max_size=40))
-def test_any_names_lead_to_places_below_their_owner(owner: str, name: str, key: str, folders: list[str]) -> None:
+def test_any_names_give_safe_links_below_the_owner(owner: str, name: str, key: str, folders: list[str]) -> None:
     files = [("original", name, "objects/1-1/a"), ("text", "t", "objects/1-1/t"), ("pdf", "p", "objects/1-1/p")]
 
     links = links_of(LinkFacts(7, owner, name, key, folders, files))
@@ -318,7 +316,7 @@ def test_no_two_owners_share_a_folder() -> None:
     assert len(folders) == len(owners)
 
 
-def test_a_document_without_files_has_no_names() -> None:
+def test_a_document_without_files_has_no_links() -> None:
     assert links_of(LinkFacts(1, "alice", "a.pdf", "k", (), ())) == Links(1, ("by-owner", "alice"), "a")
 
 
@@ -331,7 +329,7 @@ def identity(path: Path) -> str:
         store.close()
 
 
-def test_a_workspace_is_taken_once_and_again_by_the_same_database(tmp_path: Path) -> None:
+def test_a_database_may_use_its_workspace_again(tmp_path: Path) -> None:
     ours = identity(tmp_path / "a.db")
 
     take_workspace(tmp_path / "workspace", ours)
@@ -340,7 +338,7 @@ def test_a_workspace_is_taken_once_and_again_by_the_same_database(tmp_path: Path
     assert identity(tmp_path / "a.db") == ours
 
 
-def test_another_database_is_refused_the_workspace_in_words(tmp_path: Path) -> None:
+def test_another_database_may_not_use_the_workspace(tmp_path: Path) -> None:
     take_workspace(tmp_path / "workspace", identity(tmp_path / "a.db"))
 
     with pytest.raises(ConfigError, match=r"belongs to another database.*WORKER_WORKSPACE"):

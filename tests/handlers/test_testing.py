@@ -26,7 +26,7 @@ def test_a_handler_in_a_list_is_found(tmp_path: Path) -> None:
     assert run_handler(steps.several[0], '{"pages": 1}', directory=tmp_path).how is How.DONE
 
 
-def test_a_handler_that_is_stopped_at_a_step_goes_on_there(tmp_path: Path) -> None:
+def test_a_handler_that_is_killed_at_a_step_resumes_there(tmp_path: Path) -> None:
     first, second = run_stopped_and_again(steps.resumes, {"pages": 4}, directory=tmp_path, step=3)
 
     assert (first.how, first.ended.usage.signal) == (How.CRASHED, "SIGKILL")
@@ -41,7 +41,7 @@ def test_an_installed_handler_is_run_by_its_job_type(tmp_path: Path) -> None:
     assert run.lines == ["hello you"]
 
 
-def test_its_lines_are_what_was_logged_and_printed_and_the_traceback(tmp_path: Path) -> None:
+def test_lines_are_logged_and_printed_lines_and_the_traceback(tmp_path: Path) -> None:
     def named(name: str) -> Handler[Any]:
         return next(one for one in handlers if one.job_type == name)
 
@@ -59,7 +59,7 @@ def test_a_handler_without_a_name_cannot_be_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 6, 7])
-def test_wherever_it_is_stopped_the_second_run_ends_as_if_there_had_been_no_first(tmp_path: Path, step: int) -> None:
+def test_after_a_kill_at_any_step_the_second_run_has_the_same_result(tmp_path: Path, step: int) -> None:
     first, second = run_stopped_and_again(steps.reads, {"pages": 3}, directory=tmp_path, step=step, document_id=7)
 
     # After the last word it is not stopped any more.
@@ -69,7 +69,7 @@ def test_wherever_it_is_stopped_the_second_run_ends_as_if_there_had_been_no_firs
     assert len(first.pages) + len(second.pages) == 3
 
 
-def test_answers_are_given_by_kind_of_question_or_by_a_function(tmp_path: Path) -> None:
+def test_answers_come_from_a_mapping_or_a_function(tmp_path: Path) -> None:
     def answer(question: object) -> KnownDigests | None:
         return KnownDigests(["d1", "d2"]) if isinstance(question, KnownPages) else None
 
@@ -82,7 +82,7 @@ def test_answers_are_given_by_kind_of_question_or_by_a_function(tmp_path: Path) 
         assert run.result == ["page 3"]
 
 
-def test_a_run_tells_of_files_follow_ups_and_what_a_crawl_found(tmp_path: Path) -> None:
+def test_a_run_has_the_files_follow_ups_and_crawl_items(tmp_path: Path) -> None:
     reads_a_document = next(one for one in handlers if one.job_type == "reads_a_document")
 
     run = run_handler(reads_a_document, directory=tmp_path, document_id=7)

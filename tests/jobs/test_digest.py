@@ -29,12 +29,12 @@ JSON = st.recursive(
         ({"b": {"d": 1, "c": 2}}, '{"b":{"c":2,"d":1}}'),
     ],
 )
-def test_a_value_has_one_spelling(value: object, text: str) -> None:
+def test_equal_values_have_one_canonical_json(value: object, text: str) -> None:
     assert canonical(value) == text
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [float("-inf")]}])
-def test_what_is_not_json_has_no_spelling(value: object) -> None:
+def test_a_value_that_json_cannot_express_has_no_canonical_json(value: object) -> None:
     with pytest.raises(ValueError, match="JSON"):
         canonical(value)
 
@@ -54,7 +54,7 @@ def test_a_digest_never_changes(value: object, expected: str) -> None:
 
 @settings(max_examples=short(40, full=1000), deadline=None)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=6))
-def test_the_order_of_keys_and_the_way_through_json_do_not_matter(value: dict[str, object]) -> None:
+def test_the_digest_ignores_key_order_and_a_json_round_trip(value: dict[str, object]) -> None:
     backwards = dict(reversed(value.items()))
 
     assert digest(backwards) == digest(value)
@@ -64,7 +64,7 @@ def test_the_order_of_keys_and_the_way_through_json_do_not_matter(value: dict[st
 
 @settings(max_examples=short(40, full=1000), deadline=None)
 @given(one=JSON, other=JSON)
-def test_another_value_has_another_digest(one: object, other: object) -> None:
+def test_different_values_have_different_digests(one: object, other: object) -> None:
     assert (digest(one) == digest(other)) == (canonical(one) == canonical(other))
 
 

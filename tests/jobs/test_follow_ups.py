@@ -20,7 +20,5 @@ from worker_service.jobs.follow_ups import fill_placeholders
         ("/srv/{owner}", {"owner": "ann"}, "/srv/ann"),
     ],
 )
-def test_a_fact_does_not_turn_a_text_into_the_path_of_a_file(
-    template: str, facts: dict[str, Any], expected: object
-) -> None:
+def test_a_placeholder_cannot_turn_a_text_into_a_path(template: str, facts: dict[str, Any], expected: object) -> None:
     assert json.loads(fill_placeholders(json.dumps([template]), facts)) == [expected]

@@ -106,7 +106,7 @@ def payloads_of(name: str) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("name", TYPES)
 @settings(max_examples=short(20, full=200), deadline=None)
 @given(data=st.data())
-def test_nothing_is_refused_that_the_handlers_own_decoder_takes(name: str, data: st.DataObject) -> None:
+def test_the_check_refuses_no_payload_that_the_decoder_accepts(name: str, data: st.DataObject) -> None:
     text = json.dumps(data.draw(payloads_of(name)))
     check = PayloadCheck(json.dumps(msgspec.json.schema(TYPES[name])))
 
@@ -118,7 +118,7 @@ def test_nothing_is_refused_that_the_handlers_own_decoder_takes(name: str, data:
 
 
 @pytest.mark.parametrize("name", Zoo.__dataclass_fields__)
-def test_nothing_odd_is_refused_in_any_field_that_the_decoder_takes(name: str) -> None:
+def test_the_check_refuses_no_odd_value_that_the_decoder_accepts(name: str) -> None:
     for odd in ODD:
         text = json.dumps({"number": 1, name: odd})
 
@@ -141,7 +141,7 @@ ZOO = PayloadCheck(json.dumps(msgspec.json.schema(Zoo)))
         ("[]", 'payload: the value is not of type "object"'),
     ],
 )
-def test_what_does_not_fit_is_named_without_its_value(payload: str | None, sentence: str) -> None:
+def test_a_mismatch_is_described_without_its_value(payload: str | None, sentence: str) -> None:
     assert ZOO.fault(payload) == sentence
 
 
@@ -156,14 +156,14 @@ def test_what_does_not_fit_is_named_without_its_value(payload: str | None, sente
         "[]",
     ],
 )
-def test_a_schema_that_says_nothing_that_is_understood_refuses_nothing(schema: str | None) -> None:
+def test_a_schema_that_cannot_be_compiled_refuses_nothing(schema: str | None) -> None:
     assert PayloadCheck(schema).fault('{"url": 3}') is None
 
 
 @pytest.mark.parametrize(
     "payload", ['{"number": 1, "junk": "\\ud800"}', "{" * 3, '{"anything": ' + "[" * 900 + "]" * 900 + "}"]
 )
-def test_what_cannot_be_looked_at_is_left_to_the_child(payload: str) -> None:
+def test_a_payload_that_cannot_be_checked_is_left_to_the_decoder(payload: str) -> None:
     assert ZOO.fault(payload) is None
 
 

@@ -29,19 +29,19 @@ JOB = Job(**_NOTHING | _SOME)
 @pytest.mark.parametrize(
     ("retry_count", "seconds"), [(0, 10), (1, 20), (2, 40), (3, 80), (8, 2560), (9, 3600), (10, 3600), (10_000, 3600)]
 )
-def test_each_wait_is_twice_the_one_before_up_to_an_hour(retry_count: int, seconds: int) -> None:
+def test_each_wait_doubles_up_to_an_hour(retry_count: int, seconds: int) -> None:
     assert backoff(retry_count, jitter=0.5) == timedelta(seconds=seconds)
 
 
 @given(retry_count=st.integers(0, 10_000), jitter=st.floats(0, 1))
-def test_the_jitter_is_a_quarter_either_way(retry_count: int, jitter: float) -> None:
+def test_the_jitter_is_at_most_a_quarter(retry_count: int, jitter: float) -> None:
     middle = backoff(retry_count, jitter=0.5)
 
     assert middle * 0.75 <= backoff(retry_count, jitter=jitter) <= middle * 1.25
     assert timedelta(seconds=7.5) <= backoff(retry_count, jitter=jitter) <= timedelta(seconds=4500)
 
 
-def test_the_ends_of_the_jitter_are_reached() -> None:
+def test_the_jitter_reaches_both_limits() -> None:
     assert backoff(0, jitter=0) == timedelta(seconds=7.5)
     assert backoff(0, jitter=1) == timedelta(seconds=12.5)
 
@@ -55,28 +55,28 @@ def test_p6_there_are_never_more_retries_than_the_job_allows(retry_count: int, m
     assert isinstance(choice, Retry) == (retry_count < max_retries)
 
 
-def test_a_permanent_failure_is_given_up_at_once() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     assert after_failure(JOB, now=NOW, jitter=0.5, is_permanent=True) == GiveUp()
 
 
-def test_without_a_wish_the_backoff_counts_from_now() -> None:
+def test_without_a_requested_wait_the_backoff_applies() -> None:
     assert after_failure(JOB._replace(retry_count=1), now=NOW, jitter=0.5) == Retry(NOW + timedelta(seconds=20))
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 86_400])
-def test_the_handlers_own_wish_is_taken_as_it_is(seconds: int) -> None:
+def test_the_wait_that_a_handler_requests_applies(seconds: int) -> None:
     after = timedelta(seconds=seconds)
 
     assert after_failure(JOB, now=NOW, jitter=0.0, after=after) == Retry(NOW + after)
 
 
-def test_a_wish_does_not_buy_another_retry() -> None:
+def test_a_requested_wait_adds_no_retry() -> None:
     used_up = JOB._replace(retry_count=3)
 
     assert after_failure(used_up, now=NOW, jitter=0.5, after=timedelta(seconds=1)) == GiveUp()
 
 
-def test_a_type_may_wait_as_its_rule_says() -> None:
+def test_a_job_type_waits_as_its_rule_says() -> None:
     rules = {"ocr_pages": RetryRule(first_seconds=30, most_seconds=100)}
     of_rule, of_another = JOB._replace(job_type="ocr_pages"), JOB._replace(job_type="download")
 
@@ -87,13 +87,13 @@ def test_a_type_may_wait_as_its_rule_says() -> None:
     assert after_failure(of_another, now=NOW, jitter=0.5, rules=rules) == Retry(NOW + timedelta(seconds=10))
 
 
-def test_a_rule_adds_no_retry_to_a_row_that_is_there() -> None:
+def test_a_rule_adds_no_retry_to_a_stored_job() -> None:
     used_up = JOB._replace(job_type="ocr_pages", retry_count=3)
 
     assert after_failure(used_up, now=NOW, jitter=0.5, rules={"ocr_pages": RetryRule(max=9)}) == GiveUp()
 
 
-def test_a_new_job_gets_the_retries_of_its_type_unless_somebody_asks_for_others() -> None:
+def test_a_new_job_gets_its_own_retries_or_those_of_its_type() -> None:
     rules = {"ocr_pages": RetryRule(max=5), "assemble": RetryRule(first_seconds=1)}
     wished = [
         NewJob("ocr_pages"),
@@ -113,5 +113,5 @@ def test_only_a_running_job_has_a_lease() -> None:
         _ = JOB._replace(worker_id=None, status=Status.PENDING).lease
 
 
-def test_exactly_three_statuses_are_ends() -> None:
+def test_three_statuses_are_ends() -> None:
     assert [status.value for status in Status if status.is_ended] == ["completed", "failed", "cancelled"]

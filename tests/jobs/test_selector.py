@@ -20,13 +20,13 @@ def test_every_status_is_read_by_its_name(status: Status) -> None:
     ("word", "meant"),
     [("failled", "failed"), ("complete", "completed"), ("canceled", "cancelled"), ("runing", "running")],
 )
-def test_a_misspelt_status_is_answered_with_the_right_one(word: str, meant: str) -> None:
+def test_a_misspelt_status_is_refused_with_the_nearest_one(word: str, meant: str) -> None:
     with pytest.raises(BadInput, match=f"there is no status '{word}': did you mean {meant}"):
         one_of(Status, word)
 
 
 @pytest.mark.parametrize("word", ["", "x", "blocked", "42"])
-def test_a_word_like_no_status_is_answered_with_all_of_them(word: str) -> None:
+def test_an_unknown_status_is_refused_with_all_statuses(word: str) -> None:
     with pytest.raises(BadInput, match=r"there is no status '.*': it is one of pending, running, completed"):
         one_of(Status, word)
 
@@ -53,13 +53,13 @@ def test_a_match_is_a_path_and_a_json_value_or_text(text: str, path: str, value:
 
 
 @pytest.mark.parametrize("text", ["", "payload", "payload.x", "payload.=1", "file_id=abc", "=x", "payloadx=1"])
-def test_a_match_that_says_not_what_to_match_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_match_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadInput, match=r"write it like payload\.file_id=abc"):
         parse_match(text)
 
 
 @given(st.text())
-def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+def test_any_text_is_a_match_or_is_refused(text: str) -> None:
     try:
         path, _ = parse_match(text)
         is_told = text.startswith(f"payload.{path}=")
@@ -69,14 +69,14 @@ def test_whatever_is_written_is_read_or_refused(text: str) -> None:
     assert is_told
 
 
-def test_an_empty_selector_says_so() -> None:
+def test_a_selector_without_fields_is_empty() -> None:
     assert Selector().is_empty
     assert not Selector(ids=(1,)).is_empty
     assert not Selector(batch_id=0).is_empty
     assert not Selector(match=(("a", None),)).is_empty
 
 
-def test_a_column_that_is_declared_is_one_of_jobs_and_can_be_written_and_chosen_by_where_it_says_so() -> None:
+def test_declared_columns_exist_and_can_be_set_and_filtered() -> None:
     named = {column.name for column in COLUMNS}
     assert named <= set(Job._fields)
     assert {column.name for column in SETTABLE_COLUMNS} <= set(NewJob.__struct_fields__)

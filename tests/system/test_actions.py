@@ -1,10 +1,13 @@
-"""What follows documents and jobs, with a real daemon that is killed again and again while they end."""
+"""Actions that follow documents and jobs, with a daemon that is killed while they end."""
 
 from __future__ import annotations
 
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable
+
+import pytest
 
 from tests.kit.system import System, wait_until
 from worker_service.jobs.documents import DeferredAction, DocumentRequest, IndexStatus, OnEnd
@@ -14,53 +17,48 @@ from worker_service.jobs.selector import Selector
 DOCUMENTS = 10
 
 
-def followed(system: System) -> Counter[int]:
+def runs_by_id(system: System) -> Counter[int]:
+    """Count the jobs that actions have started, by the document or job that they follow."""
     jobs = system.store.job_queries.list(Selector(job_types=("noop",)), most=1000)
     return Counter(json.loads(job.payload or "")["n"] for job in jobs)
 
 
-def wait_for_followed(system: System, number: int) -> None:
-    wait_until(lambda: len(followed(system)) >= number, f"{number} are followed")
+def wait_for_actions(system: System, number: int) -> None:
+    wait_until(lambda: len(runs_by_id(system)) >= number, f"{number} actions have run")
 
 
-def test_each_document_is_followed_once_wherever_the_daemon_is_killed(system: System) -> None:
-    follows = [DeferredAction("noop", '{"n":"{document_id}"}')]
-    wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=follows) for number in range(DOCUMENTS)]
-    jobs = [NewJob("read", payload=json.dumps({"pages": 1}), document=wish) for wish in wishes]
-    documents = [one.document_id for one in system.store.intake.enqueue_many(jobs)]
-    for done in range(2, DOCUMENTS, 4):
+def enqueue_documents(system: System) -> list[int | None]:
+    follow_ups = [DeferredAction("noop", '{"n":"{document_id}"}')]
+    requests = [
+        DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=follow_ups) for number in range(DOCUMENTS)
+    ]
+    jobs = [NewJob("read", payload='{"pages": 1}', document=request) for request in requests]
+    return [enqueued.document_id for enqueued in system.store.intake.enqueue_many(jobs)]
+
+
+def enqueue_failing_jobs(system: System) -> list[int | None]:
+    follow_ups = [DeferredAction("noop", '{"n":"{job_id}"}')]
+    jobs = [NewJob("fail", payload='{"how":"permanent"}', on_failure=follow_ups) for _ in range(DOCUMENTS)]
+    return [enqueued.job_id for enqueued in system.store.intake.enqueue_many(jobs)]
+
+
+@pytest.mark.parametrize("enqueue", [enqueue_documents, enqueue_failing_jobs])
+def test_each_action_runs_once_wherever_the_daemon_is_killed(
+    system: System, enqueue: Callable[[System], list[int | None]]
+) -> None:
+    ids = enqueue(system)
+    for actions_before_kill in range(2, DOCUMENTS, 4):
         daemon = system.start()
-        wait_for_followed(system, done)
+        wait_for_actions(system, actions_before_kill)
         daemon.signal(signal.SIGKILL)
         daemon.ends()
 
     system.start()
-    wait_for_followed(system, DOCUMENTS)
-    wait_until(
-        lambda: not system.store.job_queries.count(Selector(statuses=(Status.PENDING, Status.RUNNING))), "all has ended"
-    )
+    wait_for_actions(system, DOCUMENTS)
 
-    assert followed(system) == Counter(documents)
-    assert system.store.library.counts_by_state()[IndexStatus.SUCCESS] == DOCUMENTS
-    told = system.sqlite3("SELECT count(*), count(DISTINCT document_id) FROM notice WHERE kind = 'action.fired'").stdout
-    assert told == f"{DOCUMENTS}|{DOCUMENTS}\n"
-    system.assert_sound()
-
-
-def test_each_failure_is_followed_once_wherever_the_daemon_is_killed(system: System) -> None:
-    follows = [DeferredAction("noop", '{"n":"{job_id}"}')]
-    jobs = [NewJob("fail", payload='{"how":"permanent"}', on_failure=follows) for _ in range(DOCUMENTS)]
-    failing = [one.job_id for one in system.store.intake.enqueue_many(jobs)]
-    for done in range(2, DOCUMENTS, 4):
-        daemon = system.start()
-        wait_for_followed(system, done)
-        daemon.signal(signal.SIGKILL)
-        daemon.ends()
-
-    system.start()
-    wait_for_followed(system, DOCUMENTS)
-
-    assert followed(system) == Counter(failing)
+    live = Selector(statuses=(Status.PENDING, Status.RUNNING))
+    wait_until(lambda: not system.store.job_queries.count(live), "all jobs have ended")
+    assert runs_by_id(system) == Counter(ids)
     system.assert_sound()
 
 
@@ -82,17 +80,17 @@ handlers = [
 """
 
 
-def test_a_document_whose_reading_goes_on_is_never_failed_in_between(system: System) -> None:
+def test_a_document_does_not_fail_between_two_jobs_of_its_reading(system: System) -> None:
     system.install("stages", IN_TWO_STAGES)
-    reaction = DeferredAction("noop", on_end=OnEnd.FAILURE)
-    wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=[reaction]) for number in range(60)]
-    system.store.intake.enqueue_many([NewJob("begin", document=wish) for wish in wishes])
+    action = DeferredAction("noop", on_end=OnEnd.FAILURE)
+    requests = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=[action]) for number in range(60)]
+    system.store.intake.enqueue_many([NewJob("begin", document=request) for request in requests])
 
     system.start()
 
-    read = system.store.library.counts_by_state
-    wait_until(lambda: read().get(IndexStatus.SUCCESS) == 60, "all are read")
+    counts_by_state = system.store.library.counts_by_state
+    wait_until(lambda: counts_by_state().get(IndexStatus.SUCCESS) == 60, "all documents are read")
     failures = "SELECT count(*) FROM notice WHERE kind = 'document.failed'"
-    reactions = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'noop'"
-    assert system.sqlite3(f"SELECT ({failures}), ({reactions})").stdout == "0|0\n"
+    actions = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'noop'"
+    assert system.sqlite3(f"SELECT ({failures}), ({actions})").stdout == "0|0\n"
     system.assert_sound()

@@ -18,7 +18,7 @@ def read(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_with_a_worker_all_is_well(system: System) -> None:
+def test_status_workers_and_doctor_are_good_with_a_worker(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     system.wait_for(job, Status.RUNNING)
@@ -45,7 +45,7 @@ def test_the_doctor_warns_of_a_daemon_that_runs_as_root(system: System) -> None:
     assert found == {user: user == 0 for user in found}
 
 
-def test_after_kill_9_commands_say_at_once_that_no_daemon_lives(system: System) -> None:
+def test_after_kill_9_commands_report_the_dead_worker(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     system.pids_of(job)
@@ -69,7 +69,7 @@ def test_after_kill_9_commands_say_at_once_that_no_daemon_lives(system: System) 
     )
 
 
-def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) -> None:
+def test_the_owner_of_the_write_lock_is_named_by_pid_and_command(system: System) -> None:
     with locked(system.database) as pid:
         check, doctor = system.run("db", "check", "--json"), system.run("doctor")
     after = system.run("db", "check", "--json")
@@ -81,7 +81,7 @@ def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) ->
     assert [one["detail"] for one in read(after)["items"] if one["name"] == "write lock"] == ["free"]
 
 
-def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(system: System) -> None:
+def test_a_command_that_waits_for_the_write_lock_names_its_owner(system: System) -> None:
     words = (["enqueue", "noop"], ["pause", "noop"], ["init"])
     with locked(system.database) as pid:
         waiting = [system.begin_command(*one) for one in words]

@@ -41,7 +41,7 @@ def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
     system.assert_sound()
 
 
-def test_drain_waits_for_what_comes_back_soon_and_leaves_what_comes_later(system: System) -> None:
+def test_drain_waits_for_jobs_that_are_due_soon(system: System) -> None:
     soon, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (0.5, 600))
     retried = system.enqueue("fail", max_retries=1, how="retryable")
     begins_soon, begins_later = (system.store.intake.enqueue(NewJob("noop", run_at=at)).job_id for at in (soon, later))
@@ -94,17 +94,7 @@ def test_a_daemon_ends_with_its_terminal(system: System) -> None:
     assert system.store.overview.workers() == []
 
 
-def test_both_classes_have_slots_of_their_own(standing: System) -> None:
-    busy = [standing.enqueue("sleep") for _ in range(3)]
-    standing.pids_of(busy[1])
-
-    standing.wait_for(standing.enqueue("fetch", n=1), Status.COMPLETED)
-
-    assert [standing.status(one) for one in busy] == [Status.RUNNING, Status.RUNNING, Status.PENDING]
-    standing.store.job_control.cancel(Selector(ids=tuple(busy)), actor="test")
-
-
-def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is_there(standing: System) -> None:
+def test_a_job_waits_until_its_dependency_is_installed(standing: System) -> None:
     engine = standing.place / "engine"
     job = standing.enqueue("lacks", max_retries=0, needs=str(engine))
     wait_until(lambda: len(standing.outcomes(job)) >= 2, "it looks again")
@@ -123,7 +113,7 @@ def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is
     assert standing.wait_for(job, Status.COMPLETED).retry_count == 0
 
 
-def test_each_way_to_fail_is_written_as_what_it_is(standing: System) -> None:
+def test_each_way_to_fail_has_its_outcome(standing: System) -> None:
     permanent = standing.enqueue("fail", how="permanent")
     snoozed = standing.enqueue("fail", how="snooze")
     retried = standing.enqueue("fail", max_retries=1, how="retryable")
@@ -139,7 +129,7 @@ def test_each_way_to_fail_is_written_as_what_it_is(standing: System) -> None:
     assert (standing.job(snoozed).status, standing.job(snoozed).retry_count) == (Status.PENDING, 0)
 
 
-def test_an_insert_by_hand_is_noticed_at_once(standing: System) -> None:
+def test_a_manual_insert_is_noticed_at_once(standing: System) -> None:
     insert = (
         "INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{\"n\":1}') RETURNING id"
     )
@@ -163,7 +153,7 @@ def test_a_cancelled_job_ends_when_its_processes_are_gone(standing: System) -> N
     assert standing.outcomes(job) == ["cancelled"]
 
 
-def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(system: System) -> None:
+def test_sigterm_releases_jobs_that_exceed_the_grace_period(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start(grace_period=0)
     [pid] = system.pids_of(job)
@@ -178,7 +168,7 @@ def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(
     assert system.store.overview.workers() == []
 
 
-def test_sigterm_lets_children_finish_within_the_grace_and_claims_no_more(system: System) -> None:
+def test_sigterm_lets_jobs_finish_within_the_grace_period(system: System) -> None:
     job = system.enqueue("sleep", seconds=1)
     daemon = system.start(grace_period=60)
     system.pids_of(job)
@@ -230,7 +220,7 @@ def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
     assert "STATUS=0/2 cpu · 0/4 io · 0 pending" in heard
 
 
-def test_without_a_database_it_says_so_with_69(system: System) -> None:
+def test_a_daemon_without_a_database_exits_with_69(system: System) -> None:
     daemon = system.begin(database=system.place / "elsewhere" / "none.db")
 
     assert daemon.ends() == 69

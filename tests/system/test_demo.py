@@ -16,7 +16,7 @@ from tests.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_demo_reads_a_folder_of_drive_through_faults_and_a_killed_child_and_keeps_its_page_open(
+def test_the_demo_reads_a_drive_folder_despite_faults_and_serves_its_page(
     tmp_path: Path,
 ) -> None:
     # A port of its own: somebody may be looking at a page of theirs.

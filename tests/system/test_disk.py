@@ -37,7 +37,7 @@ def fill(place: Path) -> Path:
             return filler
 
 
-def test_an_end_that_finds_the_disk_full_is_written_once_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+def test_an_outcome_is_written_once_a_full_disk_has_room(small_disk: Path, tmp_path: Path) -> None:
     system = System(small_disk, logs=tmp_path)
     try:
         job = system.enqueue("sleep", seconds=2)

@@ -23,7 +23,7 @@ EMBEDDING = Selector(job_types=("embed",), statuses=(Status.RUNNING,))
 TEXTS = {"a.txt": "The vessel left the harbour in a storm.", "b.txt": "Income tax is due in March."}
 
 
-def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_work(tmp_path: Path) -> None:
+def test_documents_are_embedded_although_the_daemon_is_killed(tmp_path: Path) -> None:
     system = System(tmp_path, shipped=("adopt", "embed"))
     for name, text in TEXTS.items():
         (tmp_path / name).write_text(text)
@@ -49,7 +49,7 @@ def test_documents_are_found_by_meaning_after_the_daemon_was_killed_over_its_wor
         system.close()
 
 
-def test_a_user_s_own_job_sends_texts_and_key_only_to_the_server_of_the_settings(tmp_path: Path) -> None:
+def test_a_user_cannot_send_texts_and_key_to_another_embedding_server(tmp_path: Path) -> None:
     system = System(tmp_path, shipped=("embed",))
     work_as(system.store)
     publish(system.store, "a.pdf", "the ship sails")

@@ -1,4 +1,4 @@
-"""How jobs end against the will of their child, without a child, and without a handler. A real daemon each time."""
+"""Jobs whose program ignores signals, and settings that reach programs. A real daemon each time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ def with_settings(system: System, text: str) -> Path:
     return file
 
 
-def test_cancel_now_gives_a_running_job_no_grace_and_ends_when_its_processes_are_gone(system: System) -> None:
-    daemon = system.start(
-        config=with_settings(system, STUBBORN),
-    )
+def test_cancel_now_kills_a_running_job_at_once(system: System) -> None:
+    daemon = system.start(config=with_settings(system, STUBBORN))
     job = system.enqueue("stubborn")
     [pid] = system.pids_of(job)
     waiting = system.enqueue("no_such_type")
@@ -38,7 +36,7 @@ def test_cancel_now_gives_a_running_job_no_grace_and_ends_when_its_processes_are
     system.assert_sound()
 
 
-def test_by_hand_a_running_job_is_stopped_without_grace_as_well(system: System) -> None:
+def test_a_manual_cancel_without_grace_kills_a_running_job(system: System) -> None:
     daemon = system.start(config=with_settings(system, STUBBORN))
     job = system.enqueue("stubborn")
     system.pids_of(job)
@@ -71,11 +69,3 @@ def test_settings_reach_handlers_and_retries_from_the_file(system: System) -> No
 
     assert [line.line for line in system.store.history.logs(job)] == ["allowed 10.0.0.0/8"] * 2
     assert system.outcomes(job) == ["retry", "failed"]
-
-
-def test_a_job_of_an_unknown_type_fails_after_its_grace(system: System) -> None:
-    job = system.enqueue("no_such_type")
-    daemon = system.start(unknown_type_grace="1s")
-
-    assert system.wait_for(job, Status.FAILED).error_code == "UNKNOWN_TYPE"
-    assert [event["job_type"] for event in daemon.events("type.unknown")] == ["no_such_type"]

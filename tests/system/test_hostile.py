@@ -62,7 +62,7 @@ def _stops_nobody(daemon: Daemon) -> None:
     assert [event for name in troubles for event in daemon.events(name)] == []
 
 
-def test_whatever_a_row_holds_at_most_its_job_fails(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_row_fails_at_most_its_own_job(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     (system.place / "pagemill.toml").write_text('[commands.say]\nargv = ["/bin/echo", "{account}", "{payload}"]\n')
     settings = {"config": system.place / "pagemill.toml", "heartbeat_interval": 1}
     for name, value in system.environment(**settings).items():

@@ -12,7 +12,7 @@ from tests.kit.system import System, is_running, wait_until
 from worker_service.jobs.job import NewJob, Status
 
 
-def test_after_kill_9_a_restart_takes_the_jobs_back_at_once(system: System) -> None:
+def test_after_kill_9_a_restarted_daemon_requeues_the_jobs_at_once(system: System) -> None:
     jobs = [system.enqueue("sleep"), system.enqueue("sleep", grandchild=True)]
     first = system.start()
     pids = [*system.pids_of(jobs[0]), *system.pids_of(jobs[1], 2)]
@@ -33,7 +33,7 @@ def test_after_kill_9_a_restart_takes_the_jobs_back_at_once(system: System) -> N
     system.assert_sound()
 
 
-def test_jobs_are_taken_back_while_the_handlers_are_still_being_imported(system: System) -> None:
+def test_jobs_are_requeued_while_handlers_are_still_imported(system: System) -> None:
     job = system.enqueue("sleep")
     first = system.start()
     system.pids_of(job)
@@ -59,7 +59,7 @@ handlers = []
     wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
 
 
-def test_when_the_fork_server_is_killed_its_jobs_are_given_back_and_the_daemon_goes_on(system: System) -> None:
+def test_a_killed_fork_server_is_restarted_and_its_jobs_released(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     [pid] = system.pids_of(job)
@@ -75,7 +75,7 @@ def test_when_the_fork_server_is_killed_its_jobs_are_given_back_and_the_daemon_g
     system.wait_for(other, Status.COMPLETED)
 
 
-def test_a_worker_that_cannot_beat_stops_what_it_runs_before_others_may_take_it_back(system: System) -> None:
+def test_a_worker_that_cannot_beat_stops_its_jobs_before_others_requeue_them(system: System) -> None:
     daemon = system.start(orphan_after=2, heartbeat_interval=0.2)
     job = system.enqueue("sleep", grandchild=True)
     pids = system.pids_of(job, 2)
@@ -100,7 +100,7 @@ def test_a_worker_that_cannot_beat_stops_what_it_runs_before_others_may_take_it_
     system.assert_sound()
 
 
-def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(system: System) -> None:
+def test_a_daemon_that_was_suspended_too_long_has_lost_its_jobs(system: System) -> None:
     scaled = {"orphan_after": 2, "heartbeat_interval": 0.2, "recovery_interval": 0.2}
     sleeper = system.start(**scaled)
     job = system.enqueue("sleep", seconds=600)
@@ -122,7 +122,7 @@ def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(syste
     system.assert_sound()
 
 
-def test_a_daemon_that_stood_still_goes_on_with_work_that_nobody_has_taken(system: System) -> None:
+def test_a_suspended_daemon_continues_jobs_that_were_not_requeued(system: System) -> None:
     daemon = system.start(orphan_after=2, heartbeat_interval=0.2)
     job = system.enqueue("sleep")
     [pid] = system.pids_of(job)
@@ -156,7 +156,7 @@ handlers = [Handler("once", run, dict, sandbox="off", at_most_once=True)]
 
 
 @pytest.mark.parametrize("killed", ["child", "fork server", "daemon"])
-def test_an_at_most_once_job_that_had_begun_is_never_called_again(system: System, killed: str) -> None:
+def test_an_at_most_once_job_that_had_started_does_not_run_again(system: System, killed: str) -> None:
     calls = system.place / "calls"
     system.install("sends", ONCE)
     daemon = system.start()
@@ -178,26 +178,17 @@ def test_an_at_most_once_job_that_had_begun_is_never_called_again(system: System
     assert (calls.read_text(), system.outcomes(job), is_running(pid)) == ("called\n", ["failed"], False)
 
 
-def test_when_the_database_is_replaced_it_stops_and_says_so(system: System) -> None:
-    daemon = system.start()
-
-    system.database.rename(system.place / "moved.db")
-
-    assert daemon.ends() == 74
-    [event] = daemon.events("database.replaced")
-    assert "was deleted" in str(event["reason"])
-
-
-def test_when_the_log_is_deleted_it_stops_and_says_so(system: System) -> None:
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_daemon_whose_database_is_deleted_stops_with_its_children(system: System, suffix: str) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     [pid] = system.pids_of(job)
 
-    system.database.with_name("pagemill.db-wal").unlink()
+    system.database.with_name(f"pagemill.db{suffix}").unlink()
 
     assert daemon.ends() == 74
     [event] = daemon.events("database.replaced")
-    assert "-wal was deleted" in str(event["reason"])
+    assert f"{suffix} was deleted" in str(event["reason"])
     assert not is_running(pid)
 
 
@@ -214,7 +205,7 @@ handlers = [Handler("leaver", run, dict, sandbox="off")]
 """
 
 
-def test_p7_what_the_dead_left_running_is_gone_before_the_job_runs_again(system: System) -> None:
+def test_p7_processes_of_a_dead_attempt_are_gone_before_the_next(system: System) -> None:
     system.install("leaver", LEAVER)
     first = system.start()
     job = system.enqueue("leaver")

@@ -22,7 +22,7 @@ def numbers(several: list[str]) -> list[int]:
     return [int(line.split()[1]) for line in several if line != GAP]
 
 
-def test_a_program_and_a_handler_lose_none_of_their_newest_lines(system: System) -> None:
+def test_the_newest_lines_of_a_program_and_a_handler_are_kept(system: System) -> None:
     (system.place / "pagemill.toml").write_text(
         '[commands.counts]\nargv = ["/usr/bin/seq", "-f", "line %.0f", "9000"]\n'
     )
@@ -35,7 +35,7 @@ def test_a_program_and_a_handler_lose_none_of_their_newest_lines(system: System)
 
 
 @pytest.mark.parametrize("long", short([1900], full=[0, 1900]))
-def test_an_endless_flood_costs_its_author_only(system: System, long: int) -> None:
+def test_a_flood_of_log_lines_slows_no_other_job(system: System, long: int) -> None:
     daemon = system.start(concurrency=2)
     system.wait_for(system.enqueue(), Status.COMPLETED)
     before = _memory_bytes(daemon.pid)

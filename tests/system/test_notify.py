@@ -40,7 +40,7 @@ def heard(server: Server) -> Counter[int]:
     return Counter(notice["job_id"] for event in events.values() for notice in event["data"]["notices"])
 
 
-def test_each_failure_is_told_once_although_the_daemon_is_killed_again_and_again(
+def test_each_failure_is_notified_once_although_the_daemon_is_killed(
     system: System, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(system.place))
@@ -60,14 +60,3 @@ def test_each_failure_is_told_once_although_the_daemon_is_killed_again_and_again
 
     assert heard(server) == Counter(failing)
     system.assert_sound()
-
-
-def test_many_failures_are_one_message(system: System, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(system.place))
-    system.start(**settings(system, server, group="1s"))
-    system.store.intake.enqueue_many([NewJob("fail", payload="{}", max_retries=0) for _ in range(30)])
-
-    wait_until(lambda: server.heard, "somebody is told", seconds=60)
-
-    [(_, _, body)] = server.heard
-    assert json.loads(body)["data"]["counts"] == {"job.failed": 30}

@@ -24,7 +24,7 @@ def pages(system: System, job: Job) -> list[int]:
 
 
 @pytest.mark.parametrize("victim", ["daemon", "fork-server"])
-def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system: System, victim: str) -> None:
+def test_pages_saved_before_a_crash_are_not_read_again(system: System, victim: str) -> None:
     job = enqueue(system, pages=4, stop_before=4)
     daemon = system.start()
     wait_until(lambda: system.status(job.id) is Status.RUNNING and len(pages(system, job)) == 3, "three pages")
@@ -45,7 +45,7 @@ def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system
     system.assert_sound()
 
 
-def test_the_published_files_of_a_document_are_the_next_jobs_inputs(system: System) -> None:
+def test_published_files_are_the_inputs_of_the_next_job(system: System) -> None:
     first = enqueue(system, pages=2)
     system.start()
     system.wait_for(first.id, Status.COMPLETED)

@@ -33,7 +33,7 @@ def allow(system: System, **commands: dict[str, Any]) -> Path:
     return file
 
 
-def test_a_spider_that_writes_a_file_where_it_runs_works_as_typed(system: System) -> None:
+def test_files_that_a_program_writes_are_published(system: System) -> None:
     (system.place / "scrapy.py").write_text(SPIDER)
     spider = [sys.executable, str(system.place / "scrapy.py"), "crawl", "news", "-O", "items.json"]
     config = allow(system, news={"argv": [*spider, ["-a", "topic={payload.topic?}"]]})
@@ -53,7 +53,7 @@ def test_a_spider_that_writes_a_file_where_it_runs_works_as_typed(system: System
     assert "cannot be combined with documents" in system.run("export", "--job", str(job), "7").stderr
 
 
-def test_concurrency_bounds_programs_as_the_proposal_says(system: System) -> None:
+def test_concurrency_alone_limits_programs_too(system: System) -> None:
     config = allow(system, scrape={"argv": ["/bin/sleep", "{payload.seconds}"]})
     jobs = [system.enqueue("scrape", seconds=1000) for _ in range(6)]
 

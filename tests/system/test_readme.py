@@ -205,14 +205,14 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             daemon.wait(DEADLINE_SECONDS)
 
 
-def test_every_block_is_run_here_or_shown_elsewhere() -> None:
+def test_every_code_block_is_run_here_or_tested_elsewhere() -> None:
     assert {block for block, _ in blocks()} == RUN_HERE | SHOWN_ELSEWHERE.keys()
 
 
 # ── README ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_commands_for_documents_work_as_they_stand_in_the_readme(walk: Walk) -> None:
+def test_the_readmes_commands_for_documents_work(walk: Walk) -> None:
     assert "done · 2 files · 2 pages" in walk.told
     assert walk.told.count("[climate] [risk]") >= 2
     counted = re.findall(r"^\d,(annual|scanned)\.pdf,[1-9]\d*$", walk.told, re.MULTILINE)
@@ -220,7 +220,7 @@ def test_the_commands_for_documents_work_as_they_stand_in_the_readme(walk: Walk)
     assert list((walk.directory / "out").glob("*.pdf"))
 
 
-def test_a_file_that_is_none_is_told_as_the_readme_shows_it(walk: Walk) -> None:
+def test_a_broken_file_is_reported_as_the_readme_shows(walk: Walk) -> None:
     shown = written("README.md", "pagemill", "console")
     (walk.directory / "broken").mkdir()
     (walk.directory / "broken" / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
@@ -252,7 +252,7 @@ def of(number: str, script: str) -> str:
     return re.sub(r"\b(batch[: ](?:[a-z]+ )?)1\b", rf"\g<1>{number}", script)
 
 
-def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
+def test_a_row_from_cron_runs_a_program(walk: Walk) -> None:
     insert, _ = written("README.md", "Jobs of your own", "crontab").splitlines()
     walk.cron(insert)
 
@@ -261,7 +261,7 @@ def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
     assert "scraping user123" in walk.types(f"pagemill logs {job}")
 
 
-def test_what_failed_is_what_cron_mails(walk: Walk) -> None:
+def test_cron_mails_failed_jobs_only(walk: Walk) -> None:
     _, mail = written("README.md", "Jobs of your own", "crontab").splitlines()
     command = mail.split(None, 5)[5].replace("/usr/local/bin/", "")
     walk.types("pagemill delete --status failed --yes")
@@ -273,7 +273,7 @@ def test_what_failed_is_what_cron_mails(walk: Walk) -> None:
     assert walk.types(command).splitlines()[1].split()[0] == job
 
 
-def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) -> None:
+def test_the_commands_for_stuck_jobs_print_something(walk: Walk) -> None:
     job = walk.types("pagemill enqueue download --set source=/nowhere/a.pdf --max-retries 0").strip()
     walk.types(f"pagemill wait {job}", code=1)
 
@@ -288,7 +288,7 @@ def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) 
 # ── docs/ ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_first_hour_works_as_written(walk: Walk) -> None:
+def test_the_tutorial_works(walk: Walk) -> None:
     annual = walk.rows("SELECT id FROM document WHERE name = 'annual.pdf'")
 
     printed = {
@@ -302,7 +302,7 @@ def test_the_first_hour_works_as_written(walk: Walk) -> None:
     assert "NOT_WHAT_IT_SAYS" in printed["7. See something fail"]
 
 
-def test_batches_are_begun_added_to_and_looked_at_as_written(walk: Walk) -> None:
+def test_the_commands_to_add_to_batches_work(walk: Walk) -> None:
     dry, add, listed, more, *looks = written("docs/batches.md", "Several people: owners and batches", "sh").splitlines()
     documents.digital(walk.directory / "more.pdf", ["More of it."])
     walk.types("pagemill pause --all")
@@ -321,7 +321,7 @@ def test_batches_are_begun_added_to_and_looked_at_as_written(walk: Walk) -> None
     assert walk.types(f"pagemill wait batch:{theirs}").startswith(f"{listed_title}: done · 2 files")
 
 
-def test_a_batch_is_stopped_and_gone_on_with_as_written(walk: Walk) -> None:
+def test_the_commands_to_stop_and_resume_a_batch_work(walk: Walk) -> None:
     stop, resume, retry, cancel, remove = written("docs/batches.md", "Stop and resume", "sh").splitlines()
     walk.types("pagemill pause --all")
     number = begun(walk, "pagemill add reports/ --owner alice")
@@ -335,7 +335,7 @@ def test_a_batch_is_stopped_and_gone_on_with_as_written(walk: Walk) -> None:
     assert "there is no batch" in walk.types(f"pagemill batch show {number}", code=66)
 
 
-def test_what_somebody_waits_for_is_moved_ahead_and_followed_as_written(walk: Walk) -> None:
+def test_the_commands_for_priorities_and_actions_work(walk: Walk) -> None:
     walk.types("pagemill pause --all")
     number = begun(walk, written("docs/batches.md", "When a batch has ended", "sh"))
     ahead, document = written("docs/batches.md", "Which job is first", "sh").splitlines()
@@ -346,12 +346,12 @@ def test_what_somebody_waits_for_is_moved_ahead_and_followed_as_written(walk: Wa
     walk.types(f"pagemill batch cancel {number} --yes; pagemill unpause --all")
 
 
-def test_documents_are_read_again_as_written(walk: Walk) -> None:
+def test_the_commands_to_read_again_work(walk: Walk) -> None:
     walk.types(written("docs/documents.md", "Read documents again", "sh"))
     walk.types("pagemill wait document:1")
 
 
-def test_who_is_told_what_is_set_as_written(walk: Walk) -> None:
+def test_the_notification_rules_are_valid(walk: Walk) -> None:
     (walk.directory / "told.toml").write_text(written("docs/notify.md", "Rules", "toml"))
 
     told = walk.types("export WORKER_CONFIG=told.toml\npagemill notify ls")
@@ -360,7 +360,7 @@ def test_who_is_told_what_is_set_as_written(walk: Walk) -> None:
     assert re.search(r"^owners +owner +0 +batch.done", told, re.MULTILINE)
 
 
-def test_what_is_said_to_work_by_hand_works(walk: Walk) -> None:
+def test_the_documented_statements_work(walk: Walk) -> None:
     job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
 
     for statement in re.findall(
@@ -373,14 +373,14 @@ def test_what_is_said_to_work_by_hand_works(walk: Walk) -> None:
     assert walk.rows("SELECT count(*) FROM worker_job_queue WHERE unique_key = 'nightly'") == "1"
 
 
-def test_the_second_line_for_cron_puts_the_day_into_its_row(walk: Walk) -> None:
+def test_the_crontab_line_puts_the_day_into_the_payload(walk: Walk) -> None:
     walk.cron(written("docs/by-hand.md", "From cron", "crontab"))
 
     payload = walk.rows("SELECT payload FROM worker_job_queue ORDER BY id DESC LIMIT 1")
     assert re.fullmatch(r'\{"day":"\d{4}-\d\d-\d\d"\}', payload)
 
 
-def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
+def test_refused_statements_show_the_documented_messages(walk: Walk) -> None:
     job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
     shown = re.findall(r"^> (.*)\n(.*)$", written("docs/by-hand.md", "What is refused", "console"), re.MULTILINE)
 
@@ -391,7 +391,7 @@ def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
         assert sentence in told
 
 
-def test_tokens_and_links_are_made_listed_and_removed_as_written(walk: Walk) -> None:
+def test_the_commands_for_tokens_and_links_work(walk: Walk) -> None:
     told = walk.types(written("docs/http.md", "Who gets in", "sh"))
 
     assert len(re.findall(r"^pm_\d+_\S+$", told, re.MULTILINE)) == 2
@@ -401,7 +401,7 @@ def test_tokens_and_links_are_made_listed_and_removed_as_written(walk: Walk) -> 
     assert "grafana" not in walk.types("pagemill token ls")
 
 
-def test_the_settings_for_other_machines_are_understood(walk: Walk) -> None:
+def test_the_settings_for_other_machines_are_valid(walk: Walk) -> None:
     wanted = (
         written("docs/http.md", "From other machines", "toml"),
         written("docs/http.md", "Pages of your own", "toml"),
@@ -415,7 +415,7 @@ def test_the_settings_for_other_machines_are_understood(walk: Walk) -> None:
     assert re.search(r"^web_listen +/run/pagemill-web/web.sock ", shown, re.MULTILINE)
 
 
-def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
+def test_the_documented_schedules_start(walk: Walk) -> None:
     (walk.directory / "scheduled.toml").write_text(
         written("docs/schedules.md", "Schedules in the settings file", "toml")
     )
@@ -440,7 +440,7 @@ def test_a_backup_is_made_beside_a_daemon(walk: Walk) -> None:
     assert walk.types("pagemill documents --database backup.db").count("success") >= 2
 
 
-def test_the_plain_table_is_migrated_as_written(walk: Walk) -> None:
+def test_the_plain_table_is_migrated(walk: Walk) -> None:
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
     walk.types(f"sqlite3 plain.db {shlex.quote(ORIGINAL + row)}")
 
@@ -448,7 +448,7 @@ def test_the_plain_table_is_migrated_as_written(walk: Walk) -> None:
     walk.types(f"export WORKER_DATABASE=plain.db\n{script}pagemill ls | grep scrape_account")
 
 
-def test_the_table_of_a_program_is_understood(walk: Walk) -> None:
+def test_the_settings_of_a_program_are_valid(walk: Walk) -> None:
     (walk.directory / "own.toml").write_text(written("docs/programs.md", "Run your own programs as jobs", "toml"))
 
     assert "download_media" in walk.types("WORKER_CONFIG=own.toml pagemill config show")
@@ -461,13 +461,13 @@ def test_a_new_handler_passes_its_test(walk: Walk) -> None:
     assert "2 passed" in walk.types(f"python -m {check.partition('#')[0]} -p no:cacheprovider -p no:schemathesis")
 
 
-def test_the_store_answers_in_python_as_written(walk: Walk) -> None:
+def test_the_python_example_of_the_store_prints_its_output(walk: Walk) -> None:
     (walk.directory / "store.py").write_text(written("docs/handlers.md", "The store, from Python", "python"))
 
     assert walk.types("python store.py") == written("docs/handlers.md", "The store, from Python", "console")
 
 
-def test_a_setting_of_ones_own_is_declared_as_written(walk: Walk) -> None:
+def test_the_example_of_an_own_setting_works(walk: Walk) -> None:
     (walk.directory / "own.py").write_text(written("docs/settings.md", "Settings of your own handler", "python"))
 
     told = walk.types("python -c 'from own import ScrapeSettings as S; print(S.scrape_pages_max.variable)'")

@@ -24,7 +24,7 @@ def elsewhere(tmp_path: Path) -> Iterator[System]:
     made.close()
 
 
-def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
+def test_a_daemon_continues_elsewhere_from_a_backup_and_the_workspace(
     system: System, elsewhere: System, tmp_path: Path
 ) -> None:
     backup = tmp_path / "copy.db"
@@ -60,7 +60,7 @@ def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
     elsewhere.assert_sound()
 
 
-def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: System, tmp_path: Path) -> None:
+def test_a_restore_reports_missing_files(system: System, elsewhere: System, tmp_path: Path) -> None:
     job = system.enqueue("chaos")
     system.start()
     system.wait_for(job, Status.COMPLETED)
@@ -73,7 +73,7 @@ def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: Sy
     assert f"objects/{job}-1/page.txt" in told.stderr
 
 
-def test_a_workspace_of_another_database_is_refused(system: System, elsewhere: System, tmp_path: Path) -> None:
+def test_a_restore_refuses_the_workspace_of_another_database(system: System, elsewhere: System, tmp_path: Path) -> None:
     assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
     elsewhere.workspace.mkdir()
     (elsewhere.workspace / ".database").write_text("2020-01-01 00:00:00.000\n")
@@ -85,7 +85,7 @@ def test_a_workspace_of_another_database_is_refused(system: System, elsewhere: S
     assert not elsewhere.database.exists()
 
 
-def test_nobody_is_there_to_ask_and_a_dry_run_changes_nothing(system: System, tmp_path: Path) -> None:
+def test_a_restore_needs_yes_and_a_dry_run_changes_nothing(system: System, tmp_path: Path) -> None:
     system.enqueue("noop")
     assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
     there = system.database.stat().st_ino

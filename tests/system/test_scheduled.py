@@ -34,7 +34,7 @@ def system(tmp_path: Path) -> Iterator[System]:
     opened.close()
 
 
-def test_daemons_that_tick_begin_each_slot_once_and_again_after_a_kill(system: System) -> None:
+def test_daemons_start_each_slot_once_despite_a_kill(system: System) -> None:
     first, second = (system.begin(config=system.place / "own.toml") for _ in range(2))
     system.wait_for_all(Status.COMPLETED, 3)
     for daemon in (first, second):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.job_handlers.reading.documents import digital, prose
 from tests.kit.system import System, wait_until
-from tests.system.test_reading import Desk
+from tests.system.test_reading import ReadingSystem
 from worker_service.store.opening import open_store
 
 TABLES = """
@@ -36,29 +36,31 @@ def counts(database: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadingSystem]:
     """A daemon that has run jobs and read a document, and still runs."""
-    desk = Desk(tmp_path_factory.mktemp("sqlite"))
+    reader = ReadingSystem(tmp_path_factory.mktemp("sqlite"))
     try:
-        desk.start()
-        path = desk.papers / "report.pdf"
+        reader.start()
+        path = reader.papers / "report.pdf"
         digital(path, [prose(1), prose(2)])
-        desk.reads(path)
-        wait_until(lambda: counts(desk.system.database)["link_due"] == 0, "the names of its files are made")
-        desk.run("enqueue", "ingest", "--run-at", "2099-01-01", "--payload", '{"path": "/srv/other.pdf"}')
-        yield desk
+        reader.add_and_read(path)
+        wait_until(lambda: counts(reader.system.database)["link_due"] == 0, "the names of its files are made")
+        reader.run("enqueue", "ingest", "--run-at", "2099-01-01", "--payload", '{"path": "/srv/other.pdf"}')
+        yield reader
     finally:
-        desk.system.close()
+        reader.system.close()
 
 
 @pytest.mark.parametrize("pragma", ["integrity_check", "quick_check", "foreign_key_check"])
-def test_the_checks_of_sqlite_find_nothing(desk: Desk, pragma: str) -> None:
-    assert typed(desk.system.database, f"PRAGMA {pragma};").split() == ([] if pragma == "foreign_key_check" else ["ok"])
+def test_the_checks_of_sqlite_find_nothing(reader: ReadingSystem, pragma: str) -> None:
+    assert typed(reader.system.database, f"PRAGMA {pragma};").split() == (
+        [] if pragma == "foreign_key_check" else ["ok"]
+    )
 
 
 @pytest.mark.parametrize("way", [".dump", ".backup", "VACUUM INTO"])
-def test_a_copy_has_every_row_of_every_table_and_is_opened(desk: Desk, tmp_path: Path, way: str) -> None:
-    source, copy = desk.system.database, tmp_path / "copy.db"
+def test_a_copy_has_every_row_and_can_be_opened(reader: ReadingSystem, tmp_path: Path, way: str) -> None:
+    source, copy = reader.system.database, tmp_path / "copy.db"
 
     if way == ".dump":
         typed(copy, *typed(source, ".dump").splitlines())

@@ -97,7 +97,7 @@ def assert_exposure(box: Box, unit: str, most: int) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_within_its_hardening_documents_are_found_fetched_and_read(reader: Service, sources: dict[str, str]) -> None:
+def test_the_hardened_service_finds_fetches_and_reads_documents(reader: Service, sources: dict[str, str]) -> None:
     reader.systemctl("start")
 
     # Of a folder in Drive a scan and a spreadsheet, and a scan behind a URL.
@@ -140,9 +140,7 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
         assert service.by("pagemill", "pagemill", PYTHON, "-c", ask, image, token) == "image/webp b'RIFF'\n"
 
 
-def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
-    reader: Service, sources: dict[str, str]
-) -> None:
+def test_the_offline_worker_recognises_pages_without_a_network(reader: Service, sources: dict[str, str]) -> None:
     offline = Service(reader.box, "pagemill-offline@.service", instance="ocr_pages")
     reader.drop_in("offline", "Environment=WORKER_TYPES=!@commands,!ocr_pages")
     reader.systemctl("start")
@@ -167,9 +165,7 @@ def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
     offline.systemctl("stop")
 
 
-def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
-    reader: Service, sources: dict[str, str]
-) -> None:
+def test_group_members_can_add_files_that_the_service_can_read(reader: Service, sources: dict[str, str]) -> None:
     box = reader.box
     for place in ("/srv/reports", "/home/ann/reports"):
         box.must("install", "-D", "-m", "644", f"{PLACE}/local.pdf", f"{place}/annual.pdf")
@@ -220,7 +216,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
     assert_exposure(box, reader.unit, 15)
 
 
-def test_a_key_is_read_by_the_handlers_it_is_for_and_by_nobody_else(box: Box) -> None:
+def test_a_credential_is_readable_only_by_handlers_that_declare_it(box: Box) -> None:
     service = Service(box, types="", shipped=["command", "download"])
     key = "/run/credentials/pagemill.service/drive"
     service.settings(f"""
@@ -255,7 +251,7 @@ def test_a_key_is_read_by_the_handlers_it_is_for_and_by_nobody_else(box: Box) ->
         assert done.returncode == code, done.stderr
 
 
-def test_without_trained_data_pages_wait_and_who_asks_is_told_what_to_install(
+def test_without_trained_data_pages_wait_and_commands_name_the_package(
     reader: Service, sources: dict[str, str]
 ) -> None:
     hidden = [place for place in DATA["fast"] if Path(place).is_dir()]

@@ -86,7 +86,7 @@ def touches(box: Box) -> None:
     wait_until(lambda: box.run("rm", f"{STATE}/touched").returncode == 0, "the job has run")
 
 
-def test_install_enables_and_starts_the_units_and_again_the_newer_version(installed: Box) -> None:
+def test_install_enables_the_units_and_restarts_them_when_repeated(installed: Box) -> None:
     box = installed
     before = main_pid(box)
 
@@ -98,9 +98,12 @@ def test_install_enables_and_starts_the_units_and_again_the_newer_version(instal
     assert main_pid(box) != before
     sqlite3(box, "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')")
     touches(box)
+    claims = box.must("journalctl", "--no-pager", "-o", "json", "PAGEMILL_EVENT=job.claimed").splitlines()
+    # Programs of the settings are left to the unit for commands.
+    assert {json.loads(claim)["_SYSTEMD_UNIT"] for claim in claims} == {"pagemill-commands.service"}
 
 
-def test_every_shell_of_a_member_of_the_group_uses_the_database_of_the_service(installed: Box) -> None:
+def test_group_members_use_the_database_of_the_service(installed: Box) -> None:
     box = installed
     for name in ("ben", "eve"):
         box.must("useradd", "--create-home", name)
@@ -132,7 +135,7 @@ def test_every_shell_of_a_member_of_the_group_uses_the_database_of_the_service(i
 
 
 @pytest.mark.skipif(not shutil.which("setfacl"), reason="needs setfacl")
-def test_a_monitor_may_look_and_can_change_nothing(installed: Box) -> None:
+def test_a_monitoring_user_can_read_and_change_nothing(installed: Box) -> None:
     box = installed
     box.must("useradd", "--create-home", "nagios")
     box.must(*f"setfacl -R -m u:nagios:rX,d:u:nagios:rX {STATE}".split())
@@ -147,7 +150,7 @@ def test_a_monitor_may_look_and_can_change_nothing(installed: Box) -> None:
     as_user(box, "nagios", "pagemill", "pause", "--all", code=77)
 
 
-def test_the_timers_start_what_is_scheduled_and_copies_as_the_services_user(installed: Box) -> None:
+def test_the_timers_start_schedules_and_backups_as_the_service_user(installed: Box) -> None:
     box = installed
     past = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 year')"
     plans = f"('folder', '0 0 1 1 * UTC', {past}), ('job', '0 0 1 1 * UTC', {past})"
@@ -172,7 +175,7 @@ def test_the_timers_start_what_is_scheduled_and_copies_as_the_services_user(inst
     sqlite3(box, "UPDATE worker_job_queue SET status = 'cancelled' WHERE job_type = 'yearly'")
 
 
-def test_an_older_database_is_upgraded_in_the_order_of_the_docs(installed: Box) -> None:
+def test_the_documented_upgrade_steps_work(installed: Box) -> None:
     box = installed
     box.must("systemctl", "stop", *DAEMONS)
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
@@ -196,7 +199,7 @@ def test_an_older_database_is_upgraded_in_the_order_of_the_docs(installed: Box) 
     assert box.must("pagemill", "status").startswith("OK: 2 workers")
 
 
-def test_an_upgrade_that_does_not_run_returns_to_the_earlier_version_and_a_reload_stops_nothing(installed: Box) -> None:
+def test_a_broken_upgrade_is_rolled_back_and_a_reload_restarts_nothing(installed: Box) -> None:
     box = installed
     first = main_pid(box)
 
@@ -212,7 +215,7 @@ def test_an_upgrade_that_does_not_run_returns_to_the_earlier_version_and_a_reloa
     assert box.must("pagemill", "status").startswith("OK: 2 workers")
 
 
-def test_the_web_answers_those_with_a_token_and_is_started_again(installed: Box) -> None:
+def test_the_web_service_requires_a_token_and_is_restarted(installed: Box) -> None:
     box = installed
     box.must(*SERVICE, "install", "--web")
     token = as_user(box, "ann", "pagemill", "token", "make", "ann", "--scope", "operate").splitlines()[0]

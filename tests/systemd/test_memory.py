@@ -44,7 +44,7 @@ def service(box: Box) -> Service:
     return made
 
 
-def test_a_child_that_the_kernel_ends_for_want_of_memory_fails_its_job_and_no_more(service: Service) -> None:
+def test_a_child_killed_for_lack_of_memory_fails_only_its_job(service: Service) -> None:
     with memory_of(service):
         daemon = service.main_pid
         offer = service.enqueue("offers")

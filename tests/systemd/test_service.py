@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kit.system import wait_until
-from tests.systemd.booted_systemd import Box
 from tests.systemd.conftest import SETTINGS, STATE, Service, booted
 
 
@@ -55,7 +53,7 @@ def started(shared: Service) -> Service:
     return shared
 
 
-def test_start_returns_when_it_is_ready_and_the_status_says_what_it_does(started: Service) -> None:
+def test_start_returns_when_the_daemon_is_ready_and_status_shows_its_work(started: Service) -> None:
     service = started
     assert service.shown("ActiveState") == "active"
     assert service.shown("StatusText") == "0/1 cpu · 0/2 io · 0 pending"
@@ -65,7 +63,7 @@ def test_start_returns_when_it_is_ready_and_the_status_says_what_it_does(started
     assert int(begun["_PID"]) == service.main_pid
 
 
-def test_a_job_runs_and_the_journal_can_be_asked_for_it(started: Service) -> None:
+def test_the_journal_can_be_filtered_by_job(started: Service) -> None:
     service, before = started, started.lines("touched")
 
     job = service.enqueue("touch")
@@ -78,7 +76,7 @@ def test_a_job_runs_and_the_journal_can_be_asked_for_it(started: Service) -> Non
     assert {entry["PRIORITY"] for entry in of_job} == {"6"}
 
 
-def test_who_is_in_the_group_enqueues_by_sqlite3_and_others_see_nothing(started: Service) -> None:
+def test_group_members_can_insert_jobs_and_others_cannot_read(started: Service) -> None:
     service = started
     insert = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local') RETURNING id"
 
@@ -87,33 +85,6 @@ def test_who_is_in_the_group_enqueues_by_sqlite3_and_others_see_nothing(started:
     wait_until(lambda: is_completed(service, int(told)), "the job is completed")
     listed = service.box.must("stat", "-c", "%a %U %G", STATE, f"{STATE}/pagemill.db")
     assert listed.splitlines() == ["2770 pagemill pagemill", "660 pagemill pagemill"]
-
-
-def test_start_fails_where_the_daemon_never_becomes_ready(service: Service) -> None:
-    service.drop_in("never", "ExecStart=\nExecStart=/bin/sleep 60\nTimeoutStartSec=1\nRestart=no")
-
-    assert service.box.run("systemctl", "start", service.unit).returncode == 1
-
-    assert service.shown("Result") == "timeout"
-
-
-def test_after_kill_9_the_job_runs_again_and_ends_once(service: Service) -> None:
-    service.systemctl("start")
-    job = service.enqueue("nap", "--set", "seconds=2")
-    wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
-    killed = service.main_pid
-
-    service.systemctl("kill", "--signal=KILL", "--kill-whom=main")
-    service.wait_for("NRestarts", "1")
-    service.wait_for("ActiveState", "active")
-
-    wait_until(lambda: is_completed(service, job), "the job is completed")
-    assert service.main_pid != killed
-    # The first one went with its daemon: it never got to its end.
-    assert service.lines("naps") == ["begun", "begun", "ended"]
-    found = service.job(job)
-    assert (found["fence"], found["requeue_count"], found["retry_count"]) == (2, 1, 0)
-    assert outcomes(service, job)[-1] == "completed"
 
 
 def test_a_stopped_daemon_is_restarted_by_the_watchdog(service: Service) -> None:
@@ -137,7 +108,7 @@ def test_a_stopped_daemon_is_restarted_by_the_watchdog(service: Service) -> None
     assert service.shown("NRestarts") == "1"
 
 
-def test_a_stop_releases_what_does_not_end_in_time_and_spends_no_retry(service: Service) -> None:
+def test_a_stop_releases_jobs_that_exceed_the_grace_period(service: Service) -> None:
     service.drop_in("grace", "Environment=WORKER_GRACE_PERIOD=1s")
     service.systemctl("start")
     job = service.enqueue("nap", "--set", "seconds=3600")
@@ -155,7 +126,7 @@ def test_a_stop_releases_what_does_not_end_in_time_and_spends_no_retry(service: 
     assert service.box.run("pgrep", "-u", "pagemill").stdout == ""
 
 
-def test_wrong_settings_are_not_tried_again(service: Service) -> None:
+def test_a_daemon_with_invalid_settings_is_not_restarted(service: Service) -> None:
     service.settings("concurency = 2\n")
 
     service.box.run("systemctl", "start", service.unit)
@@ -166,32 +137,3 @@ def test_wrong_settings_are_not_tried_again(service: Service) -> None:
     assert (service.shown("NRestarts"), service.shown("ExecMainStatus")) == ("0", "78")
     told = [entry["MESSAGE"] for entry in service.journal("_SYSTEMD_UNIT=pagemill.service")]
     assert any("did you mean concurrency?" in line for line in told)
-
-
-def test_commands_are_run_by_a_worker_of_their_own(box: Box) -> None:
-    few = ["command", "webhook"]
-    documents, commands = Service(box, shipped=few), Service(box, "pagemill-commands.service", shipped=few)
-    documents.systemctl("start")
-    job = documents.enqueue("touch")
-    # Only the other one may start it.
-    assert documents.job(job)["status"] == "pending"
-
-    commands.systemctl("start")
-
-    wait_until(lambda: is_completed(documents, job), "the job is completed")
-    [claimed] = events(documents, "job.claimed")
-    assert (claimed["_SYSTEMD_UNIT"], int(claimed["_PID"])) == ("pagemill-commands.service", commands.main_pid)
-    [begun] = [e for e in events(documents, "daemon.started") if e["_SYSTEMD_UNIT"] == "pagemill-commands.service"]
-    assert json.loads(begun["PAGEMILL_TYPES"]) == ["nap", "touch"]
-
-
-def test_an_offline_worker_runs_what_it_is_named_after_and_has_no_network(box: Box) -> None:
-    offline = Service(box, "pagemill-offline@.service", instance="touch", shipped=["command"])
-    offline.systemctl("start")
-    other, job = offline.enqueue("nap", "--set", "seconds=0"), offline.enqueue("touch")
-
-    wait_until(lambda: is_completed(offline, job), "the job is completed")
-
-    assert offline.job(other)["status"] == "pending"
-    own, outside = (box.must("readlink", f"/proc/{pid}/ns/net") for pid in (offline.main_pid, 1))
-    assert own != outside

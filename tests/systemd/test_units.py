@@ -46,7 +46,7 @@ def test_systemd_understands_each_unit(unit: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timer", TIMERS)
-def test_systemd_understands_each_timer_and_what_it_begins(timer: str, tmp_path: Path) -> None:
+def test_systemd_understands_each_timer_and_its_service(timer: str, tmp_path: Path) -> None:
     for name in (timer, timer.replace("timer", "service")):
         (tmp_path / name).write_bytes((PLACE / name).read_bytes())
 
@@ -56,7 +56,7 @@ def test_systemd_understands_each_timer_and_what_it_begins(timer: str, tmp_path:
 
 
 @pytest.mark.parametrize("unit", EXPOSURE_MOST)
-def test_no_unit_is_more_exposed_than_its_bound(unit: str, tmp_path: Path) -> None:
+def test_the_exposure_of_each_unit_is_at_most_its_limit(unit: str, tmp_path: Path) -> None:
     instance = tmp_path / unit.replace("@", "@ocr_pages")
     instance.write_bytes((PLACE / unit).read_bytes())
 
@@ -65,7 +65,7 @@ def test_no_unit_is_more_exposed_than_its_bound(unit: str, tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout
 
 
-def test_the_exposure_of_every_unit_is_bounded() -> None:
+def test_each_unit_has_a_limit_of_exposure() -> None:
     assert set(UNITS) == set(EXPOSURE_MOST)
 
 
@@ -74,7 +74,7 @@ _OF_THE_DAEMON = sorted(
 )
 
 
-def test_the_unit_of_a_user_has_no_namespaces_either() -> None:
+def test_the_user_unit_restricts_namespaces_too() -> None:
     """A system call filter needs no privileges."""
     restricted = {"RestrictNamespaces", "RestrictAddressFamilies"}
 
@@ -82,7 +82,7 @@ def test_the_unit_of_a_user_has_no_namespaces_either() -> None:
 
 
 @pytest.mark.parametrize("name", _OF_THE_DAEMON)
-def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
+def test_all_daemon_units_have_the_same_restart_and_resource_settings(name: str) -> None:
     treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",
                "OOMPolicy", "CPUWeight", "IOWeight", "Nice", "Type", "StartLimitIntervalSec",
                "StartLimitBurst"}  # fmt: skip
@@ -90,14 +90,14 @@ def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
     assert _values(name, treated) == _values("pagemill.service", treated)
 
 
-def test_the_daemon_yields_the_processor_to_other_services() -> None:
+def test_the_daemon_has_a_lower_weight_than_other_services() -> None:
     shares = _values("pagemill.service", {"CPUWeight", "IOWeight", "Nice"})
 
     # 100 is what every other service has.
     assert shares == {"CPUWeight=30", "IOWeight=30", "Nice=10"}
 
 
-def test_one_unit_takes_the_commands_and_the_other_leaves_them(tmp_path: Path) -> None:
+def test_one_unit_runs_the_commands_and_the_other_excludes_them(tmp_path: Path) -> None:
     file = tmp_path / "pagemill.toml"
     file.write_text('[commands.a]\nargv = ["/a"]\n[commands.b]\nargv = ["/b"]\n')
 
@@ -110,7 +110,7 @@ def test_one_unit_takes_the_commands_and_the_other_leaves_them(tmp_path: Path) -
     assert types("pagemill.service") == {"!@commands", "!a", "!b"}
 
 
-def test_the_times_of_the_unit_fit_those_of_the_daemon(tmp_path: Path) -> None:
+def test_the_timeouts_of_the_unit_fit_the_settings(tmp_path: Path) -> None:
     defaults = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
     said = dict(line.split("=", 1) for line in (PLACE / "pagemill.service").read_text().splitlines() if "=" in line)
@@ -120,7 +120,7 @@ def test_the_times_of_the_unit_fit_those_of_the_daemon(tmp_path: Path) -> None:
     assert said["OOMPolicy"] == "continue"
 
 
-def test_the_example_settings_can_be_read_with_every_line_in_force(tmp_path: Path) -> None:
+def test_the_example_settings_are_valid_when_uncommented(tmp_path: Path) -> None:
     lines = [line.removeprefix("# ") for line in (PLACE / "pagemill.toml").read_text().splitlines()[1:]]
     file = tmp_path / "pagemill.toml"
     # A program that runs in a directory of its own publishes none of its files: of the two it has one.
