@@ -1,4 +1,4 @@
-"""A storm: kills and pauses at random moments, of everything, while jobs come in from three sides; then the books.
+"""A storm: kill and pause processes at random while three producers add jobs; then check that nothing is lost.
 
 `./run chaos --minutes 10 --seed 7` runs it for as long as you like; `test_chaos.py` runs a short one. Real daemons on a
 real file. A kind of blow counts when it hit a living process that this run started, looked at through a descriptor of
@@ -88,7 +88,7 @@ class Storm:
         self._number = daemons
         self._daemons: list[Daemon] = []
         self._started = 0
-        self._houses: set[str] = set()
+        self._pool_ids: set[str] = set()
         self._paused: list[tuple[float, int]] = []
         """When to wake which process, by its descriptor."""
         self._keys = system.place / "keys"
@@ -98,7 +98,7 @@ class Storm:
             self._settings |= chaos_library.SETTINGS
 
     def run(self, seconds: float, *, at_least: int, most_seconds: float) -> None:
-        """Rage for so long, and on until each kind has landed so often, but not for longer than `most_seconds`."""
+        """Run for `seconds`, and on until each kind has hit `at_least` times, but no longer than `most_seconds`."""
         began = time.monotonic()
         producers = Producers(self.system, self._settings, self.seed)
         with ExitStack() as stack:
@@ -112,10 +112,10 @@ class Storm:
             while (passed := time.monotonic() - began) < most_seconds:
                 if passed >= seconds and all(self.landed[kind] >= at_least for kind in KINDS):
                     break
-                self._replace_the_dead()
+                self._replace_dead_daemons()
                 self._wake()
                 self._hit()
-                self._hurry()
+                self._end_waits()
                 self._wait(self._random.uniform(0.05, 0.5))
         # The last blow takes all; then there is calm, and one healthy daemon.
         self._kill_all()
@@ -126,14 +126,14 @@ class Storm:
 
     # ── Daemons ──
 
-    def _replace_the_dead(self) -> None:
+    def _replace_dead_daemons(self) -> None:
         for daemon in list(self._daemons):
             if (code := daemon.process.poll()) is not None:
                 self._daemons.remove(daemon)
                 self._exits[code] += 1
         while len(self._daemons) < self._number:
             self._begin()
-        self._learn_houses()
+        self._note_pool_ids()
 
     def _begin(self) -> Daemon:
         daemon = self.system.begin(**self._settings)
@@ -141,11 +141,11 @@ class Storm:
         self._started += 1
         return daemon
 
-    def _learn_houses(self) -> None:
+    def _note_pool_ids(self) -> None:
         # By the directories: a daemon that is killed before it could register has one, too.
         with suppress(FileNotFoundError):
             for name in os.listdir(self.system.workspace / "staging"):  # noqa: PTH208  names are all that is needed
-                self._houses.add(pool_id_of(staging_root(self.system.workspace, name)))
+                self._pool_ids.add(pool_id_of(staging_root(self.system.workspace, name)))
 
     # ── Blows ──
 
@@ -183,15 +183,15 @@ class Storm:
             pid
             for fork_server in self._fork_servers()
             for pid in _children_of(fork_server)
-            if _is_child(pid, self._houses)
+            if _is_child(pid, self._pool_ids)
         ]
 
     def _kill_all(self) -> bool:
         """Without a cgroup: the tree, as one group of descriptors. What has left the tree has its marks on it."""
-        self._learn_houses()
+        self._note_pool_ids()
         daemons = [daemon.pid for daemon in self._daemons if daemon.process.poll() is None]
         trees = [pid for daemon in daemons for pid in (daemon, *_tree(daemon))]
-        marked = [pid for pid in _pids() if _is_child(pid, self._houses)]
+        marked = [pid for pid in _pids() if _is_child(pid, self._pool_ids)]
         landed = _send(list(dict.fromkeys([*trees, *marked])), signal.SIGKILL)
         for daemon in self._daemons:
             daemon.process.wait(10)
@@ -221,7 +221,7 @@ class Storm:
 
     # ── A person at the shell, who makes due what waits for its next attempt ──
 
-    def _hurry(self) -> None:
+    def _end_waits(self) -> None:
         self.system.sqlite3(
             "UPDATE worker_job_queue SET run_at = '2020-01-01' WHERE status = 'pending' AND run_at > '2020-01-02'"
         )
@@ -232,7 +232,7 @@ class Storm:
         healthy = self._begin()
 
         def is_quiet() -> bool:
-            self._hurry()
+            self._end_waits()
             failed = self._failed()
             for job in failed:
                 # Capped, as promised (P6). A person's wish brings it back, and then it must complete.
@@ -248,7 +248,7 @@ class Storm:
             counts = self.system.store.overview.counts().by_status
             self.faults.append(f"not all jobs have ended {_CALM_SECONDS:g} s after the storm: {counts}")
             self.faults += [f"why job {job.id} waits: {self._why(job)}" for job in self._jobs(Status.PENDING)[:5]]
-        self._learn_houses()
+        self._note_pool_ids()
         healthy.wait_for("daemon.started")
         healthy.signal(signal.SIGTERM)
         code = healthy.ends()
@@ -258,7 +258,7 @@ class Storm:
     def _failed(self) -> list[Job]:
         """Return failed jobs, without readings of documents that were removed or are read again since."""
         documents = self.system.store.library.documents(DocumentSelector(), most=1000)
-        newest = {one.id: one.index_generation for one in documents}
+        newest = {document.id: document.index_generation for document in documents}
         return [
             job
             for job in self._jobs(Status.FAILED)
@@ -272,7 +272,7 @@ class Storm:
     def _jobs(self, *statuses: Status) -> list[Job]:
         return list(self.system.store.job_queries.list(Selector(statuses=statuses), most=1_000_000))
 
-    # ── The books ──
+    # ── The final check ──
 
     def _examine(self, producers: Producers) -> Iterator[str]:
         jobs = {job.id: job for job in self._jobs()}
@@ -284,8 +284,9 @@ class Storm:
         keys = Counter(self._keys.read_text().splitlines() if self._keys.exists() else [])
         yield from (f"the program ran for {key}, which is no job" for key in keys if not _is_command(jobs, key))
         # The library's jobs are judged by its documents: a newer reading cancels an older one.
-        for job in (one for one in jobs.values() if one.job_type.startswith("chaos")):
-            yield from self._examine_one(job, followers[job.id], keys[str(job.id)])
+        for job in jobs.values():
+            if job.job_type.startswith("chaos"):
+                yield from self._examine_one(job, followers[job.id], keys[str(job.id)])
         yield from map(str, self.system.store.integrity.audit())
         for log in sorted(self.system.place.glob("daemon-*.log")):
             lines = [line for line in log.read_text().splitlines() if '"daemon.failed"' in line]
@@ -311,9 +312,9 @@ class Storm:
             published = self.system.workspace / "objects" / f"{job.id}-{job.fence}" / "page.txt"
             if not published.exists() or published.read_text() != str(job.id):
                 yield f"{about} has not published its file"
-            others = {path.name for path in published.parent.parent.glob(f"{job.id}-*")} - {published.parent.name}
+            superseded = {path.name for path in published.parent.parent.glob(f"{job.id}-*")} - {published.parent.name}
             # Read by nobody: moved just before the kill that kept the completion from landing. A chore's to sweep.
-            self.unswept += len(others)
+            self.unswept += len(superseded)
         if job.job_type == "chaos_command":
             if not runs:
                 yield f"{about} is completed, and its program never came to its end"
@@ -331,9 +332,9 @@ class Storm:
         return [
             pid
             for pid in _pids()
-            if _is_child(pid, self._houses)
+            if _is_child(pid, self._pool_ids)
             or (place in _read(pid, "environ") and f"{ATTEMPT}=".encode() in _read(pid, "environ"))
-            or _stands_in(pid, self.system.workspace)
+            or _works_in(pid, self.system.workspace)
         ]
 
     def summary(self) -> str:
@@ -357,7 +358,7 @@ class Producers:
         self._system = system
         self._environment = system.environment(**settings)
         self._stopping = threading.Event()
-        self._told: dict[str, list[int]] = {"api": [], "cli": [], "sqlite3": []}
+        self._job_ids: dict[str, list[int]] = {"api": [], "cli": [], "sqlite3": []}
         self._refused: list[str] = []
         makers = {"api": self._by_api, "cli": self._by_cli, "sqlite3": self._by_sqlite3}
         self._threads = [
@@ -367,11 +368,11 @@ class Producers:
 
     @property
     def acknowledged(self) -> list[int]:
-        return [job_id for told in self._told.values() for job_id in told]
+        return [job_id for ids in self._job_ids.values() for job_id in ids]
 
     @property
     def faults(self) -> list[str]:
-        silent = [f"no job came in by {name}" for name, told in self._told.items() if not told]
+        silent = [f"no job came in by {name}" for name, ids in self._job_ids.items() if not ids]
         return [*self._refused, *silent]
 
     def start(self) -> None:
@@ -383,12 +384,12 @@ class Producers:
         for thread in self._threads:
             thread.join()
 
-    def _produce(self, name: str, make: Callable[[str, str], int], chance: random.Random) -> None:
-        while not self._stopping.wait(chance.uniform(0.02, _PAUSE_SECONDS_MOST)):
-            payload = json.dumps({"seconds": chance.choice(_JOB_SECONDS)})
+    def _produce(self, name: str, make: Callable[[str, str], int], generator: random.Random) -> None:
+        while not self._stopping.wait(generator.uniform(0.02, _PAUSE_SECONDS_MOST)):
+            payload = json.dumps({"seconds": generator.choice(_JOB_SECONDS)})
             try:
                 if self._waiting() <= _WAITING_MOST:
-                    self._told[name].append(make(chance.choice(["chaos", "chaos_command"]), payload))
+                    self._job_ids[name].append(make(generator.choice(["chaos", "chaos_command"]), payload))
             except (PagemillError, subprocess.SubprocessError, ValueError) as error:
                 self._refused.append(f"{name} was refused: {error}")
 
@@ -457,7 +458,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def _tree(pid: int) -> list[int]:
-    return [one for child in _children_of(pid) for one in (child, *_tree(child))]
+    return [descendant for child in _children_of(pid) for descendant in (child, *_tree(child))]
 
 
 def _read(pid: int, name: str) -> bytes:
@@ -467,12 +468,12 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _is_child(pid: int, houses: set[str]) -> bool:
+def _is_child(pid: int, pool_ids: set[str]) -> bool:
     """Whether this process is marked as one that works for an attempt of this run."""
-    return marks_of(pid).pool in map(pool_mark, houses)
+    return marks_of(pid).pool in map(pool_mark, pool_ids)
 
 
-def _stands_in(pid: int, folder: Path) -> bool:
+def _works_in(pid: int, folder: Path) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/cwd").startswith(f"{folder.resolve()}/")  # noqa: PTH115  it may be gone
     except OSError:
@@ -512,7 +513,7 @@ def _write_settings(place: Path, keys: Path) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="./run chaos", description="Kill everything at random; then look at the books."
+        prog="./run chaos", description="Kill everything at random; then check that nothing is lost."
     )
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to rage; 2 unless given")
     parser.add_argument("--seed", type=int, default=None, help="repeat the choices of an earlier run")

@@ -14,14 +14,14 @@ from worker_service.base import clock
 
 
 def main() -> int:
-    said = Path(os.environ["PAGEMILL_CLOCK"])
-    right = clock.wall_clock
+    offset_file = Path(os.environ["PAGEMILL_CLOCK"])
+    true_clock = clock.wall_clock
 
-    def wrong() -> datetime:
-        return right() + timedelta(seconds=float(said.read_text() or "0"))
+    def wrong_clock() -> datetime:
+        return true_clock() + timedelta(seconds=float(offset_file.read_text() or "0"))
 
     # Before anybody has taken it from there.
-    clock.wall_clock = wrong
+    clock.wall_clock = wrong_clock
 
     from worker_service.daemon.start import main as run
 

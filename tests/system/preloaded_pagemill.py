@@ -48,22 +48,22 @@ def typed(directory: Path) -> Iterator[None]:
 
 def serve(directory: Path) -> None:
     address = str(directory / "typed.socket")
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(address)
-        door.listen(50)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(50)
         program = directory / "pagemill"
         program.write_text(_PROGRAM.format(python=sys.executable, address=address))
         program.chmod(0o755)
         print("ready", flush=True)
         while True:
-            line = door.accept()[0]
+            line = listener.accept()[0]
             with line:
                 _, streams, _, _ = socket.recv_fds(line, 1, 3)
                 words, place, environment = marshal.loads(_all_of(line))
                 if words:
                     pagemill.get_command(click.Context(pagemill), words[0])
                 if os.fork() == 0:
-                    door.close()
+                    listener.close()
                     _run(line, streams, words, place, environment)
             for stream in streams:
                 os.close(stream)

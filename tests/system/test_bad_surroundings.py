@@ -80,7 +80,7 @@ def test_a_daemon_waits_for_a_database_that_becomes_read_only(system: System) ->
         system.wait_for(one, Status.COMPLETED)
         assert system.outcomes(one).count("completed") == 1
     assert daemon.process.poll() is None
-    assert "cannot be" in told(daemon) or "may not be written" in told(daemon), told(daemon)
+    assert "cannot be" in reasons(daemon) or "may not be written" in reasons(daemon), reasons(daemon)
     system.assert_sound()
 
 
@@ -109,7 +109,7 @@ def test_a_daemon_does_not_start_on_a_read_only_database(
     system.assert_sound()
 
 
-def told(daemon: Daemon) -> str:
+def reasons(daemon: Daemon) -> str:
     return "; ".join(str(event.get("reason")) for event in daemon.events("store.unavailable"))
 
 

@@ -20,7 +20,7 @@ from worker_service.jobs.selector import Selector
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def shared_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """A daemon for the tests that do not end it. It polls once a minute, so only hints and deadlines wake it."""
     made = System(tmp_path_factory.mktemp("standing"))
     made.start(poll_interval=60)
@@ -94,63 +94,63 @@ def test_a_daemon_ends_with_its_terminal(system: System) -> None:
     assert system.store.overview.workers() == []
 
 
-def test_a_job_waits_until_its_dependency_is_installed(standing: System) -> None:
-    engine = standing.place / "engine"
-    job = standing.enqueue("lacks", max_retries=0, needs=str(engine))
-    wait_until(lambda: len(standing.outcomes(job)) >= 2, "it looks again")
+def test_a_job_waits_until_its_dependency_is_installed(shared_system: System) -> None:
+    engine = shared_system.place / "engine"
+    job = shared_system.enqueue("lacks", max_retries=0, needs=str(engine))
+    wait_until(lambda: len(shared_system.outcomes(job)) >= 2, "it looks again")
 
-    seen: set[tuple[str, str]] = set()
+    gates_seen: set[tuple[str, str]] = set()
 
     def is_held() -> bool:
-        seen.update((gate.code, gate.detail) for gate in standing.store.gates.explain(job))
-        return bool(seen)
+        gates_seen.update((gate.code, gate.detail) for gate in shared_system.store.gates.explain(job))
+        return bool(gates_seen)
 
     wait_until(is_held, "a gate")
-    assert {code for code, _ in seen} == {"CAPABILITY_MISSING"}
-    assert all(said.endswith("after CAPABILITY_MISSING: there is no engine: touch it") for _, said in seen)
+    assert {code for code, _ in gates_seen} == {"CAPABILITY_MISSING"}
+    assert all(detail.endswith("after CAPABILITY_MISSING: there is no engine: touch it") for _, detail in gates_seen)
     engine.touch()
 
-    assert standing.wait_for(job, Status.COMPLETED).retry_count == 0
+    assert shared_system.wait_for(job, Status.COMPLETED).retry_count == 0
 
 
-def test_each_way_to_fail_has_its_outcome(standing: System) -> None:
-    permanent = standing.enqueue("fail", how="permanent")
-    snoozed = standing.enqueue("fail", how="snooze")
-    retried = standing.enqueue("fail", max_retries=1, how="retryable")
-    crashed = standing.enqueue("fail", max_retries=0, how="crash")
-    bug = standing.enqueue("fail", max_retries=0, how="bug")
+def test_each_way_to_fail_has_its_outcome(shared_system: System) -> None:
+    permanent = shared_system.enqueue("fail", how="permanent")
+    snoozed = shared_system.enqueue("fail", how="snooze")
+    retried = shared_system.enqueue("fail", max_retries=1, how="retryable")
+    crashed = shared_system.enqueue("fail", max_retries=0, how="crash")
+    bug = shared_system.enqueue("fail", max_retries=0, how="bug")
 
-    assert standing.wait_for(permanent, Status.FAILED).error_code == "NO_SUCH_FILE"
-    assert standing.wait_for(crashed, Status.FAILED).error_code == "CRASHED"
-    assert "a bug" in str(standing.wait_for(bug, Status.FAILED).error_message)
-    assert standing.wait_for(retried, Status.FAILED).retry_count == 1
-    assert standing.outcomes(retried) == ["retry", "failed"]
-    wait_until(lambda: standing.outcomes(snoozed) == ["snoozed"])
-    assert (standing.job(snoozed).status, standing.job(snoozed).retry_count) == (Status.PENDING, 0)
+    assert shared_system.wait_for(permanent, Status.FAILED).error_code == "NO_SUCH_FILE"
+    assert shared_system.wait_for(crashed, Status.FAILED).error_code == "CRASHED"
+    assert "a bug" in str(shared_system.wait_for(bug, Status.FAILED).error_message)
+    assert shared_system.wait_for(retried, Status.FAILED).retry_count == 1
+    assert shared_system.outcomes(retried) == ["retry", "failed"]
+    wait_until(lambda: shared_system.outcomes(snoozed) == ["snoozed"])
+    assert (shared_system.job(snoozed).status, shared_system.job(snoozed).retry_count) == (Status.PENDING, 0)
 
 
-def test_a_manual_insert_is_noticed_at_once(standing: System) -> None:
+def test_a_manual_insert_is_noticed_at_once(shared_system: System) -> None:
     insert = (
         "INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{\"n\":1}') RETURNING id"
     )
 
     began = time.monotonic()
-    job = int(standing.sqlite3(insert).stdout)
+    job = int(shared_system.sqlite3(insert).stdout)
 
-    standing.wait_for(job, Status.COMPLETED)
+    shared_system.wait_for(job, Status.COMPLETED)
     # Nothing but the wake-up can have been so quick: the poll comes once in a minute.
     assert time.monotonic() - began < 10
 
 
-def test_a_cancelled_job_ends_when_its_processes_are_gone(standing: System) -> None:
-    job = standing.enqueue("sleep", grandchild=True)
-    pids = standing.pids_of(job, 2)
+def test_a_cancelled_job_ends_when_its_processes_are_gone(shared_system: System) -> None:
+    job = shared_system.enqueue("sleep", grandchild=True)
+    pids = shared_system.pids_of(job, 2)
 
-    standing.store.job_control.cancel(Selector(ids=(job,)), actor="test")
+    shared_system.store.job_control.cancel(Selector(ids=(job,)), actor="test")
 
-    standing.wait_for(job, Status.CANCELLED)
+    shared_system.wait_for(job, Status.CANCELLED)
     assert [pid for pid in pids if is_running(pid)] == []
-    assert standing.outcomes(job) == ["cancelled"]
+    assert shared_system.outcomes(job) == ["cancelled"]
 
 
 def test_sigterm_releases_jobs_that_exceed_the_grace_period(system: System) -> None:
@@ -203,21 +203,23 @@ def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
     environment = system.environment(heartbeat_interval=0.1, orphan_after=2) | {"NOTIFY_SOCKET": address}
     process = subprocess.Popen([sys.executable, "-m", "worker_service"], cwd=system.place, env=environment,
                                stderr=subprocess.DEVNULL)  # fmt: skip
-    heard: list[str] = []
+    messages: list[str] = []
     try:
-        while not {"READY=1", "WATCHDOG=1"} <= set(heard) or not any(line.startswith("STATUS=") for line in heard):
-            heard.append(listener.recv(4096).decode())
+        while not {"READY=1", "WATCHDOG=1"} <= set(messages) or not any(
+            line.startswith("STATUS=") for line in messages
+        ):
+            messages.append(listener.recv(4096).decode())
         process.send_signal(signal.SIGTERM)
-        while "STOPPING=1" not in heard:
-            heard.append(listener.recv(4096).decode())
+        while "STOPPING=1" not in messages:
+            messages.append(listener.recv(4096).decode())
         assert process.wait(20) == 0
     finally:
         process.kill()
         process.wait()
         listener.close()
 
-    assert heard[0] == "READY=1"
-    assert "STATUS=0/2 cpu · 0/4 io · 0 pending" in heard
+    assert messages[0] == "READY=1"
+    assert "STATUS=0/2 cpu · 0/4 io · 0 pending" in messages
 
 
 def test_a_daemon_without_a_database_exits_with_69(system: System) -> None:

@@ -34,7 +34,7 @@ def settings(system: System, server: Server, **more: object) -> dict[str, object
     return {"config": system.place / "told.toml", "webhook_allow": "127.0.0.0/8"}
 
 
-def heard(server: Server) -> Counter[int]:
+def messages_by_job(server: Server) -> Counter[int]:
     """Count the messages about each job; a repeated id counts once."""
     events = {headers["webhook-id"]: json.loads(body) for _, headers, body in server.heard}
     return Counter(notice["job_id"] for event in events.values() for notice in event["data"]["notices"])
@@ -44,8 +44,8 @@ def test_each_failure_is_notified_once_although_the_daemon_is_killed(
     system: System, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(system.place))
-    told = settings(system, server, group="0s")
-    daemon = system.start(**told)
+    options = settings(system, server, group="0s")
+    daemon = system.start(**options)
     wait_until(lambda: system.store.notices.begin("notify:ops") >= 0)
     failing: list[int] = []
     for _ in range(2):
@@ -54,9 +54,9 @@ def test_each_failure_is_notified_once_although_the_daemon_is_killed(
         system.wait_for(failing[-5], Status.FAILED)
         daemon.signal(signal.SIGKILL)
         daemon.ends()
-        daemon = system.start(**told)
+        daemon = system.start(**options)
 
-    wait_until(lambda: len(heard(server)) == 10, "all failures are told", seconds=60)
+    wait_until(lambda: len(messages_by_job(server)) == 10, "all failures are told", seconds=60)
 
-    assert heard(server) == Counter(failing)
+    assert messages_by_job(server) == Counter(failing)
     system.assert_sound()

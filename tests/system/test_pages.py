@@ -14,8 +14,8 @@ from worker_service.jobs.job import Job, NewJob, Status
 
 
 def enqueue(system: System, *, forced: bool = False, **payload: object) -> Job:
-    wish = DocumentRequest("/paper.pdf", "paper.pdf", "ab", is_forced=forced)
-    return system.job(system.store.intake.enqueue(NewJob("read", payload=json.dumps(payload), document=wish)).job_id)
+    request = DocumentRequest("/paper.pdf", "paper.pdf", "ab", is_forced=forced)
+    return system.job(system.store.intake.enqueue(NewJob("read", payload=json.dumps(payload), document=request)).job_id)
 
 
 def pages(system: System, job: Job) -> list[int]:

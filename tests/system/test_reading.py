@@ -91,10 +91,10 @@ class ReadingSystem:
 
     def stored_pages(self) -> dict[tuple[int, int], set[int]]:
         """The numbers of the stored pages, by document and generation."""
-        told = self.system.sqlite3("SELECT document_id, generation, number FROM page")
-        assert told.returncode == 0, told.stderr
+        result = self.system.sqlite3("SELECT document_id, generation, number FROM page")
+        assert result.returncode == 0, result.stderr
         found: dict[tuple[int, int], set[int]] = {}
-        for line in told.stdout.splitlines():
+        for line in result.stdout.splitlines():
             document_id, generation, number = map(int, line.split("|"))
             found.setdefault((document_id, generation), set()).add(number)
         return found
@@ -166,21 +166,21 @@ def half_scanned_pdf(path: Path) -> Path:
 
 
 def test_random_kills_repeat_only_the_pages_in_flight(own_reader: ReadingSystem) -> None:
-    chance = random.Random(5)
+    generator = random.Random(5)
     paper = scanned_pdf(own_reader.papers / "long.pdf", PAGES)
     own_reader.run("add", paper)
     daemon = own_reader.start(concurrency=2)
     pages = (1, 1)
     victims = ["fork-server", "child", "daemon"] * ROUNDS
-    marks = sorted(chance.sample(range(PAGES - 2), len(victims)))
-    looked: list[tuple[set[int], Counter[int]]] = []
+    marks = sorted(generator.sample(range(PAGES - 2), len(victims)))
+    states_at_kills: list[tuple[set[int], Counter[int]]] = []
 
     for victim, mark in zip(victims, marks, strict=True):
         wait_until(partial(_has_read, own_reader, mark), f"{mark} pages", seconds=PATIENCE_SECONDS)
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(generator.uniform(0, 0.05))
         _stop_by_force(own_reader, daemon, victim)
         stored = own_reader.stored_pages().get(pages, set())
-        looked.append((stored, own_reader.recognitions()))
+        states_at_kills.append((stored, own_reader.recognitions()))
         if victim == "daemon":
             daemon = own_reader.start(concurrency=2)
     wait_until(partial(_is_assembled, own_reader), "it is being put together", seconds=PATIENCE_SECONDS)
@@ -195,7 +195,7 @@ def test_random_kills_repeat_only_the_pages_in_flight(own_reader: ReadingSystem)
     assert sorted(roles) == ["original", "pages", "pdf", "text", "thumbnail"]
     recognised = own_reader.recognitions()
     assert set(recognised) == set(range(1, PAGES + 1))
-    for stored, before in looked:
+    for stored, before in states_at_kills:
         assert {number: recognised[number] for number in stored} == {number: before[number] for number in stored}
     # One page for each of two children, at each of the kills.
     assert recognised.total() <= PAGES + 2 * (len(victims) + 1)
@@ -299,13 +299,13 @@ def test_a_failed_range_names_its_pages_and_a_retry_reads_only_those(reader: Rea
     before = reader.recognitions()
     paper = scanned_pdf(reader.papers / "breaks.pdf", 14, "hidden")
 
-    told = reader.run("add", paper, "--wait", fails=1)
+    result = reader.run("add", paper, "--wait", fails=1)
 
     document = reader.document(paper)
     assert document is not None
     assert (document.status, document.error_code) == (IndexStatus.FAILED, "PAGE_BROKEN")
-    assert "finished, 1 failed" in told.stdout
-    assert "PAGE_BROKEN: pages 1-7: the saboteur has torn the page" in told.stderr
+    assert "finished, 1 failed" in result.stdout
+    assert "PAGE_BROKEN: pages 1-7: the saboteur has torn the page" in result.stderr
     for words in (("documents", "--status", "failed"), ("show", f"document:{document.id}")):
         assert "pages 1-7: the saboteur has torn the page" in reader.run(*words).stdout
     first, second = reader.jobs(document.id, "ocr_pages")
@@ -384,8 +384,8 @@ def test_only_another_language_reads_scanned_pages_again(
 
     same = reader.add_and_read(paper)
     assert (same.index_generation, reader.recognitions() - before) == (1, Counter({2: 1}))
-    told = reader.run("reindex", first.id)
-    assert "none: unchanged since it was read" in told.stdout
+    result = reader.run("reindex", first.id)
+    assert "none: unchanged since it was read" in result.stdout
 
     german = reader.add_and_read(paper, "--lang", "deu")
     assert (german.index_generation, german.current_generation) == (2, 2)
@@ -451,9 +451,9 @@ def test_each_unreadable_file_fails_with_its_own_code(reader: ReadingSystem) -> 
     for file in folder.iterdir():
         backdated(file)
 
-    told = reader.run_json("add", folder, "--owner", "odd", "--wait", "--timeout", "90s", fails=1)
+    result = reader.run_json("add", folder, "--owner", "odd", "--wait", "--timeout", "90s", fails=1)
 
-    assert told["items"][0]["progress"]["files_failed"] == 5
+    assert result["items"][0]["progress"]["files_failed"] == 5
     failed = reader.run_json("documents", "--owner", "odd", "--status", "failed")
     unread = {
         one["name"]: (one["error_code"], one["error_message"]) for one in failed["items"] + failed["not_brought_in"]

@@ -111,15 +111,15 @@ def written(page: str, heading: str, language: str) -> str:
 
 
 @dataclass(frozen=True)
-class Walk:
+class Shell:
     """A directory in which a daemon runs and reports have been read."""
 
     directory: Path
     environment: Mapping[str, str]
-    told: str
-    """Output of the commands for documents."""
+    documents_output: str
+    """What README's commands for documents printed."""
 
-    def types(self, script: str, *, code: int | None = 0) -> str:
+    def run(self, script: str, *, code: int | None = 0) -> str:
         done = subprocess.run(
             ["sh", "-eu", "-c", script],
             cwd=self.directory,
@@ -133,12 +133,12 @@ class Walk:
         return done.stdout + done.stderr
 
     def rows(self, statement: str) -> str:
-        return self.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {shlex.quote(statement)}").strip()
+        return self.run(f"sqlite3 -cmd '.timeout 5000' pagemill.db {shlex.quote(statement)}").strip()
 
     def cron(self, line: str) -> str:
         assert DATABASE in line
         command = line.strip().split(None, 5)[5].replace("\\%", "%")
-        return self.types(command.replace(DATABASE, str(self.directory / "pagemill.db")))
+        return self.run(command.replace(DATABASE, str(self.directory / "pagemill.db")))
 
 
 def with_a_table(made: Path, path: Path) -> None:
@@ -154,8 +154,8 @@ def with_a_table(made: Path, path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    here = tmp_path_factory.mktemp("walk")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    here = tmp_path_factory.mktemp("shell")
     (here / "reports").mkdir()
     text = f"Each climate risk was reviewed.\n\n{documents.prose(1, 60)}"
     with_a_table(documents.digital(here / "made.pdf", [text]), here / "reports" / "annual.pdf")
@@ -186,8 +186,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             "WORKER_DRIVE_ENDPOINT": drive.url,
             "CREDENTIALS_DIRECTORY": str(here / "credentials"),
         }
-        begun = Walk(here, environment, "")
-        begun.types("pagemill init")
+        first_shell = Shell(here, environment, "")
+        first_shell.run("pagemill init")
         daemon = subprocess.Popen(
             [programs / "pagemill", "run"],
             cwd=here,
@@ -199,7 +199,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             # Whichever file was fetched first is document 1.
             annual = """$(sqlite3 pagemill.db "SELECT id FROM document WHERE name = 'annual.pdf'")"""
             script = written("README.md", "Documents", "sh").replace("pagemill tables 1 ", f"pagemill tables {annual} ")
-            yield Walk(here, environment, begun.types(script))
+            yield Shell(here, environment, first_shell.run(script))
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(DEADLINE_SECONDS)
@@ -212,87 +212,90 @@ def test_every_code_block_is_run_here_or_tested_elsewhere() -> None:
 # ── README ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_readmes_commands_for_documents_work(walk: Walk) -> None:
-    assert "done · 2 files · 2 pages" in walk.told
-    assert walk.told.count("[climate] [risk]") >= 2
-    counted = re.findall(r"^\d,(annual|scanned)\.pdf,[1-9]\d*$", walk.told, re.MULTILINE)
+def test_the_readmes_commands_for_documents_work(shell: Shell) -> None:
+    assert "done · 2 files · 2 pages" in shell.documents_output
+    assert shell.documents_output.count("[climate] [risk]") >= 2
+    counted = re.findall(r"^\d,(annual|scanned)\.pdf,[1-9]\d*$", shell.documents_output, re.MULTILINE)
     assert sorted(counted) == ["annual", "scanned"]
-    assert list((walk.directory / "out").glob("*.pdf"))
+    assert list((shell.directory / "out").glob("*.pdf"))
 
 
-def test_a_broken_file_is_reported_as_the_readme_shows(walk: Walk) -> None:
+def test_a_broken_file_is_reported_as_the_readme_shows(shell: Shell) -> None:
     shown = written("README.md", "pagemill", "console")
-    (walk.directory / "broken").mkdir()
-    (walk.directory / "broken" / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
+    (shell.directory / "broken").mkdir()
+    (shell.directory / "broken" / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
 
-    told = walk.types("pagemill add broken/ --owner alice --wait", code=1)
+    output = shell.run("pagemill add broken/ --owner alice --wait", code=1)
 
     [promised] = re.findall(r"^/srv/reports/broken\.pdf: (.*)$", shown, re.MULTILINE)
-    assert f"broken.pdf: {promised}" in told
-    assert re.search(r"^batch \d+ \(broken\): finished, 1 failed · 1 file · 0 pages$", told, re.MULTILINE)
+    assert f"broken.pdf: {promised}" in output
+    assert re.search(r"^batch \d+ \(broken\): finished, 1 failed · 1 file · 0 pages$", output, re.MULTILINE)
 
 
-def test_a_folder_of_drive_is_counted_read_and_watched(walk: Walk) -> None:
-    look, once, watch = written("README.md", "Google Drive", "sh").replace("FOLDER_ID", FOLDER_ID).splitlines()
+def test_a_folder_of_drive_is_counted_read_and_watched(shell: Shell) -> None:
+    list_line, read_line, watch_line = (
+        written("README.md", "Google Drive", "sh").replace("FOLDER_ID", FOLDER_ID).splitlines()
+    )
 
-    assert "1" in walk.types(look)
-    walk.types(f"pagemill wait $({once.partition('#')[0]})")
-    assert "water.pdf" in walk.types("pagemill documents --owner alice")
-    walk.types(watch.partition("#")[0])
-    walk.types("pagemill wait --type crawl; pagemill undo --yes")
+    assert "1" in shell.run(list_line)
+    shell.run(f"pagemill wait $({read_line.partition('#')[0]})")
+    assert "water.pdf" in shell.run("pagemill documents --owner alice")
+    shell.run(watch_line.partition("#")[0])
+    shell.run("pagemill wait --type crawl; pagemill undo --yes")
 
 
-def begun(walk: Walk, line: str) -> str:
-    [number] = re.findall(r"^batch:(\d+)$", walk.types(line), re.MULTILINE)
+def start_batch(shell: Shell, line: str) -> str:
+    [number] = re.findall(r"^batch:(\d+)$", shell.run(line), re.MULTILINE)
     return str(number)
 
 
-def of(number: str, script: str) -> str:
+def for_batch(number: str, script: str) -> str:
     """Replace the number of the first batch."""
     return re.sub(r"\b(batch[: ](?:[a-z]+ )?)1\b", rf"\g<1>{number}", script)
 
 
-def test_a_row_from_cron_runs_a_program(walk: Walk) -> None:
+def test_a_row_from_cron_runs_a_program(shell: Shell) -> None:
     insert, _ = written("README.md", "Jobs of your own", "crontab").splitlines()
-    walk.cron(insert)
+    shell.cron(insert)
 
-    job = walk.rows("SELECT max(id) FROM worker_job_queue WHERE job_type = 'scrape_account'")
-    walk.types(f"pagemill wait {job} --timeout 20s")
-    assert "scraping user123" in walk.types(f"pagemill logs {job}")
+    job = shell.rows("SELECT max(id) FROM worker_job_queue WHERE job_type = 'scrape_account'")
+    shell.run(f"pagemill wait {job} --timeout 20s")
+    assert "scraping user123" in shell.run(f"pagemill logs {job}")
 
 
-def test_cron_mails_failed_jobs_only(walk: Walk) -> None:
+def test_cron_mails_failed_jobs_only(shell: Shell) -> None:
     _, mail = written("README.md", "Jobs of your own", "crontab").splitlines()
     command = mail.split(None, 5)[5].replace("/usr/local/bin/", "")
-    walk.types("pagemill delete --status failed --yes")
-    assert walk.types(command) == ""
+    shell.run("pagemill delete --status failed --yes")
+    assert shell.run(command) == ""
 
-    job = walk.types("pagemill enqueue download --set source=/nowhere/b.pdf --max-retries 0").strip()
-    walk.types(f"pagemill wait {job}", code=1)
+    job = shell.run("pagemill enqueue download --set source=/nowhere/b.pdf --max-retries 0").strip()
+    shell.run(f"pagemill wait {job}", code=1)
 
-    assert walk.types(command).splitlines()[1].split()[0] == job
+    assert shell.run(command).splitlines()[1].split()[0] == job
 
 
-def test_the_commands_for_stuck_jobs_print_something(walk: Walk) -> None:
-    job = walk.types("pagemill enqueue download --set source=/nowhere/a.pdf --max-retries 0").strip()
-    walk.types(f"pagemill wait {job}", code=1)
+def test_the_commands_for_stuck_jobs_print_something(shell: Shell) -> None:
+    job = shell.run("pagemill enqueue download --set source=/nowhere/a.pdf --max-retries 0").strip()
+    shell.run(f"pagemill wait {job}", code=1)
 
-    told = {line: walk.types(line.replace("42", job), code=None) for line in
+    output_by_line = {line: shell.run(line.replace("42", job), code=None) for line in
             written("README.md", "When something is stuck", "sh").splitlines()}  # fmt: skip
 
-    assert len(told) == 6
-    assert all(told.values())
-    assert not any("a bug in pagemill" in each or "Usage:" in each or "help:" in each for each in told.values()), told
+    assert len(output_by_line) == 6
+    assert all(output_by_line.values())
+    for output in output_by_line.values():
+        assert not any(text in output for text in ("a bug in pagemill", "Usage:", "help:")), output
 
 
 # ── docs/ ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_tutorial_works(walk: Walk) -> None:
-    annual = walk.rows("SELECT id FROM document WHERE name = 'annual.pdf'")
+def test_the_tutorial_works(shell: Shell) -> None:
+    annual = shell.rows("SELECT id FROM document WHERE name = 'annual.pdf'")
 
     printed = {
-        heading: walk.types(written("docs/tutorial.md", heading, "sh").replace("tables 1 ", f"tables {annual} "))
+        heading: shell.run(written("docs/tutorial.md", heading, "sh").replace("tables 1 ", f"tables {annual} "))
         for heading in TUTORIAL
     }
 
@@ -302,173 +305,175 @@ def test_the_tutorial_works(walk: Walk) -> None:
     assert "NOT_WHAT_IT_SAYS" in printed["7. See something fail"]
 
 
-def test_the_commands_to_add_to_batches_work(walk: Walk) -> None:
-    dry, add, listed, more, *looks = written("docs/batches.md", "Several people: owners and batches", "sh").splitlines()
-    documents.digital(walk.directory / "more.pdf", ["More of it."])
-    walk.types("pagemill pause --all")
+def test_the_commands_to_add_to_batches_work(shell: Shell) -> None:
+    dry, add, listed, more, *show_lines = written(
+        "docs/batches.md", "Several people: owners and batches", "sh"
+    ).splitlines()
+    documents.digital(shell.directory / "more.pdf", ["More of it."])
+    shell.run("pagemill pause --all")
 
-    assert "2 read already and unchanged" in walk.types(dry)
+    assert "2 read already and unchanged" in shell.run(dry)
     # A batch in which nothing is left to do is over at once.
-    walk.types("touch reports/*")
-    number = begun(walk, add)
-    theirs = begun(walk, listed)
-    walk.types(of(number, more))
-    walk.types("pagemill unpause --all")
-    told = [walk.types(of(number, look)) for look in looks]
+    shell.run("touch reports/*")
+    number = start_batch(shell, add)
+    theirs = start_batch(shell, listed)
+    shell.run(for_batch(number, more))
+    shell.run("pagemill unpause --all")
+    output = [shell.run(for_batch(number, line)) for line in show_lines]
 
-    assert f"batch {number} (reports): done · 3 files" in told[0]
+    assert f"batch {number} (reports): done · 3 files" in output[0]
     listed_title = f"batch {theirs} (annual.pdf and 1 more)"
-    assert walk.types(f"pagemill wait batch:{theirs}").startswith(f"{listed_title}: done · 2 files")
+    assert shell.run(f"pagemill wait batch:{theirs}").startswith(f"{listed_title}: done · 2 files")
 
 
-def test_the_commands_to_stop_and_resume_a_batch_work(walk: Walk) -> None:
+def test_the_commands_to_stop_and_resume_a_batch_work(shell: Shell) -> None:
     stop, resume, retry, cancel, remove = written("docs/batches.md", "Stop and resume", "sh").splitlines()
-    walk.types("pagemill pause --all")
-    number = begun(walk, "pagemill add reports/ --owner alice")
+    shell.run("pagemill pause --all")
+    number = start_batch(shell, "pagemill add reports/ --owner alice")
 
     for line in (stop, resume, retry, f"{cancel.partition('#')[0]} --yes", resume):
-        walk.types(of(number, line))
-    walk.types("pagemill unpause --all")
-    walk.types(f"pagemill wait batch:{number}")
-    walk.types(of(number, remove))
+        shell.run(for_batch(number, line))
+    shell.run("pagemill unpause --all")
+    shell.run(f"pagemill wait batch:{number}")
+    shell.run(for_batch(number, remove))
 
-    assert "there is no batch" in walk.types(f"pagemill batch show {number}", code=66)
+    assert "there is no batch" in shell.run(f"pagemill batch show {number}", code=66)
 
 
-def test_the_commands_for_priorities_and_actions_work(walk: Walk) -> None:
-    walk.types("pagemill pause --all")
-    number = begun(walk, written("docs/batches.md", "When a batch has ended", "sh"))
+def test_the_commands_for_priorities_and_actions_work(shell: Shell) -> None:
+    shell.run("pagemill pause --all")
+    number = start_batch(shell, written("docs/batches.md", "When a batch has ended", "sh"))
     ahead, document = written("docs/batches.md", "Which job is first", "sh").splitlines()
 
-    assert "reprioritised 2 jobs" in walk.types(of(number, ahead))
-    walk.types(document)
-    assert '"type": "batch.{state}"' in walk.types(f"pagemill batch show {number} --json")
-    walk.types(f"pagemill batch cancel {number} --yes; pagemill unpause --all")
+    assert "reprioritised 2 jobs" in shell.run(for_batch(number, ahead))
+    shell.run(document)
+    assert '"type": "batch.{state}"' in shell.run(f"pagemill batch show {number} --json")
+    shell.run(f"pagemill batch cancel {number} --yes; pagemill unpause --all")
 
 
-def test_the_commands_to_read_again_work(walk: Walk) -> None:
-    walk.types(written("docs/documents.md", "Read documents again", "sh"))
-    walk.types("pagemill wait document:1")
+def test_the_commands_to_read_again_work(shell: Shell) -> None:
+    shell.run(written("docs/documents.md", "Read documents again", "sh"))
+    shell.run("pagemill wait document:1")
 
 
-def test_the_notification_rules_are_valid(walk: Walk) -> None:
-    (walk.directory / "told.toml").write_text(written("docs/notify.md", "Rules", "toml"))
+def test_the_notification_rules_are_valid(shell: Shell) -> None:
+    (shell.directory / "notify.toml").write_text(written("docs/notify.md", "Rules", "toml"))
 
-    told = walk.types("export WORKER_CONFIG=told.toml\npagemill notify ls")
+    output = shell.run("export WORKER_CONFIG=notify.toml\npagemill notify ls")
 
-    assert re.search(r"^ops +mailto:ops@example.com +0 +job.failed", told, re.MULTILINE)
-    assert re.search(r"^owners +owner +0 +batch.done", told, re.MULTILINE)
+    assert re.search(r"^ops +mailto:ops@example.com +0 +job.failed", output, re.MULTILINE)
+    assert re.search(r"^owners +owner +0 +batch.done", output, re.MULTILINE)
 
 
-def test_the_documented_statements_work(walk: Walk) -> None:
-    job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
+def test_the_documented_statements_work(shell: Shell) -> None:
+    job = shell.run("pagemill enqueue nightly --run-at +1h").splitlines()[0]
 
     for statement in re.findall(
         r"(\S.*?;).*?$", written("docs/by-hand.md", "What works", "sql"), re.MULTILINE | re.DOTALL
     ):
-        # The walk may have a seventh batch, which has ended.
-        walk.rows(statement.replace("id = 42", f"id = {job}").replace("id = 7;", "id = 0;"))
+        # There may be a seventh batch, which has ended.
+        shell.rows(statement.replace("id = 42", f"id = {job}").replace("id = 7;", "id = 0;"))
 
-    assert walk.rows(f"SELECT count(*) FROM worker_job_queue WHERE id = {job}") == "0"
-    assert walk.rows("SELECT count(*) FROM worker_job_queue WHERE unique_key = 'nightly'") == "1"
+    assert shell.rows(f"SELECT count(*) FROM worker_job_queue WHERE id = {job}") == "0"
+    assert shell.rows("SELECT count(*) FROM worker_job_queue WHERE unique_key = 'nightly'") == "1"
 
 
-def test_the_crontab_line_puts_the_day_into_the_payload(walk: Walk) -> None:
-    walk.cron(written("docs/by-hand.md", "From cron", "crontab"))
+def test_the_crontab_line_puts_the_day_into_the_payload(shell: Shell) -> None:
+    shell.cron(written("docs/by-hand.md", "From cron", "crontab"))
 
-    payload = walk.rows("SELECT payload FROM worker_job_queue ORDER BY id DESC LIMIT 1")
+    payload = shell.rows("SELECT payload FROM worker_job_queue ORDER BY id DESC LIMIT 1")
     assert re.fullmatch(r'\{"day":"\d{4}-\d\d-\d\d"\}', payload)
 
 
-def test_refused_statements_show_the_documented_messages(walk: Walk) -> None:
-    job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
+def test_refused_statements_show_the_documented_messages(shell: Shell) -> None:
+    job = shell.run("pagemill enqueue nightly --run-at +1h").splitlines()[0]
     shown = re.findall(r"^> (.*)\n(.*)$", written("docs/by-hand.md", "What is refused", "console"), re.MULTILINE)
 
     assert len(shown) == 4
     for statement, sentence in shown:
         typed = shlex.quote(re.sub(r"id = \d+", f"id = {job}", statement))
-        told = walk.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {typed} && exit 9 || true")
-        assert sentence in told
+        output = shell.run(f"sqlite3 -cmd '.timeout 5000' pagemill.db {typed} && exit 9 || true")
+        assert sentence in output
 
 
-def test_the_commands_for_tokens_and_links_work(walk: Walk) -> None:
-    told = walk.types(written("docs/http.md", "Who gets in", "sh"))
+def test_the_commands_for_tokens_and_links_work(shell: Shell) -> None:
+    output = shell.run(written("docs/http.md", "Who gets in", "sh"))
 
-    assert len(re.findall(r"^pm_\d+_\S+$", told, re.MULTILINE)) == 2
-    assert len(re.findall(r"^http://127.0.0.1:8470/session\?link=pm_\d+_\S+$", told, re.MULTILINE)) == 2
-    assert re.search(r"^ *\d+ +link +bob +read operate +bob ", told, re.MULTILINE)
-    assert "scanner" in walk.types("pagemill token ls")
-    assert "grafana" not in walk.types("pagemill token ls")
+    assert len(re.findall(r"^pm_\d+_\S+$", output, re.MULTILINE)) == 2
+    assert len(re.findall(r"^http://127.0.0.1:8470/session\?link=pm_\d+_\S+$", output, re.MULTILINE)) == 2
+    assert re.search(r"^ *\d+ +link +bob +read operate +bob ", output, re.MULTILINE)
+    assert "scanner" in shell.run("pagemill token ls")
+    assert "grafana" not in shell.run("pagemill token ls")
 
 
-def test_the_settings_for_other_machines_are_valid(walk: Walk) -> None:
+def test_the_settings_for_other_machines_are_valid(shell: Shell) -> None:
     wanted = (
         written("docs/http.md", "From other machines", "toml"),
         written("docs/http.md", "Pages of your own", "toml"),
     )
-    (walk.directory / "web.toml").write_text("".join(wanted))
+    (shell.directory / "web.toml").write_text("".join(wanted))
 
-    shown = walk.types("WORKER_CONFIG=web.toml pagemill config show")
+    shown = shell.run("WORKER_CONFIG=web.toml pagemill config show")
 
     assert re.search(r"^web_urls +https://docs.example.org ", shown, re.MULTILINE)
     assert re.search(r"^web_origins +https://dashboard.example.org ", shown, re.MULTILINE)
     assert re.search(r"^web_listen +/run/pagemill-web/web.sock ", shown, re.MULTILINE)
 
 
-def test_the_documented_schedules_start(walk: Walk) -> None:
-    (walk.directory / "scheduled.toml").write_text(
+def test_the_documented_schedules_start(shell: Shell) -> None:
+    (shell.directory / "scheduled.toml").write_text(
         written("docs/schedules.md", "Schedules in the settings file", "toml")
     )
     (line,) = written("docs/schedules.md", "Once a day, for cron lines of your own", "crontab").splitlines()
 
     script = written("docs/schedules.md", "What starts schedules of the settings file", "sh")
-    told = walk.types(f"export WORKER_CONFIG=scheduled.toml\n{script}")
-    added = [walk.types(line.split(None, 5)[5].replace("/usr/local/bin/", "")) for _ in range(2)]
+    output = shell.run(f"export WORKER_CONFIG=scheduled.toml\n{script}")
+    added = [shell.run(line.split(None, 5)[5].replace("/usr/local/bin/", "")) for _ in range(2)]
 
-    assert "nightly" in told
+    assert "nightly" in output
     assert added[0].splitlines()[0] == added[1].splitlines()[0]
 
 
-def test_a_backup_is_made_beside_a_daemon(walk: Walk) -> None:
+def test_a_backup_is_made_beside_a_daemon(shell: Shell) -> None:
     lines = written("docs/sqlite.md", "Backup", "sh").splitlines()
     # The timer's unit is started in tests/systemd/test_install.py.
     script = "\n".join(line for line in lines if not line.startswith("sudo systemctl"))
-    backups = walk.directory / "backups"
+    backups = shell.directory / "backups"
     backups.mkdir()
-    walk.types(script.replace("/var/backups/pagemill", str(backups)))
+    shell.run(script.replace("/var/backups/pagemill", str(backups)))
 
-    assert walk.types("pagemill documents --database backup.db").count("success") >= 2
+    assert shell.run("pagemill documents --database backup.db").count("success") >= 2
 
 
-def test_the_plain_table_is_migrated(walk: Walk) -> None:
+def test_the_plain_table_is_migrated(shell: Shell) -> None:
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
-    walk.types(f"sqlite3 plain.db {shlex.quote(ORIGINAL + row)}")
+    shell.run(f"sqlite3 plain.db {shlex.quote(ORIGINAL + row)}")
 
     script = written("docs/from-the-plain-table.md", "Move over from the original plain table", "sh")
-    walk.types(f"export WORKER_DATABASE=plain.db\n{script}pagemill ls | grep scrape_account")
+    shell.run(f"export WORKER_DATABASE=plain.db\n{script}pagemill ls | grep scrape_account")
 
 
-def test_the_settings_of_a_program_are_valid(walk: Walk) -> None:
-    (walk.directory / "own.toml").write_text(written("docs/programs.md", "Run your own programs as jobs", "toml"))
+def test_the_settings_of_a_program_are_valid(shell: Shell) -> None:
+    (shell.directory / "own.toml").write_text(written("docs/programs.md", "Run your own programs as jobs", "toml"))
 
-    assert "download_media" in walk.types("WORKER_CONFIG=own.toml pagemill config show")
+    assert "download_media" in shell.run("WORKER_CONFIG=own.toml pagemill config show")
 
 
-def test_a_new_handler_passes_its_test(walk: Walk) -> None:
+def test_a_new_handler_passes_its_test(shell: Shell) -> None:
     new, check = written("docs/handlers.md", "A handler in Python", "sh").splitlines()
 
-    walk.types(new)
-    assert "2 passed" in walk.types(f"python -m {check.partition('#')[0]} -p no:cacheprovider -p no:schemathesis")
+    shell.run(new)
+    assert "2 passed" in shell.run(f"python -m {check.partition('#')[0]} -p no:cacheprovider -p no:schemathesis")
 
 
-def test_the_python_example_of_the_store_prints_its_output(walk: Walk) -> None:
-    (walk.directory / "store.py").write_text(written("docs/handlers.md", "The store, from Python", "python"))
+def test_the_python_example_of_the_store_prints_its_output(shell: Shell) -> None:
+    (shell.directory / "store.py").write_text(written("docs/handlers.md", "The store, from Python", "python"))
 
-    assert walk.types("python store.py") == written("docs/handlers.md", "The store, from Python", "console")
+    assert shell.run("python store.py") == written("docs/handlers.md", "The store, from Python", "console")
 
 
-def test_the_example_of_an_own_setting_works(walk: Walk) -> None:
-    (walk.directory / "own.py").write_text(written("docs/settings.md", "Settings of your own handler", "python"))
+def test_the_example_of_an_own_setting_works(shell: Shell) -> None:
+    (shell.directory / "own.py").write_text(written("docs/settings.md", "Settings of your own handler", "python"))
 
-    told = walk.types("python -c 'from own import ScrapeSettings as S; print(S.scrape_pages_max.variable)'")
-    assert told.strip() == "WORKER_SCRAPE_PAGES_MAX"
+    output = shell.run("python -c 'from own import ScrapeSettings as S; print(S.scrape_pages_max.variable)'")
+    assert output.strip() == "WORKER_SCRAPE_PAGES_MAX"

@@ -66,11 +66,11 @@ def test_a_restore_reports_missing_files(system: System, elsewhere: System, tmp_
     system.wait_for(job, Status.COMPLETED)
     assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
 
-    told = elsewhere.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
+    result = elsewhere.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
 
-    assert told.returncode == 1
-    assert f"1 file that it names is missing in {elsewhere.workspace}" in told.stderr
-    assert f"objects/{job}-1/page.txt" in told.stderr
+    assert result.returncode == 1
+    assert f"1 file that it names is missing in {elsewhere.workspace}" in result.stderr
+    assert f"objects/{job}-1/page.txt" in result.stderr
 
 
 def test_a_restore_refuses_the_workspace_of_another_database(system: System, elsewhere: System, tmp_path: Path) -> None:

@@ -50,5 +50,5 @@ def test_daemons_start_each_slot_once_despite_a_kill(system: System) -> None:
 
     slots = system.sqlite3("SELECT count(*), count(DISTINCT slot), count(DISTINCT job_id) FROM schedule_run")
     assert (slots.stdout, last) == ("3|3|3\n", 4)
-    begun = [event["slot"] for daemon in (first, second, third) for event in daemon.events("schedule.begun")]
-    assert len(begun) == 3
+    started_slots = [event["slot"] for daemon in (first, second, third) for event in daemon.events("schedule.begun")]
+    assert len(started_slots) == 3

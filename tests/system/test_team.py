@@ -82,13 +82,13 @@ def jobs_of(reader: ReadingSystem, batch_id: int) -> list[Job]:
 
 def times(reader: ReadingSystem, batch_id: int) -> dict[tuple[str, str, str | None], int]:
     """Count the attempts by (job type, file, outcome)."""
-    told = reader.system.sqlite3(
+    output = reader.system.sqlite3(
         "SELECT json_group_array(json_array(q.job_type, ifnull(d.source_key, q.source_key), a.outcome)) "
         "FROM worker_job_queue q JOIN worker_job_attempt a ON a.job_id = q.id "
         f"LEFT JOIN document d ON d.id = q.document_id WHERE q.batch_id = {batch_id}"
     )
     found: dict[tuple[str, str, str | None], int] = {}
-    for step in map(tuple, json.loads(told.stdout)):
+    for step in map(tuple, json.loads(output.stdout)):
         found[step] = found.get(step, 0) + 1
     return found
 
@@ -100,8 +100,8 @@ def assert_each_was_read_once(reader: ReadingSystem, batch_id: int, files: int, 
     assert set(completed.values()) == {1}
     assert len({key for job_type, key, _ in completed if job_type == "download"}) == files
     assert len({key for job_type, key, _ in completed if job_type == "ingest"}) == files
-    told = reader.system.sqlite3("SELECT count(*), count(DISTINCT digest) FROM page_result").stdout.strip()
-    assert told == f"{files}|{files}"
+    output = reader.system.sqlite3("SELECT count(*), count(DISTINCT digest) FROM page_result").stdout.strip()
+    assert output == f"{files}|{files}"
 
 
 def test_a_resumed_batch_reads_only_the_remaining_files(
