@@ -68,12 +68,12 @@ def _fill(store: Store, directory: Path) -> None:
 
 def _tell(drive: DriveServer) -> None:
     media = drive.asked("media")
-    begun = [one.begin for one in media if one.begin]
+    resumed = [one.begin for one in media if one.begin]
     left = drive.faults.left()
     print(
         f"the Drive: {len(drive.log)} requests, {len(media)} for bytes; answered one with 503, reset one half way"
         f"{'' if not left else ' (not met: ' + ', '.join(fault.kind for fault in left) + ')'}; "
-        f"{len(begun)} went on in the middle of a file"
+        f"{len(resumed)} went on in the middle of a file"
     )
 
 

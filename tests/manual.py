@@ -30,7 +30,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 OPENAPI = DOCS.parent / "worker_service/web/api/openapi.json"
 MARK = "<!-- from here on: ./run docs -->\n"
 _FOR_DEVELOPERS = "Elsewhere: "
-_TOLD_ONCE = ("--json", "--database", "--help")
+_COMMON_OPTIONS = ("--json", "--database", "--help")
 _SELECTORS = {
     "Takes ids, or [selectors](#selectors).": {
         *"--status --type --platform --account --owner --batch --error --since --older-than --match --name".split()
@@ -51,8 +51,8 @@ def pages() -> Mapping[str, Callable[[], str]]:
 
 
 def written(name: str) -> str:
-    begun = (DOCS / name).read_text("utf-8").partition(MARK)[0]
-    return f"{begun}{MARK}\n{pages()[name]().strip()}\n"
+    introduction = (DOCS / name).read_text("utf-8").partition(MARK)[0]
+    return f"{introduction}{MARK}\n{pages()[name]().strip()}\n"
 
 
 # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,8 +77,8 @@ def commands_page() -> str:
     by_help: dict[str | None, tuple[str, click.Command]] = {}
     for line, command in commands():
         by_help.setdefault(command.help, (line, command))
-    told = [_told_of_command(*one) for one in by_help.values()]
-    return "\n\n".join([_similar_commands(), *told])
+    sections = [_describe_command(*one) for one in by_help.values()]
+    return "\n\n".join([_similar_commands(), *sections])
 
 
 def _similar_commands() -> str:
@@ -90,26 +90,26 @@ def _similar_commands() -> str:
     return "\n".join(["## Similar commands", "", "| | command | |", "|---|---|---|", *rows])
 
 
-def _told_of_command(line: str, command: click.Command) -> str:
+def _describe_command(line: str, command: click.Command) -> str:
     examples, *paragraphs = inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n")
     parts = [f"{'#' * len(line.split())} {line}", f"```sh\n{examples}\n```"]
     parts += [" ".join(paragraph.split()) for paragraph in paragraphs]
     options = [
         one
         for one in command.params
-        if isinstance(one, click.Option) and not one.hidden and one.opts[-1] not in _TOLD_ONCE
+        if isinstance(one, click.Option) and not one.hidden and one.opts[-1] not in _COMMON_OPTIONS
     ]
     for sentence, selectors in _SELECTORS.items():
         if {one.opts[0] for one in options} >= selectors:
             parts.append(sentence)
             options = [one for one in options if one.opts[0] not in selectors]
-    rows = [_told_of_option(one) for one in options]
+    rows = [_describe_option(one) for one in options]
     if rows:
         parts.append("\n".join(["| option | |", "|---|---|", *rows]))
     return "\n\n".join(parts)
 
 
-def _told_of_option(option: click.Option) -> str:
+def _describe_option(option: click.Option) -> str:
     metavar = "" if option.is_flag else f" {_metavar(option)}"
     names = ", ".join(sorted(option.opts, key=len, reverse=True))
     return f"| `{names}{metavar}`".replace("|", "\\|").replace("\\|", "|", 1) + f" | {_sentence(option.help or '')} |"
@@ -133,7 +133,7 @@ def job_types_page() -> str:
     by_function: dict[Any, list[Handler[Any]]] = {}
     for handler in _shipped():
         by_function.setdefault(handler.run, []).append(handler)
-    return "\n\n".join(_told_of_handler(*several) for several in by_function.values())
+    return "\n\n".join(_describe_handler(*several) for several in by_function.values())
 
 
 def _shipped() -> list[Handler[Any]]:
@@ -144,12 +144,12 @@ def _shipped() -> list[Handler[Any]]:
     return sorted(ours, key=lambda one: one.job_type)
 
 
-def _told_of_handler(handler: Handler[Any], *aliases: Handler[Any]) -> str:
+def _describe_handler(handler: Handler[Any], *aliases: Handler[Any]) -> str:
     module = inspect.getmodule(handler.run)
     assert module is not None
     assert module.__doc__ is not None
-    told = textwrap.dedent(module.__doc__).strip().split("\n\n")
-    about = "\n\n".join(part for part in told if not part.startswith(_FOR_DEVELOPERS))
+    sections = textwrap.dedent(module.__doc__).strip().split("\n\n")
+    about = "\n\n".join(part for part in sections if not part.startswith(_FOR_DEVELOPERS))
     limits = handler.limits
     uses = [
         f"takes a slot of class `{handler.job_class}`",
@@ -162,21 +162,21 @@ def _told_of_handler(handler: Handler[Any], *aliases: Handler[Any]) -> str:
         about += f"\n\nJobs of the earlier name {', '.join(f'`{one.job_type}`' for one in aliases)} run as well."
     if handler.credentials:
         uses.append(f"credentials {', '.join(f'`{name}`' for name in handler.credentials)}")
-    rows = ["| key | | default | |", "|---|---|---|---|", *_told_of_keys(handler.payload)]
+    rows = ["| key | | default | |", "|---|---|---|---|", *_describe_keys(handler.payload)]
     return "\n\n".join([f"## {handler.job_type}", about, f"It {', '.join(uses)}.", "\n".join(rows)])
 
 
-def _told_of_keys(payload: type[Any], prefix: str = "") -> Iterator[str]:
+def _describe_keys(payload: type[Any], prefix: str = "") -> Iterator[str]:
     hints, notes = typing.get_type_hints(payload), _notes(payload)
     for field in msgspec.structs.fields(payload):
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from _told_of_keys(typing.cast("type[Any]", hint), f"{prefix}{field.name}.")
+            yield from _describe_keys(typing.cast("type[Any]", hint), f"{prefix}{field.name}.")
             continue
         needed = field.required
         default = field.default if field.default is not msgspec.NODEFAULT else None
-        said = "needed" if needed else "" if default in (None, "", (), {}) else f"`{str(default).lower()}`"
-        yield f"| `{prefix}{field.name}` | {_kind(hint)} | {said} | {_sentence(notes.get(field.name, ''))} |"
+        shown_default = "needed" if needed else "" if default in (None, "", (), {}) else f"`{str(default).lower()}`"
+        yield f"| `{prefix}{field.name}` | {_kind(hint)} | {shown_default} | {_sentence(notes.get(field.name, ''))} |"
 
 
 def _kind(hint: Any) -> str:
@@ -218,11 +218,15 @@ def settings_page() -> str:
 
 
 def api_page() -> str:
-    rows = [f"| `{one.method} {one.path}` | {one.power} | {_sentence(one.summary)}{_said(one)} |" for one in ENDPOINTS]
+    rows = [
+        f"| `{endpoint.method} {endpoint.path}` | {endpoint.power} | "
+        f"{_sentence(endpoint.summary)}{_query_and_body(endpoint)} |"
+        for endpoint in ENDPOINTS
+    ]
     return "\n".join(["## Every endpoint", "", "| | scope | |", "|---|---|---|", *rows])
 
 
-def _said(one: Endpoint) -> str:
+def _query_and_body(one: Endpoint) -> str:
     words = [f"`{name}`" for name in one.query.__struct_fields__]
     fields = [f"`{field.encode_name}`" for field in msgspec.structs.fields(one.body)] if one.body else []
     query = f" Query: {', '.join(words)}." if words else ""
@@ -235,5 +239,5 @@ def openapi_file() -> str:
 
 if __name__ == "__main__":
     OPENAPI.write_text(openapi_file(), "utf-8")
-    for each in pages():
-        (DOCS / each).write_text(written(each), "utf-8")
+    for page in pages():
+        (DOCS / page).write_text(written(page), "utf-8")

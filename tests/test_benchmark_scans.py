@@ -39,9 +39,9 @@ def bound(tmp_path_factory: pytest.TempPathFactory) -> Book:
 
 
 def test_the_origin_of_each_scan_is_documented() -> None:
-    told = (REAL / "README.md").read_text()
+    readme = (REAL / "README.md").read_text()
 
-    assert [path.name for path in [*SCANS, *HELD_BACK] if f"`{path.name}`" not in told] == []
+    assert [path.name for path in [*SCANS, *HELD_BACK] if f"`{path.name}`" not in readme] == []
 
 
 def test_held_back_scans_are_not_among_the_others(tmp_path: Path) -> None:

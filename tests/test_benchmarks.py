@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,110 +20,99 @@ ROOT = Path(__file__).resolve().parent.parent
 needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 
 
-@only_in_full
-@pytest.mark.parametrize(
-    "name",
-    [
-        "queue",
-        "daemon",
-        "download",
-        "crawl",
-        "search",
-        "web",
-        "markdown",
-        pytest.param("cluster", marks=needs_ray),
-        *(pytest.param(one, marks=needs_engine) for one in ("ocr", "tables")),
-    ],
-)
-def test_the_quick_form_measures_every_published_row(name: str, tmp_path: Path) -> None:
-    results = tmp_path / "results.json"
-
-    done = run(name, "--quick", "--json", str(results))
-
-    assert done.returncode == 0, done.stderr
-    found, published = (json.loads(path.read_text()) for path in (results, ROOT / f"benchmarks/{name}.json"))
-    rows = {row["key"]: row for row in found["rows"]}
-    # Some rows need test data that is not part of the repository.
-    assert list(rows) == [row["key"] for row in published["rows"] if not row["key"].startswith(ABSENT)]
-    for row in rows.values():
-        assert row["ours"], row
-        assert row["what"] in done.stdout
-    LOOKS[name](rows, found)
-
-
 Rows = Mapping[str, Any]
 ABSENT = ("questions_", "bare_", "tagged_", "icdar_")
+"""Prefixes of rows whose test data is not part of the repository."""
 
 
-def search(rows: Rows, found: Any) -> None:
+def check_search(rows: Rows, measured: Any) -> None:
     assert min(rows["question_p95"]["peer"]) > 0
 
 
-def queue(rows: Rows, found: Any) -> None:
+def check_queue(rows: Rows, measured: Any) -> None:
     for row in rows.values():
         assert min(row["ours"]) > 0, row
         assert min(row["peer"]) > 0, row
 
 
-def daemon(rows: Rows, found: Any) -> None:
+def check_daemon(rows: Rows, measured: Any) -> None:
     assert [row for row in rows.values() if row["peer"] or row["ratio"] is not None] == []
     # Not how fast, but in which order: a handler's first line comes after the claim of its job.
     assert rows["begun_p50"]["ours"] > rows["claimed_p50"]["ours"]
     assert rows["fairness"]["met"] is True
 
 
-def download(rows: Rows, found: Any) -> None:
+def check_download(rows: Rows, measured: Any) -> None:
     assert rows["memory"]["met"] is True
 
 
-def cluster(rows: Rows, found: Any) -> None:
+def check_cluster(rows: Rows, measured: Any) -> None:
     # All of the document has gone to the nodes.
     assert min(rows["sent"]["ours"]) >= 1
     assert min(rows["reading"]["ours"]) > 0
 
 
-def crawl(rows: Rows, found: Any) -> None:
+def check_crawl(rows: Rows, measured: Any) -> None:
     # Counts hang on no clock, so that they can be promised.
     assert all(rows[key]["met"] for key in ("first_calls", "idle_calls", "whole_calls"))
 
 
-def read(rows: Rows, found: Any) -> None:
+def check_ocr(rows: Rows, measured: Any) -> None:
     # Not how fast, but that what was read is what stands there.
     for look in ("clean", "noisy_150", "skewed"):
         assert max(rows[f"errors_{look}"]["ours"]) < 5, rows[f"errors_{look}"]
     assert rows["again"]["ratio"] > 1
-    assert "tesseract" in found["machine"]["engine"]
-    assert found["machine"]["sandbox"].startswith("sandbox ")
+    assert "tesseract" in measured["machine"]["engine"]
+    assert measured["machine"]["sandbox"].startswith("sandbox ")
 
 
-def web(rows: Rows, found: Any) -> None:
+def check_web(rows: Rows, measured: Any) -> None:
     for key, row in rows.items():
         assert key == "streams" or min(row["ours"]) > 0, row
 
 
-def tables(rows: Rows, found: Any) -> None:
+def check_tables(rows: Rows, measured: Any) -> None:
     assert [row for row in rows.values() if row["peer"] and row["beside"] != "PyMuPDF's get_text"] == []
     for key in ("cells_plumber", "cells_ruled_plumber", "cells_real_plumber", "order"):
         assert rows[key]["ours"][0] < 10, rows[key]
 
 
-def markdown(rows: Rows, found: Any) -> None:
+def check_markdown(rows: Rows, measured: Any) -> None:
     for key, row in rows.items():
         assert "rate" in key or "absent" in key or max(row["ours"]) < 15, row
 
 
-LOOKS = {
-    "markdown": markdown,
-    "queue": queue,
-    "daemon": daemon,
-    "download": download,
-    "crawl": crawl,
-    "ocr": read,
-    "web": web,
-    "tables": tables,
-    "cluster": cluster,
-    "search": search,
-}
+@only_in_full
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("search", check_search),
+        ("queue", check_queue),
+        ("daemon", check_daemon),
+        ("download", check_download),
+        pytest.param("cluster", check_cluster, marks=needs_ray),
+        ("crawl", check_crawl),
+        pytest.param("ocr", check_ocr, marks=needs_engine),
+        ("web", check_web),
+        pytest.param("tables", check_tables, marks=needs_engine),
+        ("markdown", check_markdown),
+    ],
+)
+def test_the_quick_form_measures_every_published_row(
+    name: str, check: Callable[[Rows, Any], None], tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+
+    done = run(name, "--quick", "--json", str(results))
+
+    assert done.returncode == 0, done.stderr
+    measured, published = (json.loads(path.read_text()) for path in (results, ROOT / f"benchmarks/{name}.json"))
+    rows = {row["key"]: row for row in measured["rows"]}
+    assert list(rows) == [row["key"] for row in published["rows"] if not row["key"].startswith(ABSENT)]
+    for row in rows.values():
+        assert row["ours"], row
+        assert row["what"] in done.stdout
+    check(rows, measured)
 
 
 @pytest.mark.parametrize(

@@ -63,48 +63,10 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_defaults_apply_without_any_setting(home: dict[str, str], tmp_path: Path) -> None:
     settings = load_settings(environ=home, directory=tmp_path)
 
-    assert settings.values == {
-        "database": tmp_path / "home/.local/share/pagemill/pagemill.db",
-        "payload_bytes_max": 1_048_576,
-        "orphan_after": 300,
-        "concurrency": len(os.sched_getaffinity(0)),
-        "io_concurrency": 4,
-        "poll_interval": 5,
-        "heartbeat_interval": 30,
-        "recovery_interval": 60,
-        "grace_period": 30,
-        "unknown_type_grace": 86_400,
-        "queued_patience": 600,
-        "indexing_patience": 2700,
-        "types": (),
-        "cluster": None,
-        "log_format": "auto",
-        "workspace": tmp_path / "home/.local/share/pagemill/workspace",
-        "sandbox": "strict",
-        "limits": {},
-        "commands": {},
-        "retries": {},
-        "zone": "UTC",
-        "schedule": (),
-        "notify": (),
-        "addresses": {},
-        "notify_allow": [],
-        "notify_old_after": 3600.0,
-        "web_listen": ("127.0.0.1", 8470),
-        "web_urls": (),
-        "web_origins": (),
-        "web_endpoints": [],
-        "upload_bytes_max": 2_000_000_000,
-        "proxy": None,
-        "embeddings": "off",
-        "embeddings_model": "",
-        "passage_tokens": 400,
-        "passage_overlap": 0,
-        "owner_policy": "replace",
-        "handlers_dir": Path("/etc/pagemill/handlers"),
-        "schedule_in_daemon": False,
-        "prune": {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
-    }
+    # docs/settings.md shows the defaults that depend on nothing, and is compared with them.
+    assert settings.database == tmp_path / "home/.local/share/pagemill/pagemill.db"
+    assert settings.workspace == tmp_path / "home/.local/share/pagemill/workspace"
+    assert (settings.concurrency, settings.io_concurrency) == (len(os.sched_getaffinity(0)), 4)
     assert set(settings.origins.values()) == {"default"}
 
 

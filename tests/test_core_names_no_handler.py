@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ def names() -> set[str]:
 def keys() -> set[str]:
     """Of payloads. What EMBED and NOTIFY take is the core's own."""
     loaded: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
-    offered = [handler for one in loaded for handler in (one if isinstance(one, tuple) else (one,))]
-    handlers = [one for one in offered if isinstance(one, Handler) and one.job_type not in (EMBED, NOTIFY)]
-    return {field.name for one in handlers for field in msgspec.structs.fields(one.payload)} - OWN
+    provided = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in loaded)
+    handlers = [value for value in provided if isinstance(value, Handler) and value.job_type not in (EMBED, NOTIFY)]
+    return {field.name for handler in handlers for field in msgspec.structs.fields(handler.payload)} - OWN
 
 
 def sayings(path: Path) -> Iterator[tuple[int, str]]:

@@ -19,7 +19,7 @@ def test_importlib_finds_the_same_entry_points() -> None:
             EntryPoint(point.name, point.value, point.dist.name) for point in every.select(group=group) if point.dist
         }
         assert set(entry_points(group)) == named
-    assert {one.name for one in entry_points("worker_service.handlers")} == set(shipped())
+    assert {point.name for point in entry_points("worker_service.handlers")} == set(shipped())
 
 
 def test_the_first_distribution_of_a_name_on_the_path_is_used(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_comments_and_extras_of_entry_points_are_ignored(tmp_path: Path) -> None
     (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: odd\n")
     (about / "entry_points.txt").write_text("[a]\n# x = y\n\n[ b]\n[b]\n one=os.path:join [more]\nnonsense\n")
 
-    [one] = entry_points("b", [str(tmp_path)])
+    [point] = entry_points("b", [str(tmp_path)])
 
-    assert (one.name, one.distribution) == ("one", "odd")
-    assert one.load() is __import__("os").path.join
+    assert (point.name, point.distribution) == ("one", "odd")
+    assert point.load() is __import__("os").path.join
 
 
 @pytest.mark.parametrize(("spec", "error"), [("nowhere.at.all:x", ModuleNotFoundError), ("os:nothing", AttributeError)])

@@ -358,7 +358,7 @@ def test_a_correct_codebase_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_a_violation_is_reported_with_its_place(flaw: str, tmp_path: Path) -> None:
-    path, line, text, said = FLAWS[flaw]
+    path, line, text, complaint = FLAWS[flaw]
     build(tmp_path, {**SOUND, path: text})
 
     reported = complaints(tmp_path)
@@ -366,7 +366,8 @@ def test_a_violation_is_reported_with_its_place(flaw: str, tmp_path: Path) -> No
     module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     place = "" if line < 0 else f"{path}:{line}: " if line else f"{path}: "
     assert len(reported) == 1, reported
-    assert reported[0].startswith(f"{place}{module} {said}" if said.startswith("->") else f"{place}{said}")
+    origin = f"{module} " if complaint.startswith("->") else ""
+    assert reported[0].startswith(f"{place}{origin}{complaint}")
 
 
 def build(root: Path, files: Mapping[str, str]) -> None:

@@ -29,23 +29,23 @@ def failed(number: int, code: str = "TIMEOUT", **more: Any) -> Notice:
 def test_three_hundred_failures_are_one_message_with_numbers_by_code() -> None:
     notices = [failed(number, "TIMEOUT" if number % 3 else "HTTP_404") for number in range(300)]
 
-    [told] = messages(NotifyRule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
+    [message] = messages(NotifyRule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
 
-    assert told.subject == "pagemill on box: 300 jobs failed"
-    assert "TIMEOUT: 200, HTTP_404: 100" in told.text
-    assert "and 280 more" in told.text
-    assert told.data["codes"] == {"TIMEOUT": 200, "HTTP_404": 100}
-    assert len(told.text) < 2000
+    assert message.subject == "pagemill on box: 300 jobs failed"
+    assert "TIMEOUT: 200, HTTP_404: 100" in message.text
+    assert "and 280 more" in message.text
+    assert message.data["codes"] == {"TIMEOUT": 200, "HTTP_404": 100}
+    assert len(message.text) < 2000
 
 
 def test_each_owner_is_notified_of_their_own_jobs() -> None:
     notices = [failed(1, owner="alice"), failed(2, owner="bob"), failed(3, owner="alice"), failed(4)]
 
-    told = list(
+    sent = list(
         messages(NotifyRule("own", "owner"), notices, {"alice": "mailto:a@b.c", "bob": "apprise:bob"}, machine="box")
     )
 
-    assert [(one.to, one.subject) for one in told] == [
+    assert [(message.to, message.subject) for message in sent] == [
         ("mailto:a@b.c", "pagemill on box: 2 jobs failed"),
         ("apprise:bob", "pagemill on box: 1 job failed"),
     ]
@@ -54,15 +54,15 @@ def test_each_owner_is_notified_of_their_own_jobs() -> None:
 def test_an_unknown_batch_is_named_by_its_number() -> None:
     notice = Notice(1, "2026-11-19 06:00:00.000", "batch.done", batch_id=7)
 
-    [told] = messages(NotifyRule("ops", "apprise:"), [notice], {}, machine="box")
+    [message] = messages(NotifyRule("ops", "apprise:"), [notice], {}, machine="box")
 
-    assert told.text == "Batches are done:\n  batch:7\n"
+    assert message.text == "Batches are done:\n  batch:7\n"
 
 
 def test_a_message_names_the_file_and_links_to_its_page() -> None:
     notices = [failed(3), failed(4, document_id=7, generation=None)]
 
-    [told] = messages(
+    [message] = messages(
         NotifyRule("ops", "mailto:ops@example.com"),
         notices,
         {},
@@ -71,7 +71,7 @@ def test_a_message_names_the_file_and_links_to_its_page() -> None:
         web_address="http://box:8080",
     )
 
-    assert told.text.splitlines()[2:] == [
+    assert message.text.splitlines()[2:] == [
         "  job 3 night run: TIMEOUT: no answer",
         "    http://box:8080/jobs/3",
         "  job 4 empty.pdf: TIMEOUT: no answer",
@@ -152,9 +152,9 @@ def test_an_owners_address_is_checked() -> None:
 
 
 def test_a_message_has_its_notices_as_data() -> None:
-    [told] = messages(NotifyRule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
+    [message] = messages(NotifyRule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
 
-    assert told.data["notices"] == [
+    assert message.data["notices"] == [
         {
             "id": 3,
             "at": "2026-11-19 06:00:00.000",
@@ -165,4 +165,4 @@ def test_a_message_has_its_notices_as_data() -> None:
             "message": "no answer",
         }
     ]
-    assert msgspec.structs.asdict(told)["data"]["rule"] == "ops"
+    assert msgspec.structs.asdict(message)["data"]["rule"] == "ops"

@@ -29,7 +29,7 @@ def plan(cron: str, zone: str = "Europe/Berlin", *, missed: str = "once", most: 
     return Schedule("nightly", cron, zone, missed=missed, missed_most=most, job=NewJob("report"))
 
 
-def told(schedule: Schedule, after: str, number: int) -> list[str]:
+def next_slots(schedule: Schedule, after: str, number: int) -> list[str]:
     """Its next slots, in UTC."""
     begin = datetime.fromisoformat(after).replace(tzinfo=UTC)
     return [slot.strftime("%m-%d %H:%M") for slot in islice(slots(schedule, begin), number)]
@@ -110,29 +110,29 @@ def test_a_single_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_fixed_time_is_the_same_local_time_all_year() -> None:
-    assert told(plan("0 6 * * *"), "2026-03-27 12:00", 3) == ["03-28 05:00", "03-29 04:00", "03-30 04:00"]
-    assert told(plan("0 6 * * *"), "2026-10-23 12:00", 3) == ["10-24 04:00", "10-25 05:00", "10-26 05:00"]
+    assert next_slots(plan("0 6 * * *"), "2026-03-27 12:00", 3) == ["03-28 05:00", "03-29 04:00", "03-30 04:00"]
+    assert next_slots(plan("0 6 * * *"), "2026-10-23 12:00", 3) == ["10-24 04:00", "10-25 05:00", "10-26 05:00"]
 
 
 def test_a_skipped_local_time_runs_right_after_the_change() -> None:
     # On 29 March, 2:00 is 3:00 in Berlin.
-    assert told(plan("30 2 * * *"), "2026-03-27 12:00", 3) == ["03-28 01:30", "03-29 01:00", "03-30 00:30"]
+    assert next_slots(plan("30 2 * * *"), "2026-03-27 12:00", 3) == ["03-28 01:30", "03-29 01:00", "03-30 00:30"]
     # Two that become one moment are one slot.
-    assert told(plan("0 2,3 * * *"), "2026-03-28 12:00", 3) == ["03-29 01:00", "03-30 00:00", "03-30 01:00"]
+    assert next_slots(plan("0 2,3 * * *"), "2026-03-28 12:00", 3) == ["03-29 01:00", "03-30 00:00", "03-30 01:00"]
 
 
 def test_a_repeated_local_time_is_one_slot() -> None:
     # On 25 October, 3:00 is 2:00 again.
-    assert told(plan("30 2 * * *"), "2026-10-23 12:00", 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
+    assert next_slots(plan("30 2 * * *"), "2026-10-23 12:00", 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
     # Also for who looks between the two.
-    assert told(plan("30 2 * * *"), "2026-10-25 01:10", 1) == ["10-26 01:30"]
+    assert next_slots(plan("30 2 * * *"), "2026-10-25 01:10", 1) == ["10-26 01:30"]
 
 
 def test_hourly_slots_follow_elapsed_time() -> None:
-    assert told(plan("30 * * * *"), "2026-10-24 23:00", 4) == [
+    assert next_slots(plan("30 * * * *"), "2026-10-24 23:00", 4) == [
         "10-24 23:30", "10-25 00:30", "10-25 01:30", "10-25 02:30",
     ]  # fmt: skip
-    assert told(plan("*/30 * * * *"), "2026-03-29 00:29", 4) == [
+    assert next_slots(plan("*/30 * * * *"), "2026-03-29 00:29", 4) == [
         "03-29 00:30", "03-29 01:00", "03-29 01:30", "03-29 02:00",
     ]  # fmt: skip
 

@@ -168,9 +168,9 @@ def test_ls_imports_no_library_of_handlers_or_the_daemon(installed: Installed, t
 
     listed = installed.run(database, "python", "-c", LS_AND_TELL)
 
-    told = json.loads(listed.stderr.splitlines()[-1])
-    assert told["code"] == 0, listed.stderr
-    assert HEAVY & set(told["modules"]) == set()
+    report = json.loads(listed.stderr.splitlines()[-1])
+    assert report["code"] == 0, listed.stderr
+    assert HEAVY & set(report["modules"]) == set()
 
 
 def checked(command: Sequence[str], *, directory: Path) -> None:

@@ -122,9 +122,9 @@ def uncounted(tree: ast.Module) -> Iterator[str]:
         parts = node.values if isinstance(node, ast.JoinedStr) else []
         for value, after in itertools.pairwise(parts):
             if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
-                said = ast.unparse(value.value)
-                if NOUNS.match(str(after.value)) and not said.isupper() and said not in KNOWN_TO_BE_SEVERAL:
-                    yield f"{said}{NOUNS.match(str(after.value))[0]}"  # type: ignore[index]
+                expression = ast.unparse(value.value)
+                if NOUNS.match(str(after.value)) and not expression.isupper() and expression not in KNOWN_TO_BE_SEVERAL:
+                    yield f"{expression}{NOUNS.match(str(after.value))[0]}"  # type: ignore[index]
 
 
 KNOWN_TO_BE_SEVERAL = {"most", "'+' if count >= JOBS_AHEAD_COUNTED_MAX else ''"}

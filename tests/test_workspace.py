@@ -44,7 +44,9 @@ def shelf(database: Path, tmp_path: Path) -> Iterator[Shelf]:
     store.close()
 
 
-def read(shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles: str = "original text pdf") -> int:
+def add_read_document(
+    shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles: str = "original text pdf"
+) -> int:
     """As a download and a reading would have left it."""
     name = name or key.rpartition("/")[2]
     request = DocumentRequest(key, name, f"content of {key}")
@@ -69,7 +71,7 @@ def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
     shelf.store.leases.complete_many([Completion(job.lease)])
 
 
-def named(shelf: Shelf) -> dict[str, str]:
+def links_and_contents(shelf: Shelf) -> dict[str, str]:
     """Each name below by-owner, and what is read there."""
     assert link_due(shelf.store, shelf.workspace) == []
     top = shelf.workspace / "by-owner"
@@ -78,12 +80,12 @@ def named(shelf: Shelf) -> dict[str, str]:
 
 
 def test_links_are_named_by_owner_folder_and_name(shelf: Shelf) -> None:
-    read(shelf, "/srv/reports/2025/Annual report 2025.pdf")
-    read(shelf, "https://ann:secret@example.com/reports%202024/q1.pdf", owner="bob", roles="original text")
-    read(shelf, "file:///srv/caf%E9/menu.pdf", owner="carl", roles="original")
-    read(shelf, "1a2b", "Water.pdf", owner="", roles="text")
+    add_read_document(shelf, "/srv/reports/2025/Annual report 2025.pdf")
+    add_read_document(shelf, "https://ann:secret@example.com/reports%202024/q1.pdf", owner="bob", roles="original text")
+    add_read_document(shelf, "file:///srv/caf%E9/menu.pdf", owner="carl", roles="original")
+    add_read_document(shelf, "1a2b", "Water.pdf", owner="", roles="text")
 
-    assert named(shelf) == {
+    assert links_and_contents(shelf) == {
         "alice/srv/reports/2025/Annual report 2025.pdf": "original of Annual report 2025.pdf",
         "alice/srv/reports/2025/Annual report 2025.txt": "text of Annual report 2025.pdf",
         "alice/srv/reports/2025/Annual report 2025.ocr.pdf": "pdf of Annual report 2025.pdf",
@@ -95,8 +97,8 @@ def test_links_are_named_by_owner_folder_and_name(shelf: Shelf) -> None:
 
 
 def test_links_are_relative_so_that_the_workspace_can_be_moved(shelf: Shelf, tmp_path: Path) -> None:
-    read(shelf, "/srv/a.pdf", roles="original")
-    named(shelf)
+    add_read_document(shelf, "/srv/a.pdf", roles="original")
+    links_and_contents(shelf)
 
     leads_to = (shelf.workspace / "by-owner/alice/srv/a.pdf").readlink()
     assert str(leads_to) == "../../../objects/1-1/original"
@@ -107,39 +109,39 @@ def test_links_are_relative_so_that_the_workspace_can_be_moved(shelf: Shelf, tmp
 def test_links_of_a_crawled_file_follow_its_folders(shelf: Shelf) -> None:
     folders = [CrawlItem("r", "", "Reports", "folder"), CrawlItem("f", "r", "2025", "folder")]
     crawl(shelf, *folders, CrawlItem("1a2b", "f", "a.pdf", "file", "r1"))
-    document_id = read(shelf, "1a2b", "a.pdf", roles="original")
-    assert named(shelf) == {"alice/Reports/2025/a.pdf": "original of a.pdf"}
+    document_id = add_read_document(shelf, "1a2b", "a.pdf", roles="original")
+    assert links_and_contents(shelf) == {"alice/Reports/2025/a.pdf": "original of a.pdf"}
 
     crawl(shelf, CrawlItem("f", "r", "2026", "folder"))
 
     assert shelf.store.links.links_due() == [0]
     link(shelf.store, shelf.workspace, [document_id])
-    assert named(shelf) == {"alice/Reports/2026/a.pdf": "original of a.pdf"}
+    assert links_and_contents(shelf) == {"alice/Reports/2026/a.pdf": "original of a.pdf"}
     assert not (shelf.workspace / "by-owner/alice/Reports/2025").exists()
 
 
 def test_a_cycle_of_folders_ends(shelf: Shelf) -> None:
     crawl(shelf, CrawlItem("f", "g", "F", "folder"), CrawlItem("g", "f", "G", "folder"), CrawlItem("1", "f", "a.pdf"))
-    read(shelf, "1", "a.pdf", roles="original")
+    add_read_document(shelf, "1", "a.pdf", roles="original")
 
-    assert list(named(shelf).values()) == ["original of a.pdf"]
+    assert list(links_and_contents(shelf).values()) == ["original of a.pdf"]
 
 
 def test_links_follow_a_renamed_document(shelf: Shelf) -> None:
-    read(shelf, "k", "a.pdf", roles="original text")
-    assert list(named(shelf)) == ["alice/a.pdf", "alice/a.txt"]
+    add_read_document(shelf, "k", "a.pdf", roles="original text")
+    assert list(links_and_contents(shelf)) == ["alice/a.pdf", "alice/a.txt"]
 
     # Renamed at its source, and nothing else has changed; only the capitals; and read again, from other files.
     for name in ("b.pdf", "B.pdf"):
         request = DocumentRequest("k", name, "content of k")
         shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
-        assert list(named(shelf)) == [f"alice/{name[0]}.pdf", f"alice/{name[0]}.txt"]
+        assert list(links_and_contents(shelf)) == [f"alice/{name[0]}.pdf", f"alice/{name[0]}.txt"]
     request = DocumentRequest("k", "B.pdf", "content of k", is_forced=True)
     shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
     job = shelf.next_job()
     shelf.publish(job, "new", "new text")
 
-    assert named(shelf) == {"alice/B.pdf": "original of a.pdf", "alice/B.txt": "new text"}
+    assert links_and_contents(shelf) == {"alice/B.pdf": "original of a.pdf", "alice/B.txt": "new text"}
 
 
 def test_a_download_has_a_link_before_it_is_read(shelf: Shelf) -> None:
@@ -148,29 +150,29 @@ def test_a_download_has_a_link_before_it_is_read(shelf: Shelf) -> None:
     path = f"objects/{job.id}-{job.fence}/a.pdf"
     (shelf.workspace / path).parent.mkdir(parents=True)
     (shelf.workspace / path).write_text("downloaded")
-    wish = NewJob("ingest", platform="gdrive", document=DocumentRequest("k", "a.pdf", "c1"))
+    request = NewJob("ingest", platform="gdrive", document=DocumentRequest("k", "a.pdf", "c1"))
     original = NewFile("a.pdf", path, "original", 1, "c1")
-    shelf.store.leases.complete_many([Completion(job.lease, files=[original], follow_ups=[wish])])
+    shelf.store.leases.complete_many([Completion(job.lease, files=[original], follow_ups=[request])])
 
-    assert named(shelf) == {"alice/a.pdf": "downloaded"}
+    assert links_and_contents(shelf) == {"alice/a.pdf": "downloaded"}
 
 
 def test_links_and_empty_folders_of_a_removed_document_are_removed(shelf: Shelf) -> None:
-    gone = read(shelf, "/srv/deep/down/a.pdf")
-    read(shelf, "/srv/b.pdf", roles="original")
-    named(shelf)
+    gone = add_read_document(shelf, "/srv/deep/down/a.pdf")
+    add_read_document(shelf, "/srv/b.pdf", roles="original")
+    links_and_contents(shelf)
 
     shelf.store.removal.remove_documents([gone], actor="ann")
 
-    assert list(named(shelf)) == ["alice/srv/b.pdf"]
+    assert list(links_and_contents(shelf)) == ["alice/srv/b.pdf"]
     assert not (shelf.workspace / "by-owner/alice/srv/deep").exists()
     assert shelf.store.links.links_of(gone) == []
 
 
 def test_removed_links_are_restored_and_foreign_files_kept(shelf: Shelf) -> None:
-    mine = read(shelf, "/srv/mine.pdf", roles="original text")
-    other = read(shelf, "/srv/other.pdf", roles="original")
-    whole = named(shelf)
+    mine = add_read_document(shelf, "/srv/mine.pdf", roles="original text")
+    other = add_read_document(shelf, "/srv/other.pdf", roles="original")
+    whole = links_and_contents(shelf)
     folder = shelf.workspace / "by-owner/alice/srv"
     (folder / "mine.txt").unlink()
     (folder / "mine.pdf").unlink()
@@ -178,23 +180,23 @@ def test_removed_links_are_restored_and_foreign_files_kept(shelf: Shelf) -> None
     (folder / "other.pdf").unlink()
     (folder / "other.pdf").symlink_to("/etc/passwd")
 
-    [trouble] = link(shelf.store, shelf.workspace, [mine, other])
+    [error] = link(shelf.store, shelf.workspace, [mine, other])
 
-    assert "mine.pdf is not a link of ours" in trouble
-    assert named(shelf) == {**whole, "alice/srv/mine.pdf": "a person's own"}
+    assert "mine.pdf is not a link of ours" in error
+    assert links_and_contents(shelf) == {**whole, "alice/srv/mine.pdf": "a person's own"}
     shelf.store.removal.remove_documents([mine, other], actor="ann")
-    assert named(shelf) == {"alice/srv/mine.pdf": "a person's own"}
+    assert links_and_contents(shelf) == {"alice/srv/mine.pdf": "a person's own"}
 
 
 def test_no_link_is_followed_to_make_a_link(shelf: Shelf, tmp_path: Path) -> None:
-    document_id = read(shelf, "/srv/a.pdf", roles="original")
+    document_id = add_read_document(shelf, "/srv/a.pdf", roles="original")
     (tmp_path / "elsewhere").mkdir()
     (shelf.workspace / "by-owner/alice").mkdir(parents=True)
     (shelf.workspace / "by-owner/alice/srv").symlink_to(tmp_path / "elsewhere")
 
-    [trouble] = link(shelf.store, shelf.workspace, [document_id])
+    [error] = link(shelf.store, shelf.workspace, [document_id])
 
-    assert "is no folder" in trouble
+    assert "is no folder" in error
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -208,31 +210,31 @@ class Steps:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def before(self, deed: Callable[..., Any]) -> Callable[..., Any]:
+    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def do(*arguments: Any, **words: Any) -> Any:
             if self.left == 0:
                 raise Interrupted
             self.left -= 1
-            return deed(*arguments, **words)
+            return call(*arguments, **words)
 
         return do
 
 
 def test_an_interrupted_update_is_completed_by_the_next(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    deeds: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
-    deeds += [(shelf.store.links, "save_links"), (shelf.store.links, "links_made")]
-    document_id = read(shelf, "/in/a.pdf", "0.pdf", roles="original text")
+    calls: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
+    calls += [(shelf.store.links, "save_links"), (shelf.store.links, "links_made")]
+    document_id = add_read_document(shelf, "/in/a.pdf", "0.pdf", roles="original text")
 
     for number in range(100):
         steps = Steps(number)
-        wish = DocumentRequest("/in/a.pdf", f"{number}.pdf", "content of /in/a.pdf")
-        shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=wish))
+        request = DocumentRequest("/in/a.pdf", f"{number}.pdf", "content of /in/a.pdf")
+        shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
         with monkeypatch.context() as cut:
-            for place, name in deeds:
+            for place, name in calls:
                 cut.setattr(place, name, steps.before(getattr(place, name)))
             with suppress(Interrupted):
                 link(shelf.store, shelf.workspace, [document_id])
-        assert list(named(shelf)) == [f"alice/in/{number}.pdf", f"alice/in/{number}.txt"]
+        assert list(links_and_contents(shelf)) == [f"alice/in/{number}.pdf", f"alice/in/{number}.txt"]
         assert len(shelf.store.links.links_of(document_id)) == 2
         if steps.left:
             break
@@ -244,23 +246,23 @@ def test_an_interrupted_update_is_completed_by_the_next(shelf: Shelf, monkeypatc
 
 def test_equal_names_get_the_number_of_their_document(shelf: Shelf) -> None:
     for key in ("1", "2", "3"):
-        read(shelf, key, "a.pdf" if key != "3" else "A.PDF", roles="original text")
-    read(shelf, "4", "a.ocr.pdf", roles="original")
-    read(shelf, "5", "a (2).pdf", roles="original")
+        add_read_document(shelf, key, "a.pdf" if key != "3" else "A.PDF", roles="original text")
+    add_read_document(shelf, "4", "a.ocr.pdf", roles="original")
+    add_read_document(shelf, "5", "a (2).pdf", roles="original")
 
-    assert list(named(shelf)) == [
+    assert list(links_and_contents(shelf)) == [
         "alice/A (3).PDF", "alice/A (3).txt", "alice/a (2) (5).pdf", "alice/a (2).pdf", "alice/a (2).txt",
         "alice/a.ocr.pdf", "alice/a.pdf", "alice/a.txt",
     ]  # fmt: skip
 
 
 def test_a_file_and_a_folder_of_one_name_both_get_links(shelf: Shelf) -> None:
-    read(shelf, "/srv/x.pdf", roles="original")
-    read(shelf, "/srv/x.pdf/inner.pdf", roles="original")
-    read(shelf, "/srv/y.pdf/inner.pdf", roles="original")
-    last = read(shelf, "/srv/y.pdf", roles="original")
+    add_read_document(shelf, "/srv/x.pdf", roles="original")
+    add_read_document(shelf, "/srv/x.pdf/inner.pdf", roles="original")
+    add_read_document(shelf, "/srv/y.pdf/inner.pdf", roles="original")
+    last = add_read_document(shelf, "/srv/y.pdf", roles="original")
 
-    assert list(named(shelf)) == [
+    assert list(links_and_contents(shelf)) == [
         "alice/srv/x.pdf", "alice/srv/x.pdf_/inner.pdf", f"alice/srv/y ({last}).pdf", "alice/srv/y.pdf/inner.pdf",
     ]  # fmt: skip
 
@@ -276,10 +278,10 @@ def test_hostile_names_become_safe_and_unique(shelf: Shelf) -> None:
     for number, name in enumerate(HOSTILE):
         crawl(shelf, CrawlItem(f"d{number}", "", name, "folder"), CrawlItem(f"k{number}", f"d{number}", name, "file"))
         crawl(shelf, CrawlItem(f"k{number}", "", name, "file"), owner=name)
-        ids.append(read(shelf, f"k{number}", name, roles="original text"))
-        ids.append(read(shelf, f"k{number}", name, owner=name or "x", roles="original"))
+        ids.append(add_read_document(shelf, f"k{number}", name, roles="original text"))
+        ids.append(add_read_document(shelf, f"k{number}", name, owner=name or "x", roles="original"))
 
-    found = named(shelf)
+    found = links_and_contents(shelf)
 
     assert len(found) == 3 * len(HOSTILE)
     assert len({unicodedata.normalize("NFC", name.casefold()) for name in found}) == len(found)
@@ -288,7 +290,7 @@ def test_hostile_names_become_safe_and_unique(shelf: Shelf) -> None:
         assert all(unicodedata.category(one)[0] != "C" for one in name)
         assert all(0 < len(part.encode()) <= 255 and part[0] not in ". " for part in name.split("/"))
     shelf.store.removal.remove_documents(ids, actor="ann")
-    assert named(shelf) == {}
+    assert links_and_contents(shelf) == {}
 
 
 @settings(max_examples=60, deadline=None)

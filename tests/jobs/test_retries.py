@@ -95,7 +95,7 @@ def test_a_rule_adds_no_retry_to_a_stored_job() -> None:
 
 def test_a_new_job_gets_its_own_retries_or_those_of_its_type() -> None:
     rules = {"ocr_pages": RetryRule(max=5), "assemble": RetryRule(first_seconds=1)}
-    wished = [
+    new_jobs = [
         NewJob("ocr_pages"),
         NewJob("ocr_pages", max_retries=0),
         NewJob("ocr_pages", max_retries=3),
@@ -103,7 +103,7 @@ def test_a_new_job_gets_its_own_retries_or_those_of_its_type() -> None:
         NewJob("download"),
     ]
 
-    assert [retries_of(job, rules) for job in wished] == [5, 0, 3, None, None]
+    assert [retries_of(job, rules) for job in new_jobs] == [5, 0, 3, None, None]
 
 
 def test_only_a_running_job_has_a_lease() -> None:

@@ -36,9 +36,9 @@ _PAUSE_SECONDS_MOST = 0.1
 
 def wait_until(is_so: Callable[[], object], what: str = "", *, seconds: float = DEADLINE_SECONDS) -> None:
     """Wait for a condition; fail the test if it does not hold within `seconds`."""
-    begun = time.monotonic()
+    started = time.monotonic()
     while not is_so():
-        waited = time.monotonic() - begun
+        waited = time.monotonic() - started
         if waited > seconds:
             pytest.fail(f"not within {seconds:g} s: {what}")
         # Ask less often after a while: what the test waits for needs the processors itself.
@@ -60,23 +60,23 @@ def _state(pid: int) -> str:
 @contextmanager
 def locked(database: Path) -> Iterator[int]:
     """Hold the write lock at the sqlite3 prompt; yield the pid of sqlite3."""
-    person = subprocess.Popen(
+    sqlite3 = subprocess.Popen(
         ["sqlite3", "-cmd", ".timeout 5000", str(database)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         bufsize=1,
     )
-    assert person.stdin is not None
-    assert person.stdout is not None
-    person.stdin.write("BEGIN IMMEDIATE;\n.print has the lock\n")
-    person.stdin.flush()
-    assert person.stdout.readline() == "has the lock\n"
+    assert sqlite3.stdin is not None
+    assert sqlite3.stdout is not None
+    sqlite3.stdin.write("BEGIN IMMEDIATE;\n.print has the lock\n")
+    sqlite3.stdin.flush()
+    assert sqlite3.stdout.readline() == "has the lock\n"
     try:
-        yield person.pid
+        yield sqlite3.pid
     finally:
-        person.communicate("COMMIT;\n", timeout=10)
-    assert person.returncode == 0
+        sqlite3.communicate("COMMIT;\n", timeout=10)
+    assert sqlite3.returncode == 0
 
 
 class Daemon:
@@ -196,12 +196,12 @@ class System:
     def pids_of(self, job_id: int, number: int = 1) -> list[int]:
         """Return the processes of a `sleep` job, which logs them."""
 
-        def told() -> list[int]:
+        def logged_pids() -> list[int]:
             lines = (line.line for line in self.store.history.logs(job_id))
             return [int(found[1]) for line in lines if (found := re.match(r"pid (\d+)", line))]
 
-        wait_until(lambda: len(told()) >= number, f"job {job_id} says its pids")
-        return told()
+        wait_until(lambda: len(logged_pids()) >= number, f"job {job_id} says its pids")
+        return logged_pids()
 
     def outcomes(self, job_id: int) -> list[str | None]:
         return [attempt.outcome for attempt in self.store.history.attempts(job_id)]

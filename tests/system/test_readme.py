@@ -306,9 +306,8 @@ def test_the_tutorial_works(shell: Shell) -> None:
 
 
 def test_the_commands_to_add_to_batches_work(shell: Shell) -> None:
-    dry, add, listed, more, *show_lines = written(
-        "docs/batches.md", "Several people: owners and batches", "sh"
-    ).splitlines()
+    script = written("docs/batches.md", "Several people: owners and batches", "sh")
+    dry, add, listed, more, *show_lines = script.splitlines()
     documents.digital(shell.directory / "more.pdf", ["More of it."])
     shell.run("pagemill pause --all")
 

@@ -28,7 +28,7 @@ class NoBox(Exception):
     """The machine cannot boot a box."""
 
 
-def reason_against() -> str | None:
+def reason_why_impossible() -> str | None:
     """Return why this machine cannot boot a box, as far as is known without trying."""
     if sys.platform != "linux":
         return "needs Linux"
@@ -47,12 +47,12 @@ class Box:
         self._log = place / "boot.log"
         self._group = _cgroup_here() / f"pagemill-box-{secrets.token_hex(4)}"
         self._group.mkdir()
-        seen = {
+        target_by_path = {
             ROOT: "/opt/checkout",
             Path(sys.base_prefix): "/opt/python",
             Path(sysconfig.get_path("purelib")): "/opt/packages",
         }
-        pairs = [str(path) for pair in seen.items() for path in pair]
+        pairs = [str(path) for pair in target_by_path.items() for path in pair]
         # The shell goes into the group before it makes the namespaces, so that the box's own tree begins there.
         enter = 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"'
         namespaces = "--pid --mount --uts --ipc --net --cgroup --fork --kill-child".split()
@@ -92,17 +92,17 @@ class Box:
         self._begun.append(subprocess.Popen([*self._entering(), *words], stdin=pipe, stdout=pipe, text=True))
         return self._begun[-1]
 
-    def must(self, *words: str, stdin: str = "") -> str:
+    def check(self, *words: str, stdin: str = "") -> str:
         done = self.run(*words, stdin=stdin)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def write(self, path: str, text: str) -> None:
-        file = self.seen(path)
+        file = self.outside_path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def seen(self, path: str) -> Path:
+    def outside_path(self, path: str) -> Path:
         """Return the path outside."""
         return Path(f"/proc/{self._init}/root{path}")
 
@@ -111,8 +111,8 @@ class Box:
         return self._group / "system.slice" / unit
 
     def close(self) -> None:
-        for one in self._begun:
-            one.communicate()
+        for process in self._begun:
+            process.communicate()
         # --kill-child: with its parent goes the box's process 1, and with that all of the box.
         self._process.kill()
         self._process.wait()
@@ -135,7 +135,7 @@ class Box:
         """Let units find libpython, which is in a place where the loader does not look."""
         if any(Path(sys.base_prefix, "lib").glob("libpython*.so*")):
             self.write("/etc/ld.so.conf.d/00-python.conf", "/opt/python/lib\n")
-            self.must("ldconfig")
+            self.check("ldconfig")
 
     def _is_up(self) -> bool:
         try:

@@ -15,7 +15,7 @@ from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
 from tests.job_handlers.reading.documents import picture, scan, workbook
 
-SAID = {
+TEXTS = {
     "drive": "Quarterly revenue rose to twelve million dollars",
     "web": "The supply of water depends on the climate",
     "local": "Shareholders approved the annual dividend",
@@ -27,8 +27,8 @@ SHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 def scanned(directory: Path, name: str) -> Path:
     """Write a scan of two small pages; the second says its name as well."""
-    said = SAID[name]
-    images = [picture(text, dpi=200) for text in (said, f"{said}, and this is page two")]
+    text = TEXTS[name]
+    images = [picture(text, dpi=200) for text in (text, f"{text}, and this is page two")]
     heads = [image.crop((0, 0, image.width, image.height // 6)) for image in images]
     return scan(directory / f"{name}.pdf", heads, dpi=200)
 
@@ -40,7 +40,7 @@ def main(directory: Path) -> None:
     with serving() as drive, serving(tls=context) as web:
         folder = drive.store.folder("reports")
         drive.store.add("quarter.pdf", scanned(directory, "drive").read_bytes(), parents=[folder.id])
-        others = {
+        other_files = {
             name: drive.store.add(f"{name}.pdf", scanned(directory, name).read_bytes()) for name in ("offline", "later")
         }
         table = workbook(directory / "table.xlsx", {"Regions": [["region", "revenue"], ["north", 41]]})
@@ -52,7 +52,7 @@ def main(directory: Path) -> None:
         key.write_text(drive.tokens.service_account())
         addresses = {
             "endpoint": drive.url,
-            **{name: f"https://drive.google.com/file/d/{item.id}/view" for name, item in others.items()},
+            **{name: f"https://drive.google.com/file/d/{item.id}/view" for name, item in other_files.items()},
             "folder": f"https://drive.google.com/drive/folders/{folder.id}",
             "web": f"https://localhost:{web.port}/plain/water.pdf",
         }

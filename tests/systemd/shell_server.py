@@ -33,8 +33,8 @@ def main() -> None:
                 json.dump(_done(**what), out)
             os._exit(0)
         os.close(for_answer)
-        with os.fdopen(answers) as told:
-            answer = told.read()
+        with os.fdopen(answers) as pipe:
+            answer = pipe.read()
         os.waitpid(child, 0)
         print(answer, flush=True)
 

@@ -13,7 +13,7 @@ from job_handlers.reading.ocr.tesseract import DATA
 from tests.kit.system import wait_until
 from tests.systemd.booted_systemd import PYTHON, PYTHONPATH, Box
 from tests.systemd.conftest import FILES, Service, booted
-from tests.systemd.document_servers import SAID
+from tests.systemd.document_servers import TEXTS
 
 # In a directory that children with a network may read: there lies the authority as well.
 PLACE = "/etc/ssl/sources"
@@ -32,11 +32,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
 def sources(shared: Box) -> dict[str, str]:
     """Where there is something to fetch: URLs, and the path of a scan."""
     box = shared
-    box.must("mkdir", "-p", PLACE)
+    box.check("mkdir", "-p", PLACE)
     run = f"--unit=sources --setenv=PYTHONPATH={PYTHONPATH} {PYTHON} -m tests.systemd.document_servers {PLACE}"
-    box.must("systemd-run", *run.split())
+    box.check("systemd-run", *run.split())
     wait_until(lambda: box.run("test", "-e", f"{PLACE}/addresses.json").returncode == 0, "the sources are up")
-    found: dict[str, str] = json.loads(box.must("cat", f"{PLACE}/addresses.json"))
+    found: dict[str, str] = json.loads(box.check("cat", f"{PLACE}/addresses.json"))
     return found
 
 
@@ -60,11 +60,11 @@ def reader(shipped: Service) -> Iterator[Service]:
     shipped.systemctl("stop")
     for file in shipped.drop_ins() - before:
         file.unlink()
-    shipped.box.must("systemctl", "daemon-reload")
+    shipped.box.check("systemctl", "daemon-reload")
 
 
 def listed(service: Service, *words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(service.give(*words, "--json"))["items"]
+    found: list[dict[str, Any]] = json.loads(service.pagemill(*words, "--json"))["items"]
     return found
 
 
@@ -77,18 +77,18 @@ def read(service: Service, owner: str, count: int = 1) -> list[str]:
     successes = f"SELECT count(*) FROM document WHERE index_status = 'success' AND {of_owner}"
 
     def is_over() -> bool:
-        assert service.ask(failures) == ""
-        return service.ask(successes) == str(count)
+        assert service.query(failures) == ""
+        return service.query(successes) == str(count)
 
     wait_until(is_over, "all have been read", seconds=READING_SECONDS)
-    return [service.give("text", str(one["id"])) for one in listed(service, "documents", "--owner", owner)]
+    return [service.pagemill("text", str(one["id"])) for one in listed(service, "documents", "--owner", owner)]
 
 
 def units_of(service: Service, owner: str, job_type: str) -> set[str]:
     """By which services somebody's jobs of this type were started."""
     jobs = [f"PAGEMILL_JOB_ID={one['id']}" for one in listed(service, "ls", "--owner", owner, "--type", job_type)]
-    begun = service.journal("PAGEMILL_EVENT=job.claimed", *jobs) if jobs else []
-    return {entry["_SYSTEMD_UNIT"] for entry in begun}
+    entries = service.journal("PAGEMILL_EVENT=job.claimed", *jobs) if jobs else []
+    return {entry["_SYSTEMD_UNIT"] for entry in entries}
 
 
 def assert_exposure(box: Box, unit: str, most: int) -> None:
@@ -101,16 +101,16 @@ def test_the_hardened_service_finds_fetches_and_reads_documents(reader: Service,
     reader.systemctl("start")
 
     # Of a folder in Drive a scan and a spreadsheet, and a scan behind a URL.
-    reader.give("crawl", sources["folder"], "--owner", "ann")
+    reader.pagemill("crawl", sources["folder"], "--owner", "ann")
     reader.enqueue("download", "--set", f"source={sources['web']}", "--owner", "ann")
     texts = read(reader, "ann", 3)
 
     for name in ("drive", "web"):
-        [text] = [text for text in texts if SAID[name] in text]
-        assert text.count(SAID[name]) == 2
+        [text] = [text for text in texts if TEXTS[name] in text]
+        assert text.count(TEXTS[name]) == 2
     assert sum("north" in text and "41" in text for text in texts) == 1
-    begun = reader.journal("PAGEMILL_EVENT=job.started")
-    assert {entry["PAGEMILL_SANDBOX"] for entry in begun} == {"landlock+seccomp"}
+    entries = reader.journal("PAGEMILL_EVENT=job.started")
+    assert {entry["PAGEMILL_SANDBOX"] for entry in entries} == {"landlock+seccomp"}
     assert_exposure(reader.box, reader.unit, 15)
     assert_pages_are_drawn_by_the_web(reader)
 
@@ -123,7 +123,7 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
     service.box.write(
         f"/etc/systemd/system/{unit}.d/00-program.conf", f"[Service]\n{program}\nEnvironment=WORKER_SANDBOX=strict\n"
     )
-    service.box.must("systemctl", "daemon-reload")
+    service.box.check("systemctl", "daemon-reload")
     started = service.box.run("systemctl", "start", unit)
     assert started.returncode == 0, service.box.run("journalctl", "--no-pager", "-n", "40").stdout
 
@@ -134,10 +134,12 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
     ask += "except urllib.error.HTTPError as e:\n    print(e.read().decode())"
     scans = [one for one in listed(service, "documents", "--owner", "ann") if one["kind"] != "sheet"]
     assert len(scans) == 2
-    token = service.by("pagemill", "pagemill", PYTHON, "-m", "worker_service.cli", "token", "make", "viewer").strip()
+    token = service.run_as(
+        "pagemill", "pagemill", PYTHON, "-m", "worker_service.cli", "token", "make", "viewer"
+    ).strip()
     for one in scans:
         image = f"/api/documents/{one['id']}/pages/1/image?width=600"
-        assert service.by("pagemill", "pagemill", PYTHON, "-c", ask, image, token) == "image/webp b'RIFF'\n"
+        assert service.run_as("pagemill", "pagemill", PYTHON, "-c", ask, image, token) == "image/webp b'RIFF'\n"
 
 
 def test_the_offline_worker_recognises_pages_without_a_network(reader: Service, sources: dict[str, str]) -> None:
@@ -148,18 +150,18 @@ def test_the_offline_worker_recognises_pages_without_a_network(reader: Service, 
 
     # The other one has done its part, and leaves this to whom it is for.
     completed = "SELECT count(*) FROM worker_job_queue WHERE status = 'completed' AND owner = 'bob'"
-    wait_until(lambda: reader.ask(completed) == "2", "the file has been looked at")
+    wait_until(lambda: reader.query(completed) == "2", "the file has been looked at")
     assert listed(reader, "ls", "--status", "pending", "--type", "ocr_pages", "--owner", "bob")
     assert units_of(reader, "bob", "ocr_pages") == set()
     offline.systemctl("start")
 
     [text] = read(reader, "bob")
-    assert text.count(SAID["offline"]) == 2
+    assert text.count(TEXTS["offline"]) == 2
     assert units_of(reader, "bob", "ocr_pages") == {"pagemill-offline@ocr_pages.service"}
     assert units_of(reader, "bob", "download") | units_of(reader, "bob", "assemble") == {"pagemill.service"}
     # Neither an interface to go out by, nor the key.
-    seen = reader.box.must("nsenter", "-t", str(offline.main_pid), "-n", "cat", "/proc/self/net/dev")
-    assert [line.split(":")[0].strip() for line in seen.splitlines()[2:]] == ["lo"]
+    devices = reader.box.check("nsenter", "-t", str(offline.main_pid), "-n", "cat", "/proc/self/net/dev")
+    assert [line.split(":")[0].strip() for line in devices.splitlines()[2:]] == ["lo"]
     assert reader.box.run("test", "-e", "/run/credentials/pagemill-offline@ocr_pages.service").returncode == 1
     assert_exposure(reader.box, offline.unit, 5)
     offline.systemctl("stop")
@@ -168,17 +170,17 @@ def test_the_offline_worker_recognises_pages_without_a_network(reader: Service, 
 def test_group_members_can_add_files_that_the_service_can_read(reader: Service, sources: dict[str, str]) -> None:
     box = reader.box
     for place in ("/srv/reports", "/home/ann/reports"):
-        box.must("install", "-D", "-m", "644", f"{PLACE}/local.pdf", f"{place}/annual.pdf")
-        box.must("touch", "-d", "1 minute ago", f"{place}/annual.pdf")
-    box.must("chmod", "755", "/home", "/home/ann")
-    box.must("install", "-o", "nobody", "-m", "600", f"{PLACE}/local.pdf", "/srv/reports/private.pdf")
-    box.must("touch", "-d", "1 minute ago", "/srv/reports/private.pdf")
+        box.check("install", "-D", "-m", "644", f"{PLACE}/local.pdf", f"{place}/annual.pdf")
+        box.check("touch", "-d", "1 minute ago", f"{place}/annual.pdf")
+    box.check("chmod", "755", "/home", "/home/ann")
+    box.check("install", "-o", "nobody", "-m", "600", f"{PLACE}/local.pdf", "/srv/reports/private.pdf")
+    box.check("touch", "-d", "1 minute ago", "/srv/reports/private.pdf")
     reader.systemctl("start")
 
     def ingest(path: str) -> int:
         """By somebody who is in the group and has no more to do with the service."""
         words = [PYTHON, "-m", "worker_service.cli", "add", path, "--owner", "eve", "--json"]
-        return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
+        return int(json.loads(reader.run_as("nobody", "nogroup", *words))["items"][0]["job_id"])
 
     def failure(job_id: int) -> tuple[str, str, str]:
         wait_until(lambda: reader.status(job_id) == "failed", "it has failed")
@@ -187,7 +189,7 @@ def test_group_members_can_add_files_that_the_service_can_read(reader: Service, 
 
     ingest("/srv/reports/annual.pdf")
     [text] = read(reader, "eve")
-    assert text.count(SAID["local"]) == 2
+    assert text.count(TEXTS["local"]) == 2
 
     code, sentence, remedy = failure(private := ingest("/srv/reports/private.pdf"))
     assert code == "UNREADABLE"
@@ -199,19 +201,19 @@ def test_group_members_can_add_files_that_the_service_can_read(reader: Service, 
     assert "as pagemill.service explains" in remedy
 
     # What the sentences and the unit say to do.
-    box.must("chgrp", "pagemill", "/srv/reports/private.pdf")
-    box.must("chmod", "g+r", "/srv/reports/private.pdf")
+    box.check("chgrp", "pagemill", "/srv/reports/private.pdf")
+    box.check("chmod", "g+r", "/srv/reports/private.pdf")
     reader.drop_in("homes", "ProtectHome=tmpfs\nBindReadOnlyPaths=/home/ann/reports")
     reader.systemctl("restart")
-    reader.give("retry", str(private), str(hidden), "--yes")
+    reader.pagemill("retry", str(private), str(hidden), "--yes")
 
-    assert [text.count(SAID["local"]) for text in read(reader, "eve", 3)] == [2, 2, 2]
+    assert [text.count(TEXTS["local"]) for text in read(reader, "eve", 3)] == [2, 2, 2]
 
     # What was read elsewhere is taken over from there.
-    box.must("install", "-D", "-m", "644", f"{PLACE}/drive.pdf", "/srv/elsewhere/quarter.pdf")
+    box.check("install", "-D", "-m", "644", f"{PLACE}/drive.pdf", "/srv/elsewhere/quarter.pdf")
     box.write("/srv/elsewhere/quarter.txt", "Read by another engine\n")
     adopt = "documents adopt /srv/elsewhere --owner eve --yes"
-    reader.by("nobody", "nogroup", PYTHON, "-m", "worker_service.cli", *adopt.split())
+    reader.run_as("nobody", "nogroup", PYTHON, "-m", "worker_service.cli", *adopt.split())
     assert sum("Read by another engine" in text for text in read(reader, "eve", 4)) == 1
     assert_exposure(box, reader.unit, 15)
 
@@ -229,7 +231,7 @@ def test_a_credential_is_readable_only_by_handlers_that_declare_it(box: Box) -> 
         permanent = [1]
     """)
     box.write(f"{PLACE}/drive.json", '{"private_key": "PRIVATE"}')
-    box.must("chmod", "600", f"{PLACE}/drive.json")
+    box.check("chmod", "600", f"{PLACE}/drive.json")
     service.drop_in("key", CREDENTIAL)
     service.systemctl("start")
 
@@ -259,16 +261,16 @@ def test_without_trained_data_pages_wait_and_commands_name_the_package(
     reader.systemctl("start")
     reader.enqueue("download", "--set", f"source={sources['later']}", "--owner", "fay")
     pages = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages' AND owner = 'fay'"
-    wait_until(lambda: reader.ask(pages) != "0", "the file has been looked at")
+    wait_until(lambda: reader.query(pages) != "0", "the file has been looked at")
 
     page = listed(reader, "ls", "--type", "ocr_pages", "--owner", "fay")[0]
-    assert "apt-get install tesseract-ocr-eng" in reader.tell("why", str(page["id"]))
-    told = reader.tell("doctor").splitlines()
-    at = told.index("! handler ocr_pages: it starts no jobs: there is no trained data for OCR")
-    assert told[at + 1].strip().startswith("apt-get install tesseract-ocr-eng")
+    assert "apt-get install tesseract-ocr-eng" in reader.pagemill_output("why", str(page["id"]))
+    lines = reader.pagemill_output("doctor").splitlines()
+    at = lines.index("! handler ocr_pages: it starts no jobs: there is no trained data for OCR")
+    assert lines[at + 1].strip().startswith("apt-get install tesseract-ocr-eng")
     assert reader.job(page["id"])["status"] == "pending"
 
     reader.drop_in("data", "")
     reader.systemctl("restart")
     [text] = read(reader, "fay")
-    assert text.count(SAID["later"]) == 2
+    assert text.count(TEXTS["later"]) == 2

@@ -12,7 +12,7 @@ import pytest
 from tests.kit.system import wait_until
 from tests.store.test_migrations import ORIGINAL
 from tests.systemd.booted_systemd import PYTHON, PYTHONPATH, ROOT, Box
-from tests.systemd.conftest import DATABASE, STATE, booted, chosen
+from tests.systemd.conftest import DATABASE, STATE, booted, install_handlers
 
 ENVIRONMENT = "/opt/pagemill"
 PROGRAM = f"{ENVIRONMENT}/bin/python"
@@ -44,23 +44,23 @@ if sys.argv[3] == "./broken":
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     """A box with an environment as pip leaves it, settings, and ann, a member of the group. Its pip only breaks."""
     with booted(tmp_path_factory.mktemp("installed")) as box:
-        box.must(PYTHON, "-m", "venv", "--without-pip", ENVIRONMENT)
-        packages = box.must("sh", "-c", f"echo {ENVIRONMENT}/lib/python*/site-packages").strip()
-        path = f"{chosen(box, ['command'])}:{PYTHONPATH}".split(":")
+        box.check(PYTHON, "-m", "venv", "--without-pip", ENVIRONMENT)
+        packages = box.check("sh", "-c", f"echo {ENVIRONMENT}/lib/python*/site-packages").strip()
+        path = f"{install_handlers(box, ['command'])}:{PYTHONPATH}".split(":")
         box.write(f"{packages}/where.pth", "".join(f"{one}\n" for one in path))
         box.write(f"{packages}/pip.py", PIP)
         box.write(SERVICE[0], f'#!/bin/sh\nexec {PROGRAM} -m worker_service.cli "$@"\n')
-        box.must("chmod", "755", SERVICE[0])
+        box.check("chmod", "755", SERVICE[0])
         box.write("/etc/pagemill/pagemill.toml", SETTINGS)
-        box.must(*SERVICE, "install")
-        box.must("useradd", "--create-home", "--groups", "pagemill", "ann")
+        box.check(*SERVICE, "install")
+        box.check("useradd", "--create-home", "--groups", "pagemill", "ann")
         yield box
 
 
 @pytest.fixture
 def installed(prepared: Box) -> Box:
     if prepared.run("systemctl", "is-active", *DAEMONS).returncode:
-        prepared.must(*SERVICE, "install")
+        prepared.check(*SERVICE, "install")
     return prepared
 
 
@@ -74,11 +74,11 @@ def as_user(box: Box, name: str, *words: str, code: int = 0) -> str:
 def sqlite3(box: Box, statement: str) -> str:
     """Run a statement as a user who has nothing to do with pagemill but the group."""
     who = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--groups=pagemill"]
-    return box.must(*who, "sqlite3", "-cmd", ".timeout 5000", DATABASE, statement)
+    return box.check(*who, "sqlite3", "-cmd", ".timeout 5000", DATABASE, statement)
 
 
 def main_pid(box: Box, unit: str = "pagemill") -> str:
-    return box.must("systemctl", "show", "-P", "MainPID", unit)
+    return box.check("systemctl", "show", "-P", "MainPID", unit)
 
 
 def touches(box: Box) -> None:
@@ -90,15 +90,15 @@ def test_install_enables_the_units_and_restarts_them_when_repeated(installed: Bo
     box = installed
     before = main_pid(box)
 
-    said = box.must(*SERVICE, "install")
+    output = box.check(*SERVICE, "install")
 
-    assert "keep   /etc/pagemill/pagemill.toml" in said.splitlines()
-    box.must("systemctl", "is-active", *DAEMONS)
-    box.must("systemctl", "is-enabled", *DAEMONS)
+    assert "keep   /etc/pagemill/pagemill.toml" in output.splitlines()
+    box.check("systemctl", "is-active", *DAEMONS)
+    box.check("systemctl", "is-enabled", *DAEMONS)
     assert main_pid(box) != before
     sqlite3(box, "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')")
     touches(box)
-    claims = box.must("journalctl", "--no-pager", "-o", "json", "PAGEMILL_EVENT=job.claimed").splitlines()
+    claims = box.check("journalctl", "--no-pager", "-o", "json", "PAGEMILL_EVENT=job.claimed").splitlines()
     # Programs of the settings are left to the unit for commands.
     assert {json.loads(claim)["_SYSTEMD_UNIT"] for claim in claims} == {"pagemill-commands.service"}
 
@@ -106,7 +106,7 @@ def test_install_enables_the_units_and_restarts_them_when_repeated(installed: Bo
 def test_group_members_use_the_database_of_the_service(installed: Box) -> None:
     box = installed
     for name in ("ben", "eve"):
-        box.must("useradd", "--create-home", name)
+        box.check("useradd", "--create-home", name)
 
     # A member, and root: nothing was set, and no path was typed.
     assert as_user(box, "ann", "pagemill").splitlines()[:2] == [
@@ -116,13 +116,13 @@ def test_group_members_use_the_database_of_the_service(installed: Box) -> None:
     shown = as_user(box, "ann", "pagemill", "config", "show")
     assert re.search(rf"^database +{DATABASE} +the service$", shown, re.MULTILINE)
     job = as_user(box, "ann", "pagemill", "enqueue", "touch", "--run-at", "+1h").splitlines()[0]
-    assert "1 pending" in box.must("pagemill")
+    assert "1 pending" in box.check("pagemill")
     assert as_user(box, "ann", "pagemill", "status").startswith("OK: 2 workers")
 
     # Others learn how to join the group, and afterwards that a new session is needed.
     refused = as_user(box, "ben", "pagemill", "ls", code=77)
     assert "join the group pagemill by `sudo usermod -aG pagemill ben`, then log in again" in refused
-    box.must("usermod", "-aG", "pagemill", "ben")
+    box.check("usermod", "-aG", "pagemill", "ben")
     late = "setpriv --reuid=ben --regid=ben --clear-groups pagemill ls"
     assert "you joined the group pagemill after you had logged in" in box.run(*late.split()).stderr
     assert as_user(box, "ben", "pagemill", "ls").splitlines()[1].split()[:3] == [job, "scheduled", "touch"]
@@ -137,15 +137,15 @@ def test_group_members_use_the_database_of_the_service(installed: Box) -> None:
 @pytest.mark.skipif(not shutil.which("setfacl"), reason="needs setfacl")
 def test_a_monitoring_user_can_read_and_change_nothing(installed: Box) -> None:
     box = installed
-    box.must("useradd", "--create-home", "nagios")
-    box.must(*f"setfacl -R -m u:nagios:rX,d:u:nagios:rX {STATE}".split())
+    box.check("useradd", "--create-home", "nagios")
+    box.check(*f"setfacl -R -m u:nagios:rX,d:u:nagios:rX {STATE}".split())
     assert as_user(box, "nagios", "pagemill", "status").startswith("OK: 2 workers")
 
     # Also while the daemons are down: then that is what it has to tell.
-    box.must("systemctl", "stop", *DAEMONS)
+    box.check("systemctl", "stop", *DAEMONS)
     down = as_user(box, "nagios", "pagemill", "status", code=2)
     assert down.split(" | ")[0] == "CRITICAL: no worker is alive"
-    box.must("systemctl", "start", *DAEMONS)
+    box.check("systemctl", "start", *DAEMONS)
     assert as_user(box, "nagios", "pagemill", "status").startswith("OK: 2 workers")
     as_user(box, "nagios", "pagemill", "pause", "--all", code=77)
 
@@ -163,26 +163,28 @@ def test_the_timers_start_schedules_and_backups_as_the_service_user(installed: B
     assert sqlite3(box, yearly) == "1\n"
     journal = ("journalctl", "-u", "pagemill-schedule")
     wait_until(lambda: "there is no directory /nowhere" in box.run(*journal).stdout, "it is in the journal")
-    box.must("systemctl", "start", "pagemill-backup.service")
-    copy = box.must("sh", "-c", "ls /var/backups/pagemill/pagemill-*.db").strip()
+    box.check("systemctl", "start", "pagemill-backup.service")
+    copy = box.check("sh", "-c", "ls /var/backups/pagemill/pagemill-*.db").strip()
     restore = ["pagemill", "db", "restore", copy, "--yes"]
     assert "systemctl stop pagemill" in box.run(*restore).stderr
-    box.must("systemctl", "stop", *DAEMONS)
-    box.must(*restore)
-    box.must("systemctl", "start", *DAEMONS)
-    assert box.must("stat", "-c", "%U:%G %a", DATABASE) == "pagemill:pagemill 660\n"
+    box.check("systemctl", "stop", *DAEMONS)
+    box.check(*restore)
+    box.check("systemctl", "start", *DAEMONS)
+    assert box.check("stat", "-c", "%U:%G %a", DATABASE) == "pagemill:pagemill 660\n"
     assert sqlite3(box, yearly) == "1\n"
     sqlite3(box, "UPDATE worker_job_queue SET status = 'cancelled' WHERE job_type = 'yearly'")
 
 
 def test_the_documented_upgrade_steps_work(installed: Box) -> None:
     box = installed
-    box.must("systemctl", "stop", *DAEMONS)
+    box.check("systemctl", "stop", *DAEMONS)
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
     box.write("/etc/pagemill/plain.sql", ORIGINAL)
-    box.must("sh", "-c", f"rm -r {DATABASE}* {STATE}/workspace")
+    box.check("sh", "-c", f"rm -r {DATABASE}* {STATE}/workspace")
     service = "setpriv --reuid=pagemill --regid=pagemill --clear-groups sh -c".split()
-    box.must(*service, f'sqlite3 {DATABASE} </etc/pagemill/plain.sql; sqlite3 {DATABASE} "{row}"; chmod 660 {DATABASE}')
+    box.check(
+        *service, f'sqlite3 {DATABASE} </etc/pagemill/plain.sql; sqlite3 {DATABASE} "{row}"; chmod 660 {DATABASE}'
+    )
     # The new version refuses it, and says what to do.
     refused = box.run("pagemill", "status")
     assert "pagemill db migrate" in refused.stdout + refused.stderr
@@ -192,32 +194,32 @@ def test_the_documented_upgrade_steps_work(installed: Box) -> None:
     typed = [line.partition("#")[0].removeprefix("sudo ").strip() for line in steps.splitlines()]
     for line in typed:
         if "pip install" not in line:
-            box.must("sh", "-c", line)
+            box.check("sh", "-c", line)
 
     assert any("pip install" in line for line in typed)
     touches(box)
-    assert box.must("pagemill", "status").startswith("OK: 2 workers")
+    assert box.check("pagemill", "status").startswith("OK: 2 workers")
 
 
 def test_a_broken_upgrade_is_rolled_back_and_a_reload_restarts_nothing(installed: Box) -> None:
     box = installed
     first = main_pid(box)
 
-    box.must("systemctl", "reload", "pagemill")
+    box.check("systemctl", "reload", "pagemill")
     assert main_pid(box) == first
-    box.must("pagemill", "upgrade", "./good")
+    box.check("pagemill", "upgrade", "./good")
     second = main_pid(box)
     broken = box.run("pagemill", "upgrade", "./broken")
 
     assert first != second
     assert broken.returncode == 1
     assert "runs again" in broken.stderr
-    assert box.must("pagemill", "status").startswith("OK: 2 workers")
+    assert box.check("pagemill", "status").startswith("OK: 2 workers")
 
 
 def test_the_web_service_requires_a_token_and_is_restarted(installed: Box) -> None:
     box = installed
-    box.must(*SERVICE, "install", "--web")
+    box.check(*SERVICE, "install", "--web")
     token = as_user(box, "ann", "pagemill", "token", "make", "ann", "--scope", "operate").splitlines()[0]
 
     def asked(path: str, data: str | None = None, *, word: str = token) -> str:
@@ -237,26 +239,26 @@ def test_the_web_service_requires_a_token_and_is_restarted(installed: Box) -> No
     of_job = f"SELECT status FROM worker_job_queue WHERE id = {made['id']}"
     web = ("systemctl", "show", "-P", "NRestarts", "-P", "ActiveState", "pagemill-web")
     wait_until(lambda: sqlite3(box, of_job) == "running\n", "the job runs")
-    box.must("systemctl", "kill", "--signal=KILL", "pagemill-web")
-    wait_until(lambda: set(box.must(*web).split()) == {"1", "active"}, "it is started again")
+    box.check("systemctl", "kill", "--signal=KILL", "pagemill-web")
+    wait_until(lambda: set(box.check(*web).split()) == {"1", "active"}, "it is started again")
     wait_until(lambda: sqlite3(box, of_job) == "completed\n", "the job has ended")
     assert sqlite3(box, f"SELECT count(*) FROM worker_job_attempt WHERE job_id = {made['id']}") == "1\n"
 
-    said = box.run("journalctl", "-u", "pagemill-web").stdout
-    assert "web.started" in said
-    assert "pm_" not in said
+    output = box.run("journalctl", "-u", "pagemill-web").stdout
+    assert "web.started" in output
+    assert "pm_" not in output
 
 
 def test_uninstall_removes_units_and_timers_and_keeps_the_database(installed: Box) -> None:
     box = installed
-    box.must("systemctl", "enable", "--now", "pagemill-schedule.timer")
-    box.must("systemctl", "is-active", "pagemill-schedule.timer")
+    box.check("systemctl", "enable", "--now", "pagemill-schedule.timer")
+    box.check("systemctl", "is-active", "pagemill-schedule.timer")
 
-    box.must(*SERVICE, "uninstall")
+    box.check(*SERVICE, "uninstall")
 
     for unit in (*DAEMONS, "pagemill-web", "pagemill-schedule.timer", "pagemill-schedule.service"):
         assert box.run("systemctl", "cat", unit).returncode != 0
     assert box.run("systemctl", "is-active", "pagemill-schedule.timer").stdout == "inactive\n"
     assert box.run("pgrep", "-u", "pagemill").stdout == ""
-    box.must("test", "-e", DATABASE)
+    box.check("test", "-e", DATABASE)
     assert "the service is not installed" in box.run(*SERVICE, "uninstall").stderr

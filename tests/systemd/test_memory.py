@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.system import wait_until
 from tests.systemd.booted_systemd import PYTHONPATH, Box
-from tests.systemd.conftest import Service, chosen
+from tests.systemd.conftest import Service, install_handlers
 
 MOST_BYTES = 256 << 20
 HANDLER = """
@@ -40,7 +40,7 @@ def service(box: Box) -> Service:
     box.write("/opt/more/greedy-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: greedy\nVersion: 1\n")
     box.write("/opt/more/greedy-1.dist-info/entry_points.txt", "[worker_service.handlers]\ngreedy = greedy:handlers\n")
     made = Service(box)
-    made.drop_in("more", f"Environment=PYTHONPATH={chosen(box, [])}:{PYTHONPATH}:/opt/more")
+    made.drop_in("more", f"Environment=PYTHONPATH={install_handlers(box, [])}:{PYTHONPATH}:/opt/more")
     return made
 
 
@@ -58,7 +58,11 @@ def test_a_child_killed_for_lack_of_memory_fails_only_its_job(service: Service) 
         # Nobody but the child: neither daemon nor fork server was replaced, and they go on.
         again = service.enqueue("offers")
         wait_until(lambda: service.status(again) == "completed", "a job after it is done")
-        assert (service.main_pid, service.shown("NRestarts"), service.shown("ActiveState")) == (daemon, "0", "active")
+        assert (service.main_pid, service.unit_property("NRestarts"), service.unit_property("ActiveState")) == (
+            daemon,
+            "0",
+            "active",
+        )
         assert service.journal("PAGEMILL_EVENT=fork server.died") == []
         assert service.job(again)["result"] == 500
 

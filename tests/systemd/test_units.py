@@ -113,11 +113,11 @@ def test_one_unit_runs_the_commands_and_the_other_excludes_them(tmp_path: Path) 
 def test_the_timeouts_of_the_unit_fit_the_settings(tmp_path: Path) -> None:
     defaults = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
-    said = dict(line.split("=", 1) for line in (PLACE / "pagemill.service").read_text().splitlines() if "=" in line)
-    assert float(said["TimeoutStopSec"]) > defaults.grace_period_seconds + 30
-    assert float(said["WatchdogSec"]) >= 3 * defaults.heartbeat_interval_seconds
-    assert said["RestartPreventExitStatus"] == "78"
-    assert said["OOMPolicy"] == "continue"
+    values = dict(line.split("=", 1) for line in (PLACE / "pagemill.service").read_text().splitlines() if "=" in line)
+    assert float(values["TimeoutStopSec"]) > defaults.grace_period_seconds + 30
+    assert float(values["WatchdogSec"]) >= 3 * defaults.heartbeat_interval_seconds
+    assert values["RestartPreventExitStatus"] == "78"
+    assert values["OOMPolicy"] == "continue"
 
 
 def test_the_example_settings_are_valid_when_uncommented(tmp_path: Path) -> None:
@@ -126,13 +126,17 @@ def test_the_example_settings_are_valid_when_uncommented(tmp_path: Path) -> None
     # A program that runs in a directory of its own publishes none of its files: of the two it has one.
     file.write_text("\n".join(line for line in lines if not line.startswith("cwd =")))
 
-    read = load_settings(environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(file)}, directory=tmp_path)
+    settings = load_settings(environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(file)}, directory=tmp_path)
 
-    assert read.limits["owner"] == {"*": 4}
-    assert "scrape_account" in read.commands
-    written = [setting for key, setting in every_setting().items() if read.origins[key] == str(file)]
-    others = [one for one in written if one.default is None or read.values[one.key] != one.kind.read(one.default, "")]
-    assert {one.key for one in others} == {
+    assert settings.limits["owner"] == {"*": 4}
+    assert "scrape_account" in settings.commands
+    in_file = [setting for key, setting in every_setting().items() if settings.origins[key] == str(file)]
+    changed = {
+        setting.key
+        for setting in in_file
+        if setting.default is None or settings.values[setting.key] != setting.kind.read(setting.default, "")
+    }
+    assert changed == {
         "database", "workspace", "concurrency", "limits", "commands", "retries", "schedule", "notify", "addresses",
     }  # fmt: skip
 
