@@ -1,5 +1,3 @@
-"""A port to listen at, for what has to be told one."""
-
 from __future__ import annotations
 
 import random
@@ -8,10 +6,10 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """Return a port that the kernel gives to nobody else who asks for any."""
-    given_out_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    """Return a free port outside the range from which the kernel chooses."""
+    ephemeral_begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = random.randrange(given_out_from // 2, given_out_from)
+        port = random.randrange(ephemeral_begin // 2, ephemeral_begin)
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:

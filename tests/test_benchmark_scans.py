@@ -1,5 +1,3 @@
-"""The real scans of the benchmark, and how well pages like them are read."""
-
 from __future__ import annotations
 
 from pathlib import Path

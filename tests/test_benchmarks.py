@@ -1,5 +1,3 @@
-"""The benchmarks run, and measure every published row."""
-
 from __future__ import annotations
 
 import json

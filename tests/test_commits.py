@@ -1,5 +1,3 @@
-"""Subjects of commits: `area: imperative subject` in at most 72 characters, as CONTRIBUTING.md says."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Settings: flags, then the environment, then the file, then defaults; and each remembers where it came from."""
-
 from __future__ import annotations
 
 import os
@@ -22,7 +20,7 @@ from worker_service.settings.loading import load_settings
 
 @pytest.fixture(autouse=True)
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the service of this machine would have its settings and its database."""
+    """The directory that replaces /etc/pagemill and /var/lib/pagemill."""
     monkeypatch.setattr(locations, "SERVICE_CONFIGURATION", tmp_path / "service/etc")
     monkeypatch.setattr(locations, "SERVICE_STATE", tmp_path / "service/state")
     return tmp_path / "service"
@@ -55,7 +53,7 @@ def load(home: dict[str, str], tmp_path: Path) -> Load:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout, and this code its own."""
+    """The checkout of this code."""
     monkeypatch.setattr(locations, "CHECKOUT", tmp_path / "tree")
     return write(tmp_path / "tree/pyproject.toml", "").parent
 

@@ -40,13 +40,13 @@ DOCUMENTATION = re.compile(r"\]\(\w+\.md\)")
 
 
 def names() -> set[str]:
-    """Job types, and the platforms of sources."""
+    """Return job types, and the platforms of sources."""
     shipped_names = {*shipped(), *shipped("worker_service.sources"), "drive_identity"}
     return shipped_names - OWN - {"adopt", "command", "https", EMBED, NOTIFY}
 
 
 def keys() -> set[str]:
-    """Of payloads. What EMBED and NOTIFY take is the core's own."""
+    """Return the keys of payloads. Those of EMBED and NOTIFY belong to the core."""
     loaded: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
     provided = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in loaded)
     handlers = [value for value in provided if isinstance(value, Handler) and value.job_type not in (EMBED, NOTIFY)]

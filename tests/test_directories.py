@@ -1,5 +1,3 @@
-"""Files beneath a directory are opened without following links."""
-
 from __future__ import annotations
 
 import errno

@@ -1,5 +1,3 @@
-"""Help begins with an example, generated pages are up to date, and links lead somewhere."""
-
 from __future__ import annotations
 
 import re

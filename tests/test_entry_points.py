@@ -1,5 +1,3 @@
-"""Entry points of installed distributions, read from their files."""
-
 from __future__ import annotations
 
 from importlib import metadata

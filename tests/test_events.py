@@ -1,5 +1,3 @@
-"""What the daemon and the web say of what happens: for eyes, for programs, for the journal."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""Files appear whole or not at all, also across file systems."""
-
 from __future__ import annotations
 
 import tempfile

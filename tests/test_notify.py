@@ -1,5 +1,3 @@
-"""Who is told what: the rules, and what a message says."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime

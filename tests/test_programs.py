@@ -1,5 +1,3 @@
-"""What may be in a table [commands.X], and what its arguments become."""
-
 from __future__ import annotations
 
 import json

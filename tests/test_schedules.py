@@ -1,5 +1,3 @@
-"""What may stand in [[schedule]], and which slots it has: where the clocks are changed as well."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta

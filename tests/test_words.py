@@ -1,5 +1,3 @@
-"""A verb and a term of the glossary have one spelling everywhere. Nouns agree in number."""
-
 from __future__ import annotations
 
 import ast

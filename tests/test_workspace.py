@@ -1,5 +1,3 @@
-"""Names for people in the workspace: made from committed rows, unique, harmless, and remade."""
-
 from __future__ import annotations
 
 import os
@@ -72,7 +70,7 @@ def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
 
 
 def links_and_contents(shelf: Shelf) -> dict[str, str]:
-    """Each name below by-owner, and what is read there."""
+    """Return the links below by-owner with the contents of their targets."""
     assert link_due(shelf.store, shelf.workspace) == []
     top = shelf.workspace / "by-owner"
     found = [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
@@ -205,7 +203,7 @@ class Interrupted(Exception):
 
 
 class Steps:
-    """Ends whoever takes one step more than these."""
+    """Raises `Interrupted` before one more call than `left`."""
 
     def __init__(self, left: int) -> None:
         self.left = left

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from worker_service.base.entry_points import EntryPoint
 from worker_service.base.files import sha256_of
 from worker_service.handlers.contract import Handler
+from worker_service.handlers.registry import load
 from worker_service.jobs.documents import (
     CrawlPage,
     DocumentPages,
@@ -188,9 +189,9 @@ def run_stopped_and_again(
 
 
 def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
-    offered = EntryPoint("handler", spec, "").load()
-    handlers = [offered] if isinstance(offered, Handler) else list(offered)
-    handler: Handler[Any] = next(one for one in handlers if one.job_type == job_type)
+    """Return a handler that is killed at its nth call. The child process calls this, in the wrapper module."""
+    handlers = load(EntryPoint("handler", spec, ""), {}).handlers
+    handler = next(handler for handler in handlers if handler.job_type == job_type)
 
     def run(context: Any) -> Any:
         return handler.run(_KilledAfter(context, step))
@@ -199,17 +200,19 @@ def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
 
 
 class _KilledAfter:
+    """A context that kills its process after a number of calls."""
+
     def __init__(self, context: Any, step: int) -> None:
         self._context = context
         self._calls_left = step
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
+        attribute = getattr(self._context, name)
         if name not in ("progress", "log", "checkpoint", "save_page", "save_pages", "ask"):
-            return found
+            return attribute
 
         def call_and_count(*values: Any, **named: Any) -> Any:
-            answer = found(*values, **named)
+            answer = attribute(*values, **named)
             self._calls_left -= 1
             if self._calls_left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -229,20 +232,26 @@ class _Answerer:
     def _chosen_answer(self, question: Question[QuestionAnswer]) -> QuestionAnswer | None:
         answers = self.answers
         if isinstance(answers, Mapping):
-            chosen = answers.get(type(question))
-            return chosen if chosen is None or isinstance(chosen, QuestionAnswer) else chosen(question)
+            answer_or_function = answers.get(type(question))
+            if answer_or_function is None or isinstance(answer_or_function, QuestionAnswer):
+                return answer_or_function
+            return answer_or_function(question)
         return None if answers is None else answers(question)
 
     def _default_answer(self, question: Question[Any]) -> QuestionAnswer:
         if isinstance(question, KnownPages):
-            known = {page.digest for page in self.pages}
-            return KnownDigests([digest for digest in question.digests if digest in known])
+            saved_digests = {page.digest for page in self.pages}
+            return KnownDigests([digest for digest in question.digests if digest in saved_digests])
         if isinstance(question, DocumentPages):
             # A later page replaces an earlier one of the same number, as in the table.
-            by_number = {page.number: page for page in self.pages if question.first <= page.number <= question.last}
-            full = {page.digest: page for page in self.pages if page.text is not None}
-            found = [replace(full.get(page.digest, page), number=number) for number, page in sorted(by_number.items())]
-            return PagesAnswer(found if question.with_layout else [replace(page, layout=None) for page in found])
+            page_by_number = {page.number: page for page in self.pages}
+            page_with_text = {page.digest: page for page in self.pages if page.text is not None}
+            pages = [
+                replace(page_with_text.get(page.digest, page), number=number)
+                for number, page in sorted(page_by_number.items())
+                if question.first <= number <= question.last
+            ]
+            return PagesAnswer(pages if question.with_layout else [replace(page, layout=None) for page in pages])
         return empty_answer(question)
 
 
@@ -289,14 +298,18 @@ def _order(handler: Handler[Any] | str, payload: object, job: JobFields) -> Orde
 
 
 def _spec_of(handler: Handler[Any]) -> str:
-    module = sys.modules.get(getattr(handler.run, "__module__", ""))
-    for name, value in vars(module).items() if module is not None else ():
-        if value is handler or (isinstance(value, list | tuple) and any(one is handler for one in value)):
-            return f"{getattr(module, '__name__', '')}:{name}"
+    """Return module:attribute of the handler, or of the list or tuple that contains it."""
+    module_name = getattr(handler.run, "__module__", "")
+    attributes = vars(sys.modules[module_name]) if module_name in sys.modules else {}
+    for name, value in attributes.items():
+        values = value if isinstance(value, list | tuple) else (value,)
+        if any(value is handler for value in values):
+            return f"{module_name}:{name}"
     raise LookupError(f"no attribute of the module of {handler.job_type}'s run is this handler: give it a name there")
 
 
 def _path_of_tests() -> list[Path]:
+    """Return the entries of sys.path that are not Python's own: the child must be able to import the handler."""
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]

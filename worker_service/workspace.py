@@ -1,8 +1,7 @@
 """The workspace on disk: its database, links with readable names, and removal of unreferenced files.
 
-Published files are in `objects/`; `by-owner/` has links to them under the names that users know. Links are relative and
-symbolic, so a removed file frees its bytes and the workspace can be moved. Only pagemill's own links are replaced, and
-none is followed on the way to one.
+Published files are in `objects/`, the links in `by-owner/`. They are relative and symbolic, so a removed file frees its
+bytes and the workspace can be moved. Only pagemill's own links are replaced, and none is followed on the way to one.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 def find_deleted_sources(
     store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
 ) -> set[str]:
-    """Return the keys of sources whose published file somebody has deleted, so that it has to be fetched again."""
+    """Return the keys of sources whose published file a user has deleted."""
     path_by_key = store.library.copies(owner, platform, source_keys) if source_keys else {}
     return {key for key, path in path_by_key.items() if not file_exists(workspace / path)}
 
@@ -100,7 +99,7 @@ def link_due(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Save the names of the documents' links, which the store makes unique, then change the links. Return errors."""
+    """Save the documents' links, whose names the store makes unique, then change those on disk. Return errors."""
     errors: list[str] = []
     links_before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
     changed = []

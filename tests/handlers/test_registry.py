@@ -1,5 +1,3 @@
-"""Finding handlers by their entry points, without importing one."""
-
 from __future__ import annotations
 
 from datetime import datetime

@@ -1,5 +1,3 @@
-"""What a handler's author tests with, tested with a handler."""
-
 from __future__ import annotations
 
 from pathlib import Path

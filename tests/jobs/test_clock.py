@@ -1,5 +1,3 @@
-"""Times and lengths of time as people write them, and as the tables keep them."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone

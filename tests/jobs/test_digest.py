@@ -1,5 +1,3 @@
-"""Same digest, same work: the vectors here are stored in databases, and may never change."""
-
 from __future__ import annotations
 
 import json

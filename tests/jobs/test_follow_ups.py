@@ -1,5 +1,3 @@
-"""The placeholders of follow-up jobs."""
-
 from __future__ import annotations
 
 import json

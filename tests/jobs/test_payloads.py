@@ -1,5 +1,3 @@
-"""A payload is refused early only where its handler's own decoder would refuse it."""
-
 from __future__ import annotations
 
 import enum
@@ -65,7 +63,7 @@ class Zoo:
 
 
 def shipped() -> list[tuple[str, Any]]:
-    """The payload types of the handlers that come with pagemill. A family has those of its settings: an object."""
+    """Return the payload types of the shipped handlers."""
     found = {entry.name: entry.load() for entry in entry_points(group="worker_service.handlers")}
     types = [(name, offer.payload) for name, offer in found.items() if isinstance(offer, Handler)]
     return [*types, ("command", dict[str, Any]), ("zoo", Zoo)]
@@ -95,7 +93,7 @@ def names_in(schema: Any) -> set[str]:
 
 
 def payloads_of(name: str) -> st.SearchStrategy[Any]:
-    """Objects with the names that the type knows, and values of all kinds; nested, so that most are nearly right."""
+    """Return objects with the keys of the type and values of all kinds, nested, so that most are nearly valid."""
     names = st.sampled_from(sorted(names_in(msgspec.json.schema(TYPES[name]))) or ["any"])
     values = st.sampled_from(ODD) | JSON
     inner = st.dictionaries(names, values, max_size=4)

@@ -1,5 +1,3 @@
-"""When a failed job is tried again, and when it is given up."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta

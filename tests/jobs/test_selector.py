@@ -1,5 +1,3 @@
-"""What a person writes to select jobs, and what is said when it cannot be understood."""
-
 from __future__ import annotations
 
 import pytest

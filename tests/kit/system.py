@@ -1,7 +1,4 @@
-"""Start real daemons on a database of their own, run commands beside them, and wait for conditions.
-
-What a test leaves running is stopped at its end, by the marks that its workspace puts on processes.
-"""
+"""Start daemons on a database of their own, run commands beside them, and wait for conditions."""
 
 from __future__ import annotations
 

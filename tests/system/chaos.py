@@ -60,7 +60,7 @@ _CALM_SECONDS = 120.0
 _JOB_SECONDS = (0, 0.02, 0.2, 0.6)
 _RETRIES = 1000
 _WAITING_MOST = short(20, full=60)
-"""Producers pause above this: a storm that leaves a mountain proves no more than one that leaves a hill."""
+"""Producers pause while more jobs wait: more would only take longer."""
 _PAUSE_SECONDS_MOST = short(1.0, full=0.4)
 """Of a producer, between two jobs."""
 _EXPECTED_FAILURE = "REQUEUED_TOO_OFTEN"
@@ -79,7 +79,7 @@ class Storm:
         self.seed = seed
         self.landed: Counter[str] = Counter()
         self.revived: Counter[str] = Counter()
-        """Jobs that ended failed on the way and were retried by hand, by their error code."""
+        """Failed jobs that were retried by hand, by error code."""
         self.faults: list[str] = []
         self.unswept = 0
         """Directories of published files whose attempt never completed."""
@@ -90,7 +90,7 @@ class Storm:
         self._started = 0
         self._pool_ids: set[str] = set()
         self._paused: list[tuple[float, int]] = []
-        """When to wake which process, by its descriptor."""
+        """Time to resume a process, and its descriptor."""
         self._keys = system.place / "keys"
         self._settings: dict[str, object] = {**SETTINGS, "config": _write_settings(system.place, self._keys)}
         self._library = chaos_library.Library(system, seed) if has_library else None
@@ -150,7 +150,7 @@ class Storm:
     # ── Blows ──
 
     def _hit(self) -> None:
-        """One blow, of a kind that has landed seldom so far; a kind that finds no victim is left for later."""
+        """Kill or pause a process in one of the ways that have happened least, if there is such a process."""
         kind = self._choose()
         if kind == "all":
             # Seldom while all of them are still starting: else a single daemon would never get to work.
@@ -187,7 +187,7 @@ class Storm:
         ]
 
     def _kill_all(self) -> bool:
-        """Without a cgroup: the tree, as one group of descriptors. What has left the tree has its marks on it."""
+        """Kill all daemons with their processes. Those that have left the tree are found by their marks."""
         self._note_pool_ids()
         daemons = [daemon.pid for daemon in self._daemons if daemon.process.poll() is None]
         trees = [pid for daemon in daemons for pid in (daemon, *_tree(daemon))]
@@ -322,7 +322,7 @@ class Storm:
                 yield f"{about} has the result {job.result}"
 
     def _left(self) -> list[int]:
-        """What still lives and is marked as an attempt of this run, or stands in its directories."""
+        """Return processes that belong to an attempt of this run or work in its directories."""
         # What was just stopped may take a moment to go.
         _within(5.0, lambda: not self._living())
         return self._living()
@@ -352,7 +352,7 @@ class Storm:
 
 
 class Producers:
-    """Three of them, each in a thread of its own: the Python API, the command line, and the sqlite3 program."""
+    """Threads that add jobs by the Python API, the command line, and the sqlite3 program."""
 
     def __init__(self, system: System, settings: dict[str, object], seed: int) -> None:
         self._system = system
@@ -432,7 +432,7 @@ class Producers:
 
 
 def _send(pids: Sequence[int], number: signal.Signals) -> int:
-    """To how many of them it went. All are held by descriptors first, so that the blows fall close together."""
+    """Return how many processes got the signal. Open all descriptors first, so that the signals are close together."""
     held: list[int] = []
     for pid in pids:
         with suppress(OSError):

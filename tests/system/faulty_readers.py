@@ -1,7 +1,7 @@
 """The shipped handlers with another `ocr_pages`, installed under the same name.
 
-It notes each page that the engine is given, in the directory that it keeps, and breaks, waits or recognises noise as
-the name of the file says.
+It notes each page that the OCR engine gets, in its keep directory. By the name of the file, it fails, waits or returns
+noise.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def install(place: Path) -> None:
 
 
 def go_on(workspace: Path) -> None:
-    """Let pages of a slow file come to their end."""
+    """Let the pages of slow files be read."""
     for notes in (workspace / "keep").rglob(_NOTES):
         (notes.parent / _GO_ON).touch()
 

@@ -1,5 +1,3 @@
-"""Actions that follow documents and jobs, with a daemon that is killed while they end."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Locks, full and read-only disks, wrong clocks: logged, waited for and survived."""
-
 from __future__ import annotations
 
 import json
@@ -117,7 +115,7 @@ def reasons(daemon: Daemon) -> str:
 
 
 class WrongClock:
-    """A daemon with a clock of its own, which a test can step."""
+    """A daemon whose wall clock a test can step."""
 
     def __init__(self, system: System) -> None:
         self._said = system.place / "clock"
@@ -195,7 +193,7 @@ def test_many_crashing_handlers_disturb_no_other_job(system: System) -> None:
     staging = system.workspace / "staging"
 
     def is_left() -> bool:
-        """Ignore the empty homes of the next children."""
+        """Ignore the empty directories of children that have no attempt yet."""
         homes = {*staging.glob("*/child-*"), *staging.glob("*/child-*/staging")}
         return {*staging.glob("*/*-*"), *staging.glob("*/*-*/**/*")} > homes
 

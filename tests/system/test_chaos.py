@@ -1,5 +1,3 @@
-"""A short storm; `./run chaos --minutes N` is a long one."""
-
 from __future__ import annotations
 
 import random

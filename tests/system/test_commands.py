@@ -1,5 +1,3 @@
-"""`status`, `workers` and `doctor` beside a real daemon."""
-
 from __future__ import annotations
 
 import json

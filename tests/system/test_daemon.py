@@ -1,5 +1,3 @@
-"""A real daemon runs real jobs: what it writes, when it starts them, how it stops."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""What the README shows first."""
-
 from __future__ import annotations
 
 import os

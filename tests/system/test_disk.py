@@ -1,5 +1,3 @@
-"""A disk that fills up under a running daemon: said, waited for, and survived."""
-
 from __future__ import annotations
 
 import os

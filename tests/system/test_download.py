@@ -1,5 +1,3 @@
-"""A download through a daemon that is killed again and again, from a Drive that falls silent."""
-
 from __future__ import annotations
 
 import json

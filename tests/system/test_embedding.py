@@ -1,5 +1,3 @@
-"""A daemon computes the vectors of what is read, whatever is killed."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Jobs whose program ignores signals, and settings that reach programs. A real daemon each time."""
-
 from __future__ import annotations
 
 from pathlib import Path

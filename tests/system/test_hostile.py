@@ -1,5 +1,3 @@
-"""A hostile row stops nothing but its own job: neither the daemon nor any command."""
-
 from __future__ import annotations
 
 import subprocess
@@ -28,7 +26,7 @@ LOOKS = """
 
 
 def _by_hand(system: System, statements: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what is wrong in each statement that the table has taken."""
+    """Run the statements; return the descriptions of those that the tables accepted."""
     script = ["PRAGMA synchronous = OFF;"]
     # The step and the number of values have no common factor, so every column meets each value somewhere.
     tried = list(statements)[:: short(5, full=1)]
@@ -47,7 +45,7 @@ def _by_hand(system: System, statements: Iterable[tuple[str, str]]) -> list[str]
 
 
 def _exit_codes(words: Iterable[str]) -> dict[str, str]:
-    """Return the commands that ended as after a bug of ours."""
+    """Return the commands that ended with an unexpected exception, and their output."""
     bad = {}
     for line in words:
         result = CliRunner().invoke(pagemill, line.split())

@@ -1,5 +1,3 @@
-"""Kills and their kin: nothing is lost, nothing takes effect twice, nothing is left behind."""
-
 from __future__ import annotations
 
 import os

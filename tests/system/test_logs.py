@@ -1,5 +1,3 @@
-"""What jobs log and print, in the table of a real daemon."""
-
 from __future__ import annotations
 
 import time

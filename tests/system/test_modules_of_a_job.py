@@ -1,5 +1,3 @@
-"""How many modules a job passes, from its INSERT to `completed`."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Notifications of a real daemon, whatever is killed meanwhile."""
-
 from __future__ import annotations
 
 import base64

@@ -1,5 +1,3 @@
-"""Pages, checkpoints and questions, with a real daemon that is killed in between."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Programs of the settings under a real daemon."""
-
 from __future__ import annotations
 
 import json

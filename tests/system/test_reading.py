@@ -1,5 +1,3 @@
-"""Documents from file to text, by a real daemon with a real engine: killed at random, sabotaged, asked twice."""
-
 from __future__ import annotations
 
 import json
@@ -39,7 +37,7 @@ WORDS = "zero one two three four five six seven eight nine".split()
 
 
 class ReadingSystem:
-    """A system with the faulty_readers, and a person before it."""
+    """A system with the handlers of `faulty_readers`, a directory of files, and commands."""
 
     def __init__(self, place: Path) -> None:
         self.system = System(place, shipped=None)
@@ -67,7 +65,6 @@ class ReadingSystem:
         return found[0] if found else None
 
     def add_and_read(self, path: Path, *options: object, owner: str = "", fails: int = 0) -> Document:
-        """Bring it in and wait for its end."""
         self.run("add", path, "--owner", owner, *options, "--wait", "--timeout", "60s", fails=fails)
         document = self.document(path, owner)
         assert document is not None
@@ -90,7 +87,7 @@ class ReadingSystem:
         return [job for job in reversed(found) if job.document_id == document_id]
 
     def stored_pages(self) -> dict[tuple[int, int], set[int]]:
-        """The numbers of the stored pages, by document and generation."""
+        """Return the numbers of the stored pages by document and generation."""
         result = self.system.sqlite3("SELECT document_id, generation, number FROM page")
         assert result.returncode == 0, result.stderr
         found: dict[tuple[int, int], set[int]] = {}
@@ -109,7 +106,7 @@ def own_reader(tmp_path: Path) -> Iterator[ReadingSystem]:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadingSystem]:
-    """One daemon for the tests that kill nobody."""
+    """One daemon for the tests that kill nothing."""
     place = tmp_path_factory.mktemp("reading")
     credentials = place / "credentials"
     credentials.mkdir()
@@ -133,7 +130,7 @@ def page_text(number: int, mark: str) -> str:
 
 
 def small_page_image(text: str) -> Image.Image:
-    """A small page, read in a tenth of a second."""
+    """Return a page that is read in a tenth of a second."""
     with pymupdf.open() as document:
         page = document.new_page(width=360, height=120)
         page.insert_textbox(pymupdf.Rect(20, 30, 340, 110), text, fontsize=14, fontname="tiro")
@@ -146,13 +143,13 @@ def scanned_pdf(path: Path, pages: int, mark: str = "climate") -> Path:
 
 
 def backdated(path: Path) -> Path:
-    """Nobody has written it for a while."""
+    """Set the time of change to a minute ago: files that may still be written are not read."""
     os.utime(path, (time.time() - 60,) * 2)
     return path
 
 
 def half_scanned_pdf(path: Path) -> Path:
-    """A page with text of its reader, then a scanned one."""
+    """Write a page with text and a scanned page."""
     image = scan(path.with_name(f"image of {path.name}"), [small_page_image(page_text(2, path.stem))], dpi=150)
     digital(path, [prose(5, 60)])
     with pymupdf.open(path) as document, pymupdf.open(image) as scanned:
@@ -258,7 +255,6 @@ def _has_read(reader: ReadingSystem, pages: int) -> bool:
 
 
 def _is_assembled(reader: ReadingSystem) -> bool:
-    """Or was, if we have looked too late."""
     return any(job.status in (Status.RUNNING, Status.COMPLETED) for job in reader.jobs(1, "assemble"))
 
 
@@ -481,7 +477,7 @@ def test_each_unreadable_file_fails_with_its_own_code(reader: ReadingSystem) -> 
 
 
 def password_protected_pdf(path: Path, password: str) -> Path:
-    """A page of text and a scanned page, which another job reads."""
+    """Write a page of text and a scanned page, which another job reads."""
     with pymupdf.open() as document:
         document.new_page().insert_textbox(pymupdf.Rect(50, 50, 500, 800), prose(1))
         small_page_image(page_text(1, "locked")).save(path.with_suffix(".png"))

@@ -112,7 +112,7 @@ def written(page: str, heading: str, language: str) -> str:
 
 @dataclass(frozen=True)
 class Shell:
-    """A directory in which a daemon runs and reports have been read."""
+    """Runs shell commands in a directory where a daemon has read some reports."""
 
     directory: Path
     environment: Mapping[str, str]

@@ -1,5 +1,3 @@
-"""A daemon that is lost, and restored elsewhere from a backup and a copy of the workspace."""
-
 from __future__ import annotations
 
 import json

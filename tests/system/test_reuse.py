@@ -1,5 +1,3 @@
-"""A daemon whose children run several jobs each."""
-
 from __future__ import annotations
 
 import signal

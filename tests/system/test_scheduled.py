@@ -1,5 +1,3 @@
-"""Real daemons that begin what is scheduled."""
-
 from __future__ import annotations
 
 import signal

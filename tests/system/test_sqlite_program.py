@@ -1,5 +1,3 @@
-"""The distribution's own `sqlite3` checks, dumps, copies and reloads a database that a real daemon is using."""
-
 from __future__ import annotations
 
 import subprocess

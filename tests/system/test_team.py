@@ -1,5 +1,3 @@
-"""Batches of several people with real files, under a real daemon that is killed meanwhile."""
-
 from __future__ import annotations
 
 import json
@@ -35,7 +33,7 @@ def own_reader(tmp_path: Path) -> Iterator[ReadingSystem]:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadingSystem]:
-    """One daemon for tests that kill nothing and look at their own batch only."""
+    """One daemon for tests that kill nothing."""
     made = ReadingSystem(tmp_path_factory.mktemp("reader"))
     made.start()
     yield made

@@ -114,7 +114,7 @@ class Service:
         return self._user.send(words=words)[1]
 
     def run_as(self, user: str, group: str, *words: str) -> str:
-        """Run a command as this user, who is also in the group pagemill."""
+        """Run a command as this user with the additional group pagemill."""
         return self.box.check(*_words(user, group, *words))
 
     def enqueue(self, job_type: str, *words: str) -> int:
@@ -125,7 +125,7 @@ class Service:
         return found
 
     def query(self, question: str) -> str:
-        """Answer a question to the database as `sqlite3` prints it."""
+        """Run a statement; return its rows as `sqlite3` prints them."""
         return self._user.send(question=question)[1]
 
     def status(self, job_id: int) -> str:

@@ -1,5 +1,3 @@
-"""Within the shipped units' hardening documents are fetched and read, and secrets stay where they belong."""
-
 from __future__ import annotations
 
 import json
@@ -30,7 +28,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
 
 @pytest.fixture(scope="module")
 def sources(shared: Box) -> dict[str, str]:
-    """Where there is something to fetch: URLs, and the path of a scan."""
+    """Start a Drive and a web server in the box; return their URLs and the path of a scan."""
     box = shared
     box.check("mkdir", "-p", PLACE)
     run = f"--unit=sources --setenv=PYTHONPATH={PYTHONPATH} {PYTHON} -m tests.systemd.document_servers {PLACE}"
@@ -54,7 +52,7 @@ def shipped(shared: Box, sources: dict[str, str]) -> Service:
 
 @pytest.fixture
 def reader(shipped: Service) -> Iterator[Service]:
-    """Not started; what a test changes of its unit is not there in the next."""
+    """The service, not started. Drop-ins of a test are removed after it."""
     before = shipped.drop_ins()
     yield shipped
     shipped.systemctl("stop")
@@ -69,7 +67,7 @@ def listed(service: Service, *words: str) -> list[dict[str, Any]]:
 
 
 def read(service: Service, owner: str, count: int = 1) -> list[str]:
-    """The texts of somebody's documents, once they have been read; it fails with what went wrong."""
+    """Wait until the owner's documents have been read; return their texts."""
     of_owner = f"owner = '{owner}'"
     failures = (
         f"SELECT job_type, error_code, error_message FROM worker_job_queue WHERE status = 'failed' AND {of_owner}"
@@ -85,14 +83,14 @@ def read(service: Service, owner: str, count: int = 1) -> list[str]:
 
 
 def units_of(service: Service, owner: str, job_type: str) -> set[str]:
-    """By which services somebody's jobs of this type were started."""
+    """Return the units that started the owner's jobs of this type."""
     jobs = [f"PAGEMILL_JOB_ID={one['id']}" for one in listed(service, "ls", "--owner", owner, "--type", job_type)]
     entries = service.journal("PAGEMILL_EVENT=job.claimed", *jobs) if jobs else []
     return {entry["_SYSTEMD_UNIT"] for entry in entries}
 
 
 def assert_exposure(box: Box, unit: str, most: int) -> None:
-    """As this systemd has loaded it, drop-ins included. `most`: ten times what it prints."""
+    """Check the unit as systemd has loaded it. `most` is ten times the figure that it prints."""
     done = box.run("systemd-analyze", "security", f"--threshold={most}", unit)
     assert done.returncode == 0, done.stdout
 
@@ -116,7 +114,7 @@ def test_the_hardened_service_finds_fetches_and_reads_documents(reader: Service,
 
 
 def assert_pages_are_drawn_by_the_web(service: Service) -> None:
-    """In the same boot: within the hardening of its own unit, by a child in its jail, or not at all."""
+    """Check that pagemill-web draws pages in its own sandboxed child. It uses the same boot, which is dear."""
     unit = "pagemill-web.service"
     service.box.write(f"/etc/systemd/system/{unit}", (FILES / unit).read_text())
     program = f"ExecStart=\nExecStart={PYTHON} -m worker_service.cli serve\nEnvironment=PYTHONPATH={PYTHONPATH}"
@@ -178,7 +176,7 @@ def test_group_members_can_add_files_that_the_service_can_read(reader: Service, 
     reader.systemctl("start")
 
     def ingest(path: str) -> int:
-        """By somebody who is in the group and has no more to do with the service."""
+        # As a member of the group who is not the user of the service.
         words = [PYTHON, "-m", "worker_service.cli", "add", path, "--owner", "eve", "--json"]
         return int(json.loads(reader.run_as("nobody", "nogroup", *words))["items"][0]["job_id"])
 

@@ -1,5 +1,3 @@
-"""What `pagemill service install` leaves, in one box: for members of the group, timers, upgrades, and uninstall."""
-
 from __future__ import annotations
 
 import json
@@ -42,7 +40,7 @@ if sys.argv[3] == "./broken":
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    """A box with an environment as pip leaves it, settings, and ann, a member of the group. Its pip only breaks."""
+    """A box with an installed pagemill, settings, and ann, a member of the group. Its pip can only break things."""
     with booted(tmp_path_factory.mktemp("installed")) as box:
         box.check(PYTHON, "-m", "venv", "--without-pip", ENVIRONMENT)
         packages = box.check("sh", "-c", f"echo {ENVIRONMENT}/lib/python*/site-packages").strip()
@@ -72,7 +70,7 @@ def as_user(box: Box, name: str, *words: str, code: int = 0) -> str:
 
 
 def sqlite3(box: Box, statement: str) -> str:
-    """Run a statement as a user who has nothing to do with pagemill but the group."""
+    """Run a statement as a user whose only right is the group."""
     who = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--groups=pagemill"]
     return box.check(*who, "sqlite3", "-cmd", ".timeout 5000", DATABASE, statement)
 

@@ -1,5 +1,3 @@
-"""What the unit promises, under a real systemd: ready, killed, wedged, stopped, misconfigured."""
-
 from __future__ import annotations
 
 import time
@@ -25,14 +23,14 @@ def events(service: Service, name: str) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The unit in a box. It starts the commands, which it leaves to another unit when it is shipped."""
+    """The unit in a box. It also runs commands, which the shipped unit leaves to another."""
     with booted(tmp_path_factory.mktemp("service")) as box:
         yield Service(box, types="", shipped=["command"])
 
 
 @pytest.fixture
 def service(shared: Service) -> Iterator[Service]:
-    """Not started; what a test changes of its unit, and the jobs that it leaves, are gone in the next."""
+    """The service, not started. Drop-ins, settings and jobs of a test are removed after it."""
     before = shared.drop_ins()
     shared.systemctl("stop")
     yield shared

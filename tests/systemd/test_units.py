@@ -1,5 +1,3 @@
-"""What the units say fits the daemon, is understood by systemd, and exposes no more than written here."""
-
 from __future__ import annotations
 
 import os

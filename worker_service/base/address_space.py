@@ -1,5 +1,3 @@
-"""Refuse to start with a limit of address space in which imports would fail one by one."""
-
 from __future__ import annotations
 
 import resource

@@ -1,6 +1,6 @@
 """Times, lengths of time and periods, and their texts. No other module reads the wall clock.
 
-A stored time is text in UTC, such as `2026-11-18 10:00:00.000`, so that later times sort behind earlier ones.
+A stored time is text in UTC such as `2026-11-18 10:00:00.000`, which sorts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Open files and folders below a directory without following links.
 
-Each part of a path is opened by the descriptor of the part before: a path that is checked and then opened as a whole
-can be replaced by a link in between.
+Each part of a path is opened by the descriptor of the part before, so that no part can become a link after a check.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""Words divided at line ends, which search finds by the whole word."""
-
 from __future__ import annotations
 
 import re

@@ -1,7 +1,6 @@
 """Vectors of text by meaning, from the static model in the wordllama wheel or an endpoint like OpenAI's.
 
-Needs the extra `semantic`. The job `embed` computes vectors of passages, a search that of its question. A long text is
-divided into overlapping windows, each with a vector of its own.
+Needs the extra `semantic`. A long text is divided into overlapping windows, each with a vector of its own.
 """
 
 from __future__ import annotations

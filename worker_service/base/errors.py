@@ -1,7 +1,6 @@
 """The errors of all packages: one small class for each thing that a caller would do differently.
 
-Each has a stable `code` for programs, an `exit_code` for shells (as in sysexits.h), a `detail` in one sentence, and a
-`remedy`, which is the next command or click.
+Exit codes are those of sysexits.h where one fits.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ def in_a_sentence(detail: str, remedy: str | None) -> str:
 
 
 class Problem(NamedTuple):
-    """An error as a value, such as the reason why a handler cannot run here."""
-
     code: str
     detail: str
     remedy: str = ""

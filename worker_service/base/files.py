@@ -17,10 +17,7 @@ _BYTES_PER_COPY = 1 << 20
 
 @contextmanager
 def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a file that appears under its name at the end of the block, unless the block raises.
-
-    With `is_new`, raise `FileExistsError` instead of replacing a file.
-    """
+    """Yield a file that appears whole at the end of the block. With `is_new`, replace none: raise `FileExistsError`."""
     # The name is unique, because two processes may write the same file at once.
     unfinished = to.with_name(f".{os.urandom(8).hex()}.unfinished")
     try:
@@ -45,10 +42,7 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
 def move_file(
     source: Path | str, target: Path | str, *, source_directory: int | None = None, target_directory: int | None = None
 ) -> None:
-    """Replace the target in one step. Across file systems, a synced copy is made and renamed.
-
-    Paths are relative to the directories, which are descriptors; None: to the working directory.
-    """
+    """Replace the target in one step, across file systems by a synced copy. The directories are descriptors."""
     try:
         os.rename(source, target, src_dir_fd=source_directory, dst_dir_fd=target_directory)
     except OSError as error:

@@ -1,6 +1,6 @@
 """Identify the language of a text by its most frequent words, which survive bad OCR.
 
-Languages have the three-letter codes of tesseract. `job_handlers` chooses trained data with it.
+Languages have the codes of tesseract.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""The known word that a user may have meant."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -237,7 +237,7 @@ def _filter_option(column: Column) -> Callable[[Function], Function]:
         type=int if column.is_number else None,
         metavar=column.metavar,
         shell_complete=None if column.is_number else complete,
-        help=column.about or None,
+        help=column.filter_help or None,
     )
 
 

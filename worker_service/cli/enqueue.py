@@ -22,7 +22,7 @@ def _column_options(function: Function) -> Function:
             type=int if column.is_number else None,
             metavar=column.metavar,
             shell_complete=completer(column.name) if column.name == "owner" else None,
-            help=column.written,
+            help=column.setting_help,
         )(function)
     return function
 

@@ -37,6 +37,8 @@ MIB = 1 << 20
 
 
 class Context(Protocol[P_co]):
+    """What a running handler knows of its job, and may do."""
+
     @property
     def payload(self) -> P_co: ...
     @property

@@ -22,38 +22,39 @@ class Column(Struct, frozen=True):
     is_number: bool = False
     heading: str = ""
     """Heading in lists of jobs; empty if the column is not listed."""
-    written: str = ""
+    setting_help: str = ""
     """Help of the flag that sets the column; empty if users do not set it."""
-    needs_text: bool = False
+    must_be_filled: bool = False
     filter_field: str = ""
     """Field of `Selector`; empty if there is no filter."""
     takes_several: bool = False
     """A filter takes several values, separated by commas."""
-    is_part: bool = False
+    matches_part: bool = False
     """A filter matches any part; case is ignored."""
-    about: str = ""
+    filter_help: str = ""
 
 
 # The order of the columns in lists.
 COLUMNS = (
     Column("job_type", "--type", "TYPE", heading="TYPE", filter_field="job_types", takes_several=True,
-           about="Jobs of this type; several separated by commas."),
-    Column("name", "--name", "TEXT", needs_text=True, filter_field="name", is_part=True,
-           written="Name in lists, such as a file name.", about="Jobs with this in their name."),
-    Column("platform", "--platform", heading="PLATFORM", filter_field="platforms", takes_several=True, needs_text=True,
-           written="Default: local.",
-           about="Jobs of this platform; several separated by commas."),
+           filter_help="Jobs of this type; several separated by commas."),
+    Column("name", "--name", "TEXT", must_be_filled=True, filter_field="name", matches_part=True,
+           setting_help="Name in lists, such as a file name.", filter_help="Jobs with this in their name."),
+    Column("platform", "--platform", heading="PLATFORM", filter_field="platforms", takes_several=True,
+           must_be_filled=True, setting_help="Default: local.",
+           filter_help="Jobs of this platform; several separated by commas."),
     Column("account", "--account", heading="ACCOUNT", filter_field="accounts",
-           written="The job's remote account.", about="Jobs of this remote account."),
-    Column("owner", "--owner", heading="OWNER", filter_field="owners", written="Owner of the job.",
-           about="Jobs of this owner."),
+           setting_help="The job's remote account.", filter_help="Jobs of this remote account."),
+    Column("owner", "--owner", heading="OWNER", filter_field="owners", setting_help="Owner of the job.",
+           filter_help="Jobs of this owner."),
     Column("source", "--source",
-           written="Source that the job uses, such as a credential; a busy source delays its jobs."),
-    Column("batch_id", "--batch", "N", is_number=True, filter_field="batch_id", written="Add the job to this batch.",
-           about="Jobs of this batch."),
-    Column("error_code", "--error", "CODE", filter_field="error_code", about="Jobs whose last error has this code."),
+           setting_help="Source that the job uses, such as a credential; a busy source delays its jobs."),
+    Column("batch_id", "--batch", "N", is_number=True, filter_field="batch_id",
+           setting_help="Add the job to this batch.", filter_help="Jobs of this batch."),
+    Column("error_code", "--error", "CODE", filter_field="error_code",
+           filter_help="Jobs whose last error has this code."),
 )  # fmt: skip
-SETTABLE_COLUMNS = tuple(column for column in COLUMNS if column.written)
+SETTABLE_COLUMNS = tuple(column for column in COLUMNS if column.setting_help)
 FILTER_COLUMNS = tuple(column for column in COLUMNS if column.filter_field)
 
 

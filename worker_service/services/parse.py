@@ -137,7 +137,7 @@ def _read_filter(column: Column, words: Any) -> Any:
 def read_column(column: Column, word: Any) -> Any:
     if column.is_number:
         return check_number(column.flag, word)
-    return check_filled(column.flag, word) if column.needs_text else check_text(column.flag, word)
+    return check_filled(column.flag, word) if column.must_be_filled else check_text(column.flag, word)
 
 
 def _read_match(text: str) -> tuple[str, object]:

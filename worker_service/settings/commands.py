@@ -1,7 +1,6 @@
 """The settings table [commands.X]: a program of the user's, its arguments and its permissions. No shell is involved.
 
-`job_handlers/command.py` makes a handler of job type X from it. An argument is a template: a text with placeholders,
-which the payload and the account of a job fill.
+An argument is a template: a text with placeholders, which are replaced by values of the job.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ABSENT = object()
 
 
 class PlaceholderError(ValueError):
-    """A job's values do not fit a placeholder."""
+    """The values of a job do not fit."""
 
 
 class Placeholder(Struct, frozen=True):
@@ -282,7 +281,6 @@ def _refuse_options(template: Template, arguments: list[str]) -> list[str]:
 
 
 def read_program(table: Mapping[str, object], label: str) -> Program:
-    """Parse a table. `label` names it in errors."""
     program = read_struct(Program, table, label)
     if program.sandbox == "off":
         for key in ("read", "write", "network"):

@@ -1,7 +1,6 @@
-"""The class `Settings`: every setting, declared once, and what follows from the values.
+"""Every setting, declared once as an attribute of `Settings`. `loading.py` reads the values.
 
-`loading.py` makes it. Handlers declare settings of their own in light modules, which `every_setting` finds by their
-entry points.
+Handlers declare settings of their own in light modules, which `every_setting` finds by their entry points.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from worker_service.settings.value_types import Setting
 HANDLERS_SETTINGS = "worker_service.settings"
 """The group of entry points."""
 SERVICE = "the service"
-"""Origin of a database that is the installed service's because nothing else was configured."""
+"""Origin of a database that is the installed service's."""
 
 # The keys of settings that a running daemon applies when it reads the settings again.
 RELOADABLE = (

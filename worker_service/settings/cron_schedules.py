@@ -1,6 +1,6 @@
 """Schedules, as the settings and the database define them, and their slots.
 
-A slot is a moment, in UTC, at which a schedule is to start its job, crawl or batch. `services/schedules.py` starts it.
+A slot is a moment, in UTC, at which a schedule is to start its job, crawl or batch.
 When clocks go forward, a fixed time that does not exist comes right after the change; when they go back, one that
 occurs twice is one slot. Times given by * or */ follow elapsed time (as in Debian's cron).
 """
@@ -40,7 +40,7 @@ LATE = timedelta(minutes=5)
 """Age above which a slot counts as missed."""
 
 _SLOTS_ENOUGH = 1000
-"""Further missed slots are neither counted nor started: `missed_most` is at most as large."""
+"""Older missed slots are ignored. `missed_most` is at most as large."""
 _EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _CRON_BY_WORD = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",

@@ -29,7 +29,7 @@ class _Source(NamedTuple):
 def load_settings(
     flags: Mapping[str, str] | None = None, *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> Settings:
-    """Raise `ConfigError` if a value is invalid or a name is not that of a setting."""
+    """Raise `ConfigError` for an invalid value or an unknown key."""
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     file = locations.read_settings_file(environ, directory)
@@ -59,10 +59,7 @@ def load_settings(
 
 
 def _settings_to_read(environ: Mapping[str, str], file: SettingsFile) -> Mapping[str, Setting[Any]]:
-    """Return pagemill's own settings, with those of handlers if the file or a variable has a key of another name.
-
-    Finding the settings of handlers takes time, as it reads the entry points of all installed distributions.
-    """
+    """Return pagemill's own settings, and those of handlers only if there is a key or variable of another name."""
     variables = {name for name in environ if name.startswith("WORKER_")} - {FILE_VARIABLE}
     if file.table.keys() <= OWN_SETTINGS.keys() and variables <= _variables_of(OWN_SETTINGS):
         return OWN_SETTINGS

@@ -1,9 +1,4 @@
-"""Where the settings file and the database are.
-
-`loading.py` asks this module. Of the settings files that exist, the nearest is read: the file that a variable names,
-one in the directories that systemd passes to a unit, one in a checkout's `var/`, one of the user's own, and at last
-the one of the installed service, whose database is then used as well.
-"""
+"""Where the settings file and the database are: docs/settings.md lists the places in their order."""
 
 from __future__ import annotations
 
@@ -17,14 +12,13 @@ from worker_service.base.errors import ConfigError
 FILE_VARIABLE = "WORKER_CONFIG"
 SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
 CHECKOUT = Path(__file__).resolve().parents[2]
-"""The directory above this package. In a wheel it is no checkout, because it has no pyproject.toml."""
+"""The directory above this package. Without a pyproject.toml it is no checkout but an installation."""
 
 _FILE_NAME, _DATABASE_NAME = "pagemill.toml", "pagemill.db"
 
 
 class SettingsFile(NamedTuple):
     path: Path | None = None
-    """None if there is no file; the table is empty then."""
     table: Mapping[str, object] = {}
     is_of_the_service: bool = False
 

@@ -109,12 +109,11 @@ class NotifyRule(Struct, frozen=True):
         return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
 
     def is_due(self, oldest: Notice, now: datetime, zone: str) -> bool:
-        """Return whether the notices that have gathered since `oldest` are sent now."""
         return not self.is_quiet(now, zone) and (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
 def hide_secrets(address: str) -> str:
-    """Remove what follows the host, and the user name and password before it."""
+    """Keep only scheme and host."""
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 

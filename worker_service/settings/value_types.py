@@ -1,7 +1,4 @@
-"""The declaration of a setting, and the types of its value: each parses a flag, a variable or TOML, and describes it.
-
-`config.py` declares pagemill's settings with them, handlers declare theirs. Types of tables are in `table_types.py`.
-"""
+"""The declaration of a setting and the types of its value: each parses a flag, a variable or TOML, and describes it."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class ValueType(Struct, Generic[T], frozen=True):
     what: str
     """Valid values, as the end of an error message: `a length of time such as 5m`."""
     parse: Callable[[object, str, Path], T]
-    """Takes a raw value, a label for errors and the base of relative paths.
-
-    A ValueError becomes a `ConfigError` with `what`; a parser that knows more raises a `ConfigError` itself.
-    """
+    """Takes a raw value, a label for errors and the base of relative paths. `read` explains a ValueError by `what`."""
     write: Callable[[T], str | Mapping[str, str]] = str
     """Formats a value for `config show`; a table as one text per entry."""
 

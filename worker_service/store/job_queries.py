@@ -154,7 +154,7 @@ def _column_terms(selector: Selector) -> Iterator[_Term]:
         yield _any_term("status", [str(status) for status in selector.statuses])
     for column in FILTER_COLUMNS:
         wanted = getattr(selector, column.filter_field)
-        if column.is_part and wanted is not None:
+        if column.matches_part and wanted is not None:
             yield f"instr(lower({column.name}), lower(?)) > 0", [wanted]
         elif isinstance(wanted, int | str):
             yield f"{column.name} = ?", [wanted]

@@ -40,7 +40,7 @@ def _with_column_filters(kind: type[S]) -> type[S]:
 
 
 def _column_filter(name: str, column: Column) -> tuple[str, object, object]:
-    meta = about(column.about or f"Jobs of this {name}.")
+    meta = about(column.filter_help or f"Jobs of this {name}.")
     if column.is_number:
         return name, Annotated[Number, meta] | None, None
     is_plural = column.filter_field.endswith("s")
