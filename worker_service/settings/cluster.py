@@ -41,17 +41,11 @@ class Cluster(Struct, frozen=True):
     """Attempts that may wait for machines that Ray's autoscaler starts."""
 
 
-def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
-    if raw in ("", {}):
-        return None
+def _parse_cluster(raw: object, label: str, _: Path) -> Cluster:
     return read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
 
 
-def _show_cluster(cluster: Cluster | None) -> str:
-    return "" if cluster is None else f"ray:{cluster.address}"
-
-
-CLUSTER = ValueType("a cluster", _parse_cluster, _show_cluster)
+CLUSTER = ValueType("a cluster", _parse_cluster, lambda cluster: f"ray:{cluster.address}")
 
 
 def is_loopback(address: str) -> bool:

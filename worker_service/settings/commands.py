@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, field
 
 from worker_service.base.errors import ConfigError
 from worker_service.base.suggestions import nearest
-from worker_service.settings.value_types import WHOLE_SECONDS, Jobs, ValueType, YesNo, read_struct
+from worker_service.settings.value_types import WHOLE_SECONDS, Jobs, ValueType, YesNo, read_struct, read_table
 
 _JOB_FIELDS = ("account", "platform", "job_type", "job_id")
 # In `argv` and `stdin`, a placeholder stands for a value of the job:
@@ -298,3 +298,22 @@ def read_program(table: Mapping[str, object], label: str) -> Program:
         code = min(ambiguous)
         raise ConfigError(f"{label}: exit code {code} is done, and retry or permanent as well", "leave one out")
     return program
+
+
+def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
+    """Return the tables themselves, checked: handlers are made from them in other processes."""
+    tables = read_table(raw, f"{label}: commands")
+    for name, table in tables.items():
+        if not name.isprintable() or not 0 < len(name) <= 100:
+            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
+        read_program(read_table(table, f"{label}: commands.{name}"), f"{label}: commands.{name}")
+    return tables
+
+
+def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    # Show only the program: an argument may be a secret, though it should not be.
+    argv_by_name = {name: table.get("argv") for name, table in commands.items()}
+    return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argv_by_name.items()}
+
+
+COMMANDS = ValueType("a table", _parse_commands, _show_commands)

@@ -237,7 +237,7 @@ def fill_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
 # ── Parsing the table ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
+def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
     if not isinstance(raw, list):
         raise ConfigError(f"{label} is a list of tables, each headed [[schedule]], not {raw!r}")
     schedules = tuple(
@@ -248,6 +248,13 @@ def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"{label}: two are called {name!r}: what has run is remembered by the name")
     return schedules
+
+
+def _show_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
+    return {schedule.name: f"{schedule.cron} ({schedule.zone}): {schedule.what}" for schedule in schedules}
+
+
+SCHEDULES = ValueType("a list of tables", _parse_schedules, _show_schedules)
 
 
 def read_schedule(table: Mapping[str, object], label: str) -> Schedule:

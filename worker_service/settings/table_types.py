@@ -130,47 +130,6 @@ def _parse_prune(raw: object, label: str, _: Path) -> dict[str, str]:
 PRUNE = ValueType("a table", _parse_prune, dict)
 
 
-# ── Commands and schedules ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
-    """Return the tables themselves, checked: handlers of programs are made from them in other processes."""
-    if raw == {}:
-        return {}
-    from worker_service.settings.commands import read_program
-
-    tables = read_table(raw, f"{label}: commands")
-    for name, table in tables.items():
-        if not name.isprintable() or not 0 < len(name) <= 100:
-            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
-        read_program(read_table(table, f"{label}: commands.{name}"), f"{label}: commands.{name}")
-    return tables
-
-
-def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    # Show only the program: an argument may be a secret, though it should not be.
-    argv_by_name = {name: table.get("argv") for name, table in commands.items()}
-    return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argv_by_name.items()}
-
-
-COMMANDS = ValueType("a table", _parse_commands, _show_commands)
-
-
-def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
-    if raw == []:
-        return ()
-    from worker_service.settings.cron_schedules import read_schedules
-
-    return read_schedules(raw, label)
-
-
-def _show_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
-    return {schedule.name: f"{schedule.cron} ({schedule.zone}): {schedule.what}" for schedule in schedules}
-
-
-SCHEDULES = ValueType("a list of tables", _parse_schedules, _show_schedules)
-
-
 # ── Tables with a module of their own ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -193,6 +152,8 @@ def _imported_if_set(what: str, path: str, unset: T, raw_unset: Sequence[object]
     return ValueType(what, parse, write)
 
 
+COMMANDS: ValueType[dict[str, Any]] = _imported_if_set("a table", "commands.COMMANDS", {}, ({},))
+SCHEDULES: ValueType[tuple[Schedule, ...]] = _imported_if_set("a list of tables", "cron_schedules.SCHEDULES", (), ([],))
 CLUSTER: ValueType[Cluster | None] = _imported_if_set("a cluster", "cluster.CLUSTER", None, ("", {}))
 RULES: ValueType[tuple[NotifyRule, ...]] = _imported_if_set("a list of tables", "notifications.RULES", (), ([],))
 ADDRESSES: ValueType[dict[str, str]] = _imported_if_set("a table", "notifications.ADDRESSES", {}, ({},))

@@ -64,12 +64,8 @@ class TrustedProxy(Struct, frozen=True):
         return ProxyUser(user.role, name) if user is not None and user.owner == _OWN_NAME else user
 
 
-def _parse_proxy(raw: object, label: str, _: Path) -> TrustedProxy | None:
-    return None if raw == {} else read_struct(TrustedProxy, raw, label)
-
-
-def _show_proxy(proxy: TrustedProxy | None) -> str:
-    return "" if proxy is None else f"{proxy.header} from {', '.join(proxy.address)}"
-
-
-PROXY = ValueType("a proxy that signs users in", _parse_proxy, _show_proxy)
+PROXY = ValueType(
+    "a proxy that signs users in",
+    lambda raw, label, _: read_struct(TrustedProxy, raw, label),
+    lambda proxy: f"{proxy.header} from {', '.join(proxy.address)}",
+)
