@@ -108,13 +108,12 @@ EXIT_NOT_ALLOWED = 77
 EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
 
-_EXCERPT_MARGIN = 20
-"""Characters shown on each side of text that is not UTF-8."""
+_EXCERPT_MARGIN_CHARACTERS = 20
 
 
 @cache
 def installed_verbs() -> Mapping[str, EntryPoint]:
-    """Return the verbs of other distributions. Looking for them takes longer than most commands."""
+    # Looking for them takes longer than most commands.
     from worker_service.base.entry_points import entry_points
 
     return {point.name: point for point in entry_points(VERBS)}
@@ -175,10 +174,7 @@ class VerbGroup(click.Group):
 
 
 class DefaultVerbGroup(VerbGroup):
-    """A group that runs its default verb unless the first argument names a subcommand.
-
-    A first argument of letters that is similar to a subcommand is refused as a misspelling.
-    """
+    """A group that runs its default verb unless the first argument names a subcommand."""
 
     def __init__(self, name: str, default: click.Command, *subcommands: click.Command, **attributes: Any) -> None:
         super().__init__(name, default.help, default, *subcommands, params=default.params, **attributes)
@@ -199,6 +195,7 @@ class DefaultVerbGroup(VerbGroup):
             subcommand = self.get_command(ctx, first_word)
             if subcommand is not None:
                 return subcommand.make_context(f"{info_name} {first_word}", args[1:], parent, **extra)
+            # Another word is an argument of the default verb.
             suggestion = _suggestion(first_word, self.list_commands(ctx))
             if suggestion:
                 raise click.UsageError(f"there is no command {first_word!r}{suggestion}", ctx)
@@ -212,8 +209,7 @@ class DefaultVerbGroup(VerbGroup):
         self.format_commands(ctx, formatter)
 
 
-class VerbUnusable(PagemillError, code="verb_unusable", exit_code=69):
-    """The module of an installed verb cannot be imported."""
+class VerbUnusable(PagemillError, code="verb_unusable", exit_code=69): ...
 
 
 def _load_verb(entry_point: EntryPoint) -> click.Command:
@@ -342,7 +338,8 @@ def _exit_code_of(run_verb: Callable[[], Any], *, as_json: bool) -> int:
     except click.Abort:
         return EXIT_INTERRUPTED
     except UnicodeEncodeError as error:
-        excerpt = error.object[max(0, error.start - _EXCERPT_MARGIN) : error.end + _EXCERPT_MARGIN]
+        start = max(0, error.start - _EXCERPT_MARGIN_CHARACTERS)
+        excerpt = error.object[start : error.end + _EXCERPT_MARGIN_CHARACTERS]
         return print_error("bad_input", f"that is not UTF-8 text: …{excerpt}…", EXIT_USAGE)
     except PermissionError as error:
         return print_error("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED)
@@ -360,7 +357,6 @@ def _exit_code_of(run_verb: Callable[[], Any], *, as_json: bool) -> int:
 
 
 def _print_error(code: str, detail: str, exit_code: int, *, as_json: bool, remedy: str = "", hint: str = "") -> int:
-    """Print the error, and return `exit_code`."""
     from worker_service.cli import output
 
     if as_json:

@@ -46,12 +46,9 @@ from worker_service.services.batches import PRIORITY, BatchRequest
 from worker_service.services.notifications import channel_warnings, read_address
 from worker_service.services.schedules import watch_folder
 
-_LIST_BYTES_MAX = 16_000_000
-"""Size of a list of sources on stdin."""
-_SOURCES_KEPT_MAX = 100
-"""Number of sources that the record of a batch names."""
-_NAME_CHARACTERS_MAX = 60
-"""Length of the default name of a batch, which has to fit into a list."""
+_STDIN_BYTES_MAX = 16_000_000
+_SOURCES_RECORDED_MAX = 100
+_BATCH_NAME_CHARACTERS_MAX = 60
 _WATCH_HAS_NO_BATCH = (
     "a watched folder is no batch, because it never ends",
     "use --watch with --every, --owner and reading options only",
@@ -210,9 +207,9 @@ def _with_sources_from_stdin(sources: Sequence[str]) -> list[str]:
 
 
 def _sources_from_stdin() -> list[str]:
-    raw = read_stdin(_LIST_BYTES_MAX + 1)
-    if len(raw) > _LIST_BYTES_MAX:
-        raise BadInput(f"the list on stdin is longer than {output.size(_LIST_BYTES_MAX)}", "split it into batches")
+    raw = read_stdin(_STDIN_BYTES_MAX + 1)
+    if len(raw) > _STDIN_BYTES_MAX:
+        raise BadInput(f"the list on stdin is longer than {output.size(_STDIN_BYTES_MAX)}", "split it into batches")
     # The name of a file may be any bytes.
     sources = [os.fsdecode(line) for line in raw.splitlines() if line.strip()]
     if not sources:
@@ -239,7 +236,7 @@ def _submit(
         return added
     actions = [_read_batch_action(call, word) for word in submission.then_batch]
     asked = {
-        "sources": _sources_to_keep(sources),
+        "sources": _sources_to_record(sources),
         **options.reading_settings(),
         **options.force_in_payload(),
         **options.actions_and_tags(standing=True),
@@ -288,16 +285,15 @@ def _default_name(sources: Sequence[str]) -> str:
     first = sources[0] if "://" in sources[0] else legible(absolute(sources[0]).name)
     name = first if len(sources) == 1 else f"{first} and {len(sources) - 1} more"
     # The end of an address or a path says more than its beginning.
-    return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
+    return name if len(name) <= _BATCH_NAME_CHARACTERS_MAX else f"…{name[1 - _BATCH_NAME_CHARACTERS_MAX :]}"
 
 
-def _sources_to_keep(sources: Sequence[str]) -> list[str]:
-    more = len(sources) - _SOURCES_KEPT_MAX
-    return [*map(legible, sources[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
+def _sources_to_record(sources: Sequence[str]) -> list[str]:
+    more = len(sources) - _SOURCES_RECORDED_MAX
+    return [*map(legible, sources[:_SOURCES_RECORDED_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:
-    """Parse and check an action. A webhook without an event gets `_BATCH_ENDED_EVENT`."""
     action = read_action(word)
     payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
     if action.job_type == "webhook" and "event" not in payload:

@@ -57,7 +57,6 @@ def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, reads
 
 
 def _unchanged_files(call: Invocation, files: Sequence[Path], owner: str) -> set[Path]:
-    """Return the files that this owner has read and that have the same content now."""
     if not files:
         # A selector without source keys would choose all documents.
         return set()
@@ -74,7 +73,7 @@ def _unchanged_files(call: Invocation, files: Sequence[Path], owner: str) -> set
 
 
 def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
-    """Let the daemon list the folder, and wait for its result."""
+    # The daemon lists the folder.
     enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
     note_gates(call, [enqueued])
     job_id = enqueued.job_id

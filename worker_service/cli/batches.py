@@ -206,7 +206,6 @@ def note_replaced_batches(call: Invocation, owner: str, *, by: int | None = None
 
 
 def _note_batches_replaced_by(call: Invocation, batch_id: int) -> None:
-    """Name the batches that will wait if this batch continues."""
     details = operations.get_batch_details(call.session, batch_id)
     is_idle = details.batch.state is not BatchState.ACTIVE
     has_work_left = details.progress.jobs_failed or not details.batch.state.is_ended
@@ -253,7 +252,6 @@ def _facts_of(details: BatchDetails) -> dict[str, object]:
 
 
 def _next_step(details: BatchDetails) -> str:
-    """Return the command for a batch that needs one, or an empty text."""
     batch, progress = details.batch, details.progress
     if batch.state is BatchState.STOPPED:
         return f"to continue: pagemill batch resume {batch.id}"

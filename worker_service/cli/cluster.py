@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 _NO_CLUSTER = "there is no cluster; to set one up: pagemill cluster init ADDRESS"
 _NO_NODE = "no node is known; check the daemon with pagemill status, and Ray with pagemill cluster test"
 _PROBE_SECONDS_MAX = 120.0
-_HEAD_PORT = 6379
-"""Ray's own default."""
+_HEAD_PORT = 6379  # Ray's own default
 # The head runs no attempts, and pagemill uses neither the dashboard nor the log monitor.
 _HEAD_OPTIONS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
@@ -181,7 +180,6 @@ def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
 
 
 def _await_probes(pool: RayPool) -> Sequence[NodeState]:
-    """Return the nodes once none is starting, or when the driver ends or time is up."""
     deadline = time.monotonic() + _PROBE_SECONDS_MAX
     while time.monotonic() < deadline and pool.is_alive:
         select.select([pool], [], [], 0.5)

@@ -1,4 +1,4 @@
-"""What verbs share: `Invocation`, the decorator `verb`, completion, selectors of jobs, and questions."""
+"""`Invocation` and `verb`, which every verb uses; completion, selectors of jobs, and questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Invocation:
-    """One call of a verb. Settings and database are opened when first used."""
+    """One call of a verb."""
 
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
@@ -91,10 +91,7 @@ class Verb(click.Command):
 
 
 def verb(function: Function) -> Verb:
-    """Return a command that calls the function with an `Invocation`, and has --json and --database.
-
-    The docstring is the help: examples, an empty line, and text.
-    """
+    """Return a command. The docstring is its help: examples, an empty line, and text."""
 
     @functools.wraps(function)
     def run(as_json: bool, database: str | None, **values: Any) -> Any:
@@ -124,8 +121,6 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def completer(column: str) -> Complete:
-    """Return a function that completes a value of this column of the database."""
-
     def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
         return _names_or_empty(ctx, lambda call: call.session.job_queries.names(column, prefix))
 

@@ -99,25 +99,24 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
             output.note("nothing was changed (--dry-run)")
         return 0
     confirm(f"Replace {plan.database} with {file}?", yes=yes, sample=_describe_plan(plan))
-    done = operations.restore(call.settings, plan)
-    if call.print_if_json(done):
+    result = operations.restore(call.settings, plan)
+    if call.print_if_json(result):
         return 0
-    for step in done.restored.steps:
+    for step in result.restored.steps:
         output.show(step)
     output.show(f"restored {plan.database} from {file} of {output.whole_seconds(plan.backup.newest_at)}")
-    if done.restored.requeued:
-        output.show(f"{counted(done.restored.requeued, 'job')} that were running returned to the queue")
-    if done.restored.replaced is not None:
-        output.show(f"the old database is kept at {done.restored.replaced}")
-    if done.missing:
-        are_missing = "is missing" if len(done.missing) == 1 else "are missing"
+    if result.restored.requeued:
+        output.show(f"{counted(result.restored.requeued, 'job')} that were running returned to the queue")
+    if result.restored.replaced is not None:
+        output.show(f"the old database is kept at {result.restored.replaced}")
+    if result.missing:
+        are_missing = "is missing" if len(result.missing) == 1 else "are missing"
         output.note(
-            f"{counted(len(done.missing), 'file')} that it names {are_missing} in "
-            f"{call.settings.workspace}, such as {done.missing[0]}: restore the copy of the workspace before you start "
-            "the daemon"
+            f"{counted(len(result.missing), 'file')} that it names {are_missing} in {call.settings.workspace}, such as "
+            f"{result.missing[0]}: restore the copy of the workspace before you start the daemon"
         )
     output.note(f"next: pagemill doctor, then {call.settings.start_command}")
-    return 1 if done.missing else 0
+    return 1 if result.missing else 0
 
 
 @verb

@@ -1,8 +1,4 @@
-"""`pagemill doctor`: findings about the service and its surroundings, each with its remedy.
-
-`examine` reads rows and the sizes of files, so it is quick; `pagemill report` includes its findings. `audit_promises`
-reads every published file.
-"""
+"""`pagemill doctor`: findings about the service, each with its remedy."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from msgspec import Struct
@@ -42,9 +39,8 @@ from worker_service.services.session import Session
 from worker_service.settings.config import Settings
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
-_SIGN_AND_COLOUR = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
-"""By the level of a finding."""
-_RECENT = timedelta(days=1)
+_SIGN_AND_COLOUR_BY_LEVEL = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
+_CREDENTIAL_ERRORS_SINCE = timedelta(days=1)
 _CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Errors that recur until the user fixes something and restarts the daemon."""
 _NEWEST_DOCUMENTS, _LAYOUTS_EXAMINED_MAX = 100, 200
@@ -60,6 +56,12 @@ class Finding(Struct, frozen=True):
     name: str
     detail: str
     fix: str = ""
+
+
+class _UnreadScript(NamedTuple):
+    name: str
+    language: str
+    install_command: str
 
 
 @verb
@@ -82,9 +84,9 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
         findings += examine_online(call.settings)
     if not call.print_if_json({"items": findings}):
         for finding in findings:
-            sign, colour = _SIGN_AND_COLOUR[finding.level]
-            styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
-            output.show(output.join_styled(styled, f" {finding.name}: {finding.detail}"))
+            sign, colour = _SIGN_AND_COLOUR_BY_LEVEL[finding.level]
+            shown_sign = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
+            output.show(output.join_styled(shown_sign, f" {finding.name}: {finding.detail}"))
             if finding.fix:
                 output.show(f"    {finding.fix}")
     return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
@@ -124,37 +126,37 @@ def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iter
     if not workers:
         fix = f"to start one: {settings.start_command}"
         yield Finding(Level.CRITICAL, "daemon", "none is running, so no job starts", fix)
-    for one in workers:
-        name, held = f"worker {one.id}", counted(one.running, "job")
-        if one.state in _LOST_STATES:
-            detail = f"{_LOST_STATES[one.state]}, and held {held}"
+    for worker in workers:
+        name, running_jobs = f"worker {worker.id}", counted(worker.running, "job")
+        if worker.state in _LOST_STATES:
+            detail = f"{_LOST_STATES[worker.state]}, and held {running_jobs}"
             yield Finding(Level.CRITICAL, name, detail, f"any daemon takes them back: {settings.start_command}")
-        elif one.state == "silent":
-            detail = f"pid {one.pid} has sent no heartbeat since {one.heartbeat_at[:19]}"
-            yield Finding(Level.CRITICAL, name, detail, f"look at it: ps -fp {one.pid}")
-        elif one.state == "disk low":
+        elif worker.state == "silent":
+            detail = f"pid {worker.pid} has sent no heartbeat since {worker.heartbeat_at[:19]}"
+            yield Finding(Level.CRITICAL, name, detail, f"look at it: ps -fp {worker.pid}")
+        elif worker.state == "disk low":
             yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", FREE_SPACE)
         else:
-            yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
+            yield Finding(Level.OK, name, f"{worker.state}, pid {worker.pid}, runs {running_jobs}")
 
 
 def _check_daemon_users(database: Path, live_workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
-    for one in live_workers:
+    for worker in live_workers:
         # The owner of the lock file is the user who runs the daemon.
         with suppress(OSError):
-            if lock_path(database, one.id).stat().st_uid == 0:
+            if lock_path(database, worker.id).stat().st_uid == 0:
                 detail = "runs as root: an error in a handler or in its libraries could reach the whole machine"
                 fix = "run it as its own user: sudo pagemill service install"
-                yield Finding(Level.WARNING, f"worker {one.id}", detail, fix)
+                yield Finding(Level.WARNING, f"worker {worker.id}", detail, fix)
 
 
 def _check_nodes(overview: Overview) -> Iterator[Finding]:
-    for one in overview.nodes:
-        why = f" ({one.reason})" if one.reason else ""
-        detail = f"{one.state}{why}, {counted(one.slots, 'slot')}, runs {one.running}"
-        is_good = one.state == "up" or one.is_draining
+    for node in overview.nodes:
+        reason = f" ({node.reason})" if node.reason else ""
+        detail = f"{node.state}{reason}, {counted(node.slots, 'slot')}, runs {node.running}"
+        is_good = node.state == "up" or node.is_draining
         fix = "" if is_good else "to check all nodes: pagemill cluster test"
-        yield Finding(Level.OK if is_good else Level.WARNING, f"node {one.name}", detail, fix)
+        yield Finding(Level.OK if is_good else Level.WARNING, f"node {node.name}", detail, fix)
 
 
 def _check_ray(settings: Settings) -> Iterator[Finding]:
@@ -187,20 +189,22 @@ def _check_loaded_handlers(session: Session) -> Iterator[Finding]:
 
 
 def _check_scripts(session: Session) -> Iterator[Finding]:
-    pages: Counter[tuple[str, str, str]] = Counter()
-    newest_document: dict[tuple[str, str, str], int] = {}
+    pages_by_script: Counter[_UnreadScript] = Counter()
+    newest_document_by_script: dict[_UnreadScript, int] = {}
     for document_id, layout in session.library.doubtful_layouts(
         documents=_NEWEST_DOCUMENTS, most=_LAYOUTS_EXAMINED_MAX
     ):
-        if unread := json.loads(layout).get("unread"):
-            key = unread["script"], unread["language"], unread["install"]
-            pages[key] += 1
-            newest_document.setdefault(key, document_id)
-    for (script, language, install), count in pages.items():
-        again = f"pagemill reindex {newest_document[script, language, install]} --lang {language}"
-        letters = f"{script.replace('_', ' ')} letters"
-        detail = f"{counted(count, 'page')} of the newest documents: {letters} that were read in other languages"
-        yield Finding(Level.WARNING, "recognised scripts", detail, f"{install}, then: {again}" if install else again)
+        unread = json.loads(layout).get("unread")
+        if unread:
+            script = _UnreadScript(unread["script"], unread["language"], unread["install"])
+            pages_by_script[script] += 1
+            newest_document_by_script.setdefault(script, document_id)
+    for script, pages in pages_by_script.items():
+        reindex = f"pagemill reindex {newest_document_by_script[script]} --lang {script.language}"
+        letters = f"{script.name.replace('_', ' ')} letters"
+        detail = f"{counted(pages, 'page')} of the newest documents: {letters} that were read in other languages"
+        fix = f"{script.install_command}, then: {reindex}" if script.install_command else reindex
+        yield Finding(Level.WARNING, "recognised scripts", detail, fix)
 
 
 def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
@@ -236,11 +240,12 @@ def _missing_finding(handler: HandlerFacts, next_command: str) -> Finding:
 
 def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding]:
     last_start = max((worker.started_at for worker in overview.live_workers), default="")
-    for error in session.overview.errors(since=as_text(overview.at - _RECENT), to_retry=_CREDENTIAL_ERRORS):
+    since = as_text(overview.at - _CREDENTIAL_ERRORS_SINCE)
+    for error in session.overview.errors(since=since, to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
             continue
-        again = f"{session.settings.restart_command}, pagemill retry --error {error.code}"
-        fix = f"{error.newest_remedy}, then: {again}" if error.newest_remedy else again
+        retry = f"{session.settings.restart_command}, pagemill retry --error {error.code}"
+        fix = f"{error.newest_remedy}, then: {retry}" if error.newest_remedy else retry
         name = f"{counted(error.jobs, 'job')} {error.job_type}"
         yield Finding(Level.WARNING, name, f"{error.code}: {error.newest_message or ''}", fix)
 
@@ -261,11 +266,13 @@ def _check_pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
 
 def _check_schedules(session: Session) -> Iterator[Finding]:
     schedules = list_schedules(session)
-    for one in schedules:
-        if one.trouble is not None:
-            fix = "correct the settings file" if one.definition is None else f"pagemill schedules change {one.name!r}"
-            yield Finding(Level.WARNING, "schedules", one.trouble, fix)
-    if overdue := [one.name for one in schedules if one.is_waiting]:
+    for schedule in schedules:
+        if schedule.trouble is not None:
+            is_in_database = schedule.definition is not None
+            fix = f"pagemill schedules change {schedule.name!r}" if is_in_database else "correct the settings file"
+            yield Finding(Level.WARNING, "schedules", schedule.trouble, fix)
+    overdue = [schedule.name for schedule in schedules if schedule.is_waiting]
+    if overdue:
         yield Finding(Level.WARNING, "schedules", f"overdue: {', '.join(overdue)}", HOW_TO_RUN_TICKS)
     elif schedules:
         yield Finding(Level.OK, "schedules", f"{counted(len(schedules), 'schedule')}, started in time")
@@ -307,15 +314,13 @@ def _check_sandbox(chosen: str) -> Finding:
 
 
 def audit_promises(session: Session) -> Iterator[Finding]:
-    is_sound = True
-    for broken in audit_database(session):
-        is_sound = False
-        fix = "a bug, or a row changed without the triggers: report this line"
-        yield Finding(Level.CRITICAL, broken.promise, broken.detail, fix)
-    for finding in _audit_files(session):
-        is_sound = False
-        yield finding
-    if is_sound:
+    fix = "a bug, or a row changed without the triggers: report this line"
+    findings = [
+        *(Finding(Level.CRITICAL, broken.promise, broken.detail, fix) for broken in audit_database(session)),
+        *_audit_files(session),
+    ]
+    yield from findings
+    if not findings:
         yield Finding(Level.OK, "consistency", "rows, history and published files agree")
 
 
@@ -323,10 +328,11 @@ def _audit_files(session: Session) -> Iterator[Finding]:
     faults = find_file_faults(session, with_digests=True)
     try:
         for fault in islice(faults, _FAULTY_FILES_LISTED_MAX):
-            again = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
-            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + again)
-        if rest := sum(1 for _ in faults):
-            yield Finding(Level.CRITICAL, "P5", f"{counted(rest, 'more published file')} like these", _RESTORE_FILE)
+            reindex = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
+            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + reindex)
+        more = sum(1 for _ in faults)
+        if more:
+            yield Finding(Level.CRITICAL, "P5", f"{counted(more, 'more published file')} like these", _RESTORE_FILE)
     except PermissionError:
         detail = "published files were not checked: you may not read the workspace"
         yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
@@ -348,7 +354,7 @@ def examine_online(settings: Settings) -> Iterator[Finding]:
 
 
 def _run_drive_check(settings: Settings) -> Ended | str:
-    """Run the check in a child process. Return its end, or why it could not be loaded."""
+    """Return the end of the check, or the reason why it could not be loaded."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         begin = Begin(
             Path(directory) / "staging",

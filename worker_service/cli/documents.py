@@ -68,8 +68,6 @@ _SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "
 
 
 def document_selector_options(function: Function) -> Function:
-    """Add the ids and options that select documents. The function gets one `DocumentSelector`."""
-
     @functools.wraps(function)
     def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
         selected_by = {name: values.pop(name) for name in _SELECTED_BY}
@@ -169,7 +167,6 @@ def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *
 def confirm_unless_named(
     question: str, documents: Sequence[Document], selector: DocumentSelector, *, yes: bool
 ) -> None:
-    """Ask before a change of several documents that the user has not named by id."""
     if len(documents) > 1 and not selector.ids:
         confirm(question, yes=yes, sample=[document.name for document in documents[:_SAMPLE_SIZE]])
 

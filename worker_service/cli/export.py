@@ -30,10 +30,8 @@ class _TargetExists(Refused): ...
 
 
 class _IfExists(Enum):
-    """What to do with an existing file. UPDATE replaces it only if it differs."""
-
     KEEP = auto()
-    UPDATE = auto()
+    UPDATE = auto()  # replace a file that differs
     REPLACE = auto()
 
 
@@ -97,27 +95,24 @@ def export(
     if job_id is not None:
         if not chosen.is_empty:
             raise BadInput("--job cannot be combined with documents", "leave out one of them")
-        done = _export_job_files(call.session, job_id, directory, if_exists)
+        result = _export_job_files(call.session, job_id, directory, if_exists)
     else:
-        done = _export_documents(call.session, chosen, form, directory, if_exists)
-    if done.selected == 1 and done.failures:
-        raise done.failures[0]
-    if not call.print_if_json({"items": done.written, "unchanged": done.unchanged}):
-        for path in done.written:
-            output.show(str(path))
-        if done.unchanged:
-            output.note(f"{counted(len(done.unchanged), 'file')} already there, unchanged")
-        if not done.selected:
-            output.note("no document matches")
-    for sentence in _failure_sentences(done.failures):
+        result = _export_documents(call.session, chosen, form, directory, if_exists)
+    if result.selected == 1 and result.failures:
+        raise result.failures[0]
+    call.show_result({"items": result.written, "unchanged": result.unchanged}, *map(str, result.written))
+    if result.unchanged and not call.as_json:
+        output.note(f"{counted(len(result.unchanged), 'file')} already there, unchanged")
+    if not result.selected and not call.as_json:
+        output.note("no document matches")
+    for sentence in _failure_sentences(result.failures):
         output.note(sentence)
-    return 1 if done.failures else 0
+    return 1 if result.failures else 0
 
 
 def _export_documents(
     session: Session, selector: DocumentSelector, kind: str, directory: Path, if_exists: _IfExists
 ) -> _Export:
-    """Copy every file that can be copied, and return the failures."""
     if selector.is_empty:
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:
@@ -189,5 +184,7 @@ def _write_content(file: IO[bytes], source: FileSource) -> None:
 def _failure_sentences(failures: Sequence[PagemillError]) -> list[str]:
     """Name only one of the files that exist already."""
     existing = [str(error) for error in failures if isinstance(error, _TargetExists)]
-    more = [f"{counted(len(existing) - 1, 'other file')} already there"] if len(existing) > 1 else []
-    return [*existing[:1], *more, *(str(error) for error in failures if not isinstance(error, _TargetExists))]
+    others = [str(error) for error in failures if not isinstance(error, _TargetExists)]
+    if len(existing) > 1:
+        existing[1:] = [f"{counted(len(existing) - 1, 'other file')} already there"]
+    return [*existing, *others]

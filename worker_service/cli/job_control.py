@@ -35,7 +35,6 @@ from worker_service.services.undo import ACTIONS_EXAMINED_MAX, find_undoable, un
 
 _REFUSALS_SHOWN_MAX = 10
 _KILL_SECONDS_MAX = 15.0
-"""Longest wait of `cancel --now`, as its help says."""
 _DOCUMENTS_NAMED_MAX = 20
 
 
@@ -223,6 +222,10 @@ def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killin
         confirm(question, yes=yes, sample=_sample_lines(plan), number=number_to_type)
     changed = operations.apply_plan(call.session, plan, without_grace=is_killing)
     unended = await_ends(call.session, changed.asked, seconds=_KILL_SECONDS_MAX) if is_killing else None
+    is_all_refused = changed.refused and not changed.job_ids and not changed.asked
+    if plan.is_single and is_all_refused:
+        job_id, reason = next(iter(changed.refused.items()))
+        raise Refused(f"job {job_id}: {reason}")
     return _show_changed(call, plan.verb, changed, plan=plan, unended=unended)
 
 
@@ -270,21 +273,8 @@ def _show_changed(
     unended: Mapping[int, str] | None = None,
 ) -> int:
     """Print the result. `unended` has the reasons of killed jobs that still run, or is None if none was killed."""
-    is_all_refused = bool(changed.refused) and not changed.job_ids and not changed.asked
-    if plan is not None and plan.is_single and is_all_refused:
-        job_id, reason = next(iter(changed.refused.items()))
-        raise Refused(f"job {job_id}: {reason}")
     exit_code = 1 if changed.refused or unended else 0
-    answer: dict[str, object] = {"action": changed.action_id, "items": changed.job_ids, "asked": changed.asked}
-    if unended is not None:
-        answer["unended"] = _reason_items(unended)
-    if plan is not None and plan.error_code:
-        answer["documents"] = plan.failing
-    if changed.batch_id is not None:
-        answer["batch"] = changed.batch_id
-    if changed.waiting:
-        answer["waiting"] = changed.waiting
-    if call.print_if_json({**answer, "refused": _reason_items(changed.refused)}):
+    if call.print_if_json(_changed_as_object(changed, plan, unended)):
         return exit_code
     if changed.batch_id is not None:
         output.show(f"batch {changed.batch_id} continues")
@@ -306,6 +296,19 @@ def _show_changed(
     if plan is not None and plan.verb in OPPOSITE and jobs_done > 1:
         output.note(f"to undo: pagemill undo {changed.action_id}")
     return exit_code
+
+
+def _changed_as_object(changed: Changed, plan: Plan | None, unended: Mapping[int, str] | None) -> dict[str, object]:
+    answer: dict[str, object] = {"action": changed.action_id, "items": changed.job_ids, "asked": changed.asked}
+    if unended is not None:
+        answer["unended"] = _reason_items(unended)
+    if plan is not None and plan.error_code:
+        answer["documents"] = plan.failing
+    if changed.batch_id is not None:
+        answer["batch"] = changed.batch_id
+    if changed.waiting:
+        answer["waiting"] = changed.waiting
+    return {**answer, "refused": _reason_items(changed.refused)}
 
 
 def show_refusals(refused: Mapping[int, str]) -> None:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 EXIT_NOT_YET = 3
 
 _FILES_SHOWN_MAX = 50
-_SILENCE_SECONDS_MIN = 10.0
-"""A shorter silence of a handler is usual."""
+_NOTABLE_SILENCE_SECONDS = 10.0
 _LISTED_COLUMNS = [column for column in COLUMNS if column.heading]
 _HEADINGS = (
     "ID", "STATE", *(column.heading for column in _LISTED_COLUMNS), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NAME",
@@ -268,7 +267,7 @@ def _describe_job(job: Job, lost_worker: str) -> str:
 def _describe_silence(explanation: Why) -> str:
     silent_seconds, limit_seconds = explanation.silent_seconds, explanation.limit_seconds
     parts = []
-    if silent_seconds is not None and silent_seconds >= _SILENCE_SECONDS_MIN:
+    if silent_seconds is not None and silent_seconds >= _NOTABLE_SILENCE_SECONDS:
         parts.append(f"no progress for {output.length(timedelta(seconds=int(silent_seconds)))}")
     if limit_seconds is not None:
         parts.append(f"its time limit is {output.length(timedelta(seconds=limit_seconds))}")

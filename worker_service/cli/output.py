@@ -30,7 +30,6 @@ _PIPED_PADDING_MAX = 32
 """Without a terminal, a longer cell does not widen its column, so that one long name does not pad every row."""
 _LABEL_WIDTH = 20
 _EMPTY = (None, "")
-"""Cells that are shown as -, and values that are not shown."""
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip

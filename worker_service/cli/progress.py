@@ -34,15 +34,11 @@ from worker_service.services.batches import BatchDetails, describe_progress, tit
 from worker_service.services.documents import list_documents
 from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 
-_DRAW_SECONDS = 0.2
-"""Between two drawings on a terminal."""
-_LINE_SECONDS = 10.0
-"""Between two lines without a terminal."""
+_DRAW_INTERVAL_SECONDS = 0.2
+_LINE_INTERVAL_SECONDS = 10.0
 _FAILED_SHOWN_MAX = 20
-_RATE_SECONDS = 30.0
-"""Period of the page rate."""
-_SURE_SECONDS = 5.0
-"""Earlier, the rate is too uncertain for a time left."""
+_RATE_PERIOD_SECONDS = 30.0
+_RATE_UNCERTAIN_SECONDS = 5.0
 _BARS_MAX = 20
 _JOBS_IN_LINE_MAX = 3
 _BAR_COLUMNS = 10
@@ -76,7 +72,7 @@ class Display:
             return
         if now < self._next_at and not is_over:
             return
-        self._next_at = now + (_DRAW_SECONDS if self.is_terminal else _LINE_SECONDS)
+        self._next_at = now + (_DRAW_INTERVAL_SECONDS if self.is_terminal else _LINE_INTERVAL_SECONDS)
         lines = make_lines()
         if self.is_terminal:
             columns, _ = self.size()
@@ -165,7 +161,6 @@ def _duration(job: Job, *, now: datetime) -> str:
 
 
 def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
-    """Wait, print how each batch ended, and return the exit code."""
     ended = [
         wait_for_batch(call.session, batch_id, timeout=timeout, watch=_watch_batch(is_shown=is_watched))
         for batch_id in ids
@@ -240,7 +235,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
         samples.append(PagesSample(now, progress.pages_done))
         first = first or samples[0]
         # Keep one sample that is older than the period of the rate.
-        while len(samples) > 2 and samples[1].at <= now - _RATE_SECONDS:
+        while len(samples) > 2 and samples[1].at <= now - _RATE_PERIOD_SECONDS:
             samples.popleft()
         # The last line shows the rate of the whole wait.
         start = first if is_over else samples[0]
@@ -261,14 +256,13 @@ def reading_in_words(progress: DocumentsProgress, seconds: float, done_before: i
     if rate > 0:
         parts.append(f"{rate:.1f} pages/s")
         seconds_left = (progress.pages_left or 0) / rate
-        if seconds_left >= 1 and seconds >= _SURE_SECONDS:
+        if seconds_left >= 1 and seconds >= _RATE_UNCERTAIN_SECONDS:
             parts.append(f"{output.length(timedelta(seconds=seconds_left))} left")
     return " · ".join(parts)
 
 
 @contextmanager
 def reporting_interruption() -> Iterator[None]:
-    """Note after Ctrl-C that only the waiting ends."""
     try:
         yield
     except KeyboardInterrupt:

@@ -53,7 +53,7 @@ _READ_OPTIONS = (
 
 
 def read_options(options_type: type[ReadOptions]) -> Callable[[Function], Function]:
-    """Add the reading options to a verb. Its function gets them as `options`, of this type.
+    """Add the reading options to a verb, which gets them as `options`.
 
     The verb itself declares the options for further fields of a subclass.
     """
@@ -86,7 +86,6 @@ class TypedPassword(Struct, frozen=True):
     """Keep it in the workspace after the PDF is read."""
 
     def save(self, call: Invocation, documents: Iterable[Document | NewJob]) -> None:
-        """Store the password for the documents, or for those that the jobs will make."""
         for document in documents:
             password = DocumentPassword(
                 document.platform, document.owner, document.source_key or "", self.text, self.is_kept

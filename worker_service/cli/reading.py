@@ -85,7 +85,6 @@ def reindex(
 
 
 def _note_documents_without_ocr(call: Invocation, results: Sequence[ReadResult]) -> None:
-    """Name the documents that the OCR options do not change."""
     names = [
         result.name
         for result in results

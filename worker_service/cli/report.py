@@ -121,7 +121,6 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
 
 
 def _write_report(call: Invocation, target: Path, *, with_names: bool, is_forced: bool) -> list[_ReportFile]:
-    """Write the report so that only the caller can read it."""
     if os.path.lexists(target) and not is_forced:
         raise Refused(f"{target} exists already", "--force replaces it, -o FILE writes another")
     files = [

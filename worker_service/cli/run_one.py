@@ -1,4 +1,4 @@
-"""`pagemill run-one`: run one attempt of a handler without a database, for testing."""
+"""`pagemill run-one`: run one attempt without a database."""
 
 from __future__ import annotations
 

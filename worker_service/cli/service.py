@@ -44,7 +44,6 @@ _HINTS = (
 )
 _USER_HINTS = ("to keep it running after you log out: loginctl enable-linger",)
 _PROTECT_HOME = ("/root", "/home", "/run/user")
-"""Directories that the units hide with `ProtectHome=`."""
 
 
 class NeedsRoot(PagemillError, code="not_allowed", exit_code=EXIT_NOT_ALLOWED): ...
@@ -143,7 +142,7 @@ def _check_options(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
 
 
 def _refuse_python_at_home(python: str | None) -> None:
-    """Refuse a Python in a home directory, which the units cannot see. None means this one."""
+    """Refuse a Python in a home directory, which the units cannot see."""
     paths: Sequence[str | Path] = [python] if python else (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)
     for path in paths:
         absolute = Path(os.path.abspath(path))  # noqa: PTH100  do not resolve links

@@ -1,4 +1,4 @@
-"""`pagemill show document:7`: one document with its pages, how each was read, and its files."""
+"""`pagemill show document:7`: one document with its pages and files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def show_document(call: Invocation, document_id: int) -> None:
 
 
 class _PageRecognition(Struct, frozen=True):
-    """How OCR read a page: the fields that are shown of its stored layout."""
+    """The fields of the stored layout of a page that are shown."""
 
     languages: list[str] = field(default=[], name="written_in")
     """Languages detected on the page; empty if the user chose some."""

@@ -1,4 +1,4 @@
-"""Steps by which `service` and `upgrade` change the system, printed before the first is done."""
+"""Steps by which `service` and `upgrade` change the system, printed before the first is completed."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ class RunCommand(Struct, frozen=True):
 
     def do(self) -> None:
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
             )
         except FileNotFoundError as error:
             # The steps run systemd's own programs, and some that each machine with systemd has, such as setpriv.
             remedy = "this needs a machine with systemd"
             raise ProgramAbsent(f"{self.argv[0]} is not installed", remedy) from error
-        if done.returncode:
-            message = (done.stderr or done.stdout).strip()
-            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {message}")
+        if completed.returncode:
+            message = (completed.stderr or completed.stdout).strip()
+            raise StepFailed(f"{shlex.join(self.argv)} ended with {completed.returncode}: {message}")
 
 
 Step = WriteFile | Link | Remove | RunCommand

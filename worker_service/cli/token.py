@@ -41,10 +41,10 @@ def make(call: Invocation, name: str, scope: str, owner: str | None, until: str 
     Scopes: read sees everything; operate also enqueues, uploads, cancels and retries; admin does the rest, such as undo
     other users' actions.
     """
-    made = operations.create_token(call.session, name, [Power(scope)], owner=owner, until=until)
-    if call.print_if_json({"id": made.id, "name": made.name, "token": made.text, "until": made.until}):
+    token = operations.create_token(call.session, name, [Power(scope)], owner=owner, until=until)
+    if call.print_if_json({"id": token.id, "name": token.name, "token": token.text, "until": token.until}):
         return
-    output.show(made.text)
+    output.show(token.text)
     output.note("this token is not shown again; store it where only its user can read it")
 
 
@@ -59,12 +59,12 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     Print a link that signs one browser in, once, within ten minutes: your own, or that of a colleague called NAME. The
     browser stays signed in for a week.
     """
-    made = operations.create_link(call.session, name, [Power(scope)], owner=owner, until=until)
+    token = operations.create_link(call.session, name, [Power(scope)], owner=owner, until=until)
     running_at = server_address.address(call.settings)
     # Behind a proxy, the link has the address of the proxy.
     base = call.settings.web_address if running_at is None or call.settings.web_urls else running_at
-    url = f"{base}/session?link={made.text}"
-    if call.print_if_json({"id": made.id, "name": made.name, "link": url, "until": made.until}):
+    url = f"{base}/session?link={token.text}"
+    if call.print_if_json({"id": token.id, "name": token.name, "link": url, "until": token.until}):
         return
     output.show(url)
     if running_at is None:

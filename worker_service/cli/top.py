@@ -28,7 +28,6 @@ from worker_service.services.serialize import iso
 _REDRAW_SECONDS = 1.0
 _TYPES_SHOWN_MAX = 8
 _JOBS_SHOWN_MIN = 3
-"""Running jobs shown on a very small terminal, too."""
 _LINES_AROUND_JOBS = 4
 """The empty line, the headings, the count of the other jobs, and the last line of the terminal."""
 
@@ -45,10 +44,10 @@ def top(call: Invocation, once: bool) -> None:
     Press q or Ctrl-C to quit. With --json, or without a terminal, it prints once.
     """
     if call.as_json:
-        found = Overview(call.session)
-        counts = {"jobs": found.counts.by_status, "oldest_pending_at": iso(found.counts.oldest_pending_at)}
-        now = {"running": found.running_jobs, "pending": found.pending_types, "batches": found.batches}
-        output.show_json({"at": found.at, **counts, "workers": found.workers, **now})
+        overview = Overview(call.session)
+        counts = {"jobs": overview.counts.by_status, "oldest_pending_at": iso(overview.counts.oldest_pending_at)}
+        now = {"running": overview.running_jobs, "pending": overview.pending_types, "batches": overview.batches}
+        output.show_json({"at": overview.at, **counts, "workers": overview.workers, **now})
     elif once or not output.is_terminal(sys.stdout):
         for line in frame(Overview(call.session)):
             output.show(line)

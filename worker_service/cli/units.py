@@ -1,7 +1,4 @@
-"""The steps that install and remove the systemd units, made from `systemd/` with the path of this Python.
-
-A `root` is the file system of an image, in which nothing is started.
-"""
+"""The systemd units, made from `systemd/` with the path of this Python, and the steps that install them."""
 
 from __future__ import annotations
 

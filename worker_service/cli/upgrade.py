@@ -61,7 +61,9 @@ def upgrade(call: Invocation, source: str | None, is_back: bool, dry_run: bool) 
     if sys.prefix == sys.base_prefix:
         raise Refused(f"{sys.prefix} is not a virtual environment of pagemill's own", "see docs/upgrade.md")
     plan = UpgradePlan(call.settings.database, is_for_user=is_for_user)
-    steps = plan.back() if is_back else plan.forward(_full_path(source) if source else installed_from())
+    if source and Path(source).exists():
+        source = str(Path(source).absolute())  # the steps run in another directory
+    steps = plan.back() if is_back else plan.forward(source or installed_from())
     steps_on_failure = [] if is_back else plan.back()
     items = [step_as_object(step) for step in [*steps, *steps_on_failure]]
     if not call.print_if_json({"dry_run": dry_run, "items": items}):
@@ -77,11 +79,6 @@ def upgrade(call: Invocation, source: str | None, is_back: bool, dry_run: bool) 
         raise Refused(f"there is no earlier version in {plan.earlier_version}", "it is kept by pagemill upgrade")
     _do_steps(plan, steps, is_back=is_back)
     output.note("done" if is_back else "done; the earlier version is kept: pagemill upgrade --back")
-
-
-def _full_path(source: str) -> str:
-    # The steps run in another directory.
-    return str(Path(source).absolute()) if Path(source).exists() else source
 
 
 class UpgradePlan:
@@ -145,8 +142,8 @@ class UpgradePlan:
 def _active_units(*patterns: str) -> Sequence[str]:
     listing = ["systemctl", "list-units", "--state=active", "--plain", "--no-legend", *patterns]
     with suppress(FileNotFoundError):
-        done = subprocess.run(listing, capture_output=True, text=True, check=False)
-        return [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+        listed = subprocess.run(listing, capture_output=True, text=True, check=False)
+        return [line.split()[0] for line in listed.stdout.splitlines() if line.strip()]
     return []
 
 

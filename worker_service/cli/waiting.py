@@ -34,10 +34,10 @@ class JobsProgress(Struct, frozen=True):
         return sum(number for status, number in self.by_status.items() if status.is_ended)
 
 
+# Takes the maximum of `JobsProgress.jobs`. The query takes long, so a display calls it only when it draws.
 QueryProgress = Callable[[int], JobsProgress]
-"""Takes the maximum number of jobs to show. The query takes long, so a display calls it only when it draws."""
+# The second argument is True at the end.
 WatchJobs = Callable[[QueryProgress, bool], None]
-"""Called again and again; the second argument is True at the end."""
 
 
 class WaitResult(Struct, frozen=True):
@@ -88,7 +88,6 @@ def wait_for_jobs(
 
 
 def _wait_for_end(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
-    """Return False after the deadline."""
     chunks_left = chunks(ids)
 
     def has_live_jobs() -> bool:
