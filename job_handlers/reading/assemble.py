@@ -3,8 +3,6 @@
 `ingest` publishes a document of which it has all pages; otherwise the job `assemble` does, once they have been read.
 """
 
-# `ingest` uses `Assembly`, too. The daemon publishes the files when the job has completed.
-
 from __future__ import annotations
 
 from collections import Counter
@@ -62,8 +60,6 @@ class _PdfResult(msgspec.Struct, frozen=True):
 
 
 class Assembly:
-    """The files of one document. Pages are added in their order, then `finish` publishes."""
-
     def __init__(self, context: Context[Any], original: Path, kind: str, how: HowToRead) -> None:
         self._context, self._original, self._kind, self._how = context, original, kind, how
         self._files: list[File | RepublishedFile] = []
@@ -121,7 +117,7 @@ class Assembly:
             self._uncertain.append(page.number)
 
     def add_stored_pages(self, last: int) -> None:
-        """Add all pages after the added ones, up to `last`. Raise `Permanent` naming those that are missing."""
+        """Raise `Permanent` naming the pages that are missing."""
         for page in _stored_pages(self._context, self.pages + 1, last):
             self.add(page)
 
@@ -166,7 +162,7 @@ class Assembly:
         return notes
 
     def _publish_pdf(self) -> bool:
-        """Add a searchable PDF to the files. Return False if none could be made."""
+        """Return False if no searchable PDF could be made."""
         if not self._has_words and self._kind == FileKind.PDF:
             # The original is already searchable, so it is published again under another role.
             files = self._context.ask(SameContent(sha256=content_of(self._context))).files
@@ -280,7 +276,6 @@ assemble = Handler(
 
 
 def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
-    """Draw the first page. Return a function that returns the picture; empty if there is none."""
     picture = b""
     with suppress(pdf.Broken, pdf.PdfLocked, pdf.PageTooLarge), pdf.PagedFile(original, password) as book:
         picture = book.thumbnail(1)
@@ -291,7 +286,6 @@ def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
 
 
 def _make_searchable(original: Path, target: Path, password: str, kind: str, layouts_file: Path) -> None:
-    """Save the original with invisible text at the positions of its words."""
     if kind == FileKind.IMAGE:
         image_pdf = target.with_name("image.pdf")
         pdf.pdf_of_image(original, image_pdf)

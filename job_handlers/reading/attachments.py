@@ -1,7 +1,6 @@
 """Turn the files inside a zip archive or a mail into documents of their own.
 
-`ingest` calls `unpack`, and its page process answers with `unpacker`. A document inside is identified by the key of the
-container, and its path in it after `!/`.
+A document is identified by the container and its path in it.
 """
 
 from __future__ import annotations
@@ -38,23 +37,19 @@ WITHIN = "!/"
 
 _FILES_MAX = 1000
 _DEPTH_MAX = 3
-"""Containers inside containers."""
 _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _BLOCK_BYTES = 1 << 20
 _COUNT_FILES = 1
-"""Asks the page process for the number of files. File 1 is asked for by the number after it."""
+"""Number that asks the page process for the number of files. File 1 has the number after it."""
 _PATH_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
-"""Skipped files that the note for the user names."""
 
 
 class UnpackedFile(msgspec.Struct, tag=True, frozen=True):
     path: str
-    """Path inside the container."""
     name: str
     staged_name: str
-    """Name in the staging directory; equal files share the first one's."""
     sha256: str
     size: int
 
@@ -79,7 +74,7 @@ class UnpackedFiles:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
-    """Make a document of each file that the page process unpacks. The process is asked by negative numbers."""
+    """Make a document of each file that the page process unpacks. The process reads files as negative pages."""
     unpacked = UnpackedFiles()
     container_key = document_of(context).source_key
     is_too_deep = container_key.count(WITHIN) >= _DEPTH_MAX
@@ -116,7 +111,6 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> 
 
 
 def _unused_path(path: str, used_paths: Container[str]) -> str:
-    """Return the path, with a number if another file of the container has the same."""
     plain = path.replace(WITHIN, "!")
     unused, number = plain, 1
     while unused in used_paths:
@@ -214,7 +208,7 @@ def _read_block(source: IO[bytes], bytes_most: int = _BLOCK_BYTES) -> bytes:
 
 
 def _members_of(container: FlowDocument) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield for each file its path, why it is not unpacked ("" if it is), and a function that opens it."""
+    """Yield the path of each file, why it is not unpacked or "", and a function that opens it."""
     if isinstance(container, Archive):
         for member in container.members():
             yield member.name, member.refusal, partial(container.open, member.info)

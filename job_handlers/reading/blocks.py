@@ -1,8 +1,6 @@
-"""Divide the lines of a page into blocks: paragraphs, list items, captions, footnotes, code.
+"""Divide the lines of a page into blocks.
 
-A block begins between two lines if the points of the evidence for it, less those against it, reach two. `pdf.text`
-calls `divide_lines` for a text layer, `page_recognition` calls `blocks_of_words` for recognised words. Headings are
-recognised later, from all pages of the document (`worker_service.jobs.blocks`).
+A block begins between two lines if the points of the evidence for and against it reach a sum.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from job_handlers.reading.layout import Word, bounds_of
 from worker_service.handlers import BOLD, ITALIC, MARKER, MONOSPACED, STATED_BY_FILE, Block, Role
 
 _POINTS_LEAST = 2.0
-"""Points of evidence for a new block."""
 _CAPTION = re.compile(
     r"(?:figure|fig\.?|table|tab\.?|chart|box|exhibit|map|graph|abbildung|abb\.?|tabelle|schaubild|tableau)\s*"
     r"(?:\d|[IVX]+\b|[A-Z]\b)[\d.\-]*\s*(?:[.:|\u2013\u2014-]\s*|$|\s(?=[A-Z(]))", re.IGNORECASE)  # fmt: skip
@@ -43,9 +40,8 @@ class TextLine(Struct, frozen=True, gc=False):
     x1: float
     y1: float
     base: float
-    """Y of the baseline, from which distances are measured: the boxes of fonts differ too much."""
+    """Height of its baseline, because the boxes of fonts differ too much."""
     size: float
-    """Of its letters, in the unit of the coordinates."""
     style: int
     """Sum of `BOLD`, `ITALIC` and `MONOSPACED`."""
     text: str
@@ -55,7 +51,6 @@ class TextLine(Struct, frozen=True, gc=False):
     role: Role | None = None
     """Role that the file states."""
     level: int = 0
-    """Level of the heading or list item that the file states."""
     group: int = 0
     """Number of the element in the file's structure; 0: none."""
 
@@ -97,9 +92,9 @@ def _round_to_half(number: float) -> float:
 
 
 def _points_for_block(first: TextLine, a: TextLine, b: TextLine, right: float, facts: PageFacts) -> float:
-    """Return the points for a new block between the adjacent lines `a` and `b`.
+    """Return the points for a new block between lines `a` and `b`.
 
-    `first` is the first line of the block so far, `right` the right edge of the column at `a`.
+    `first` is the first line of the block so far, `right` the edge of the column at `a`.
     """
     size = a.size or 1
     distance = b.base - a.base
@@ -164,7 +159,7 @@ def _note_number(text: str) -> int:
 def blocks_of_words(
     lines: Sequence[Sequence[Word]], text: str, end_of_table: Mapping[int, int], height: float
 ) -> list[Block]:
-    """Return the blocks of a recognised page. `end_of_table` maps where each table begins in the text to its end."""
+    """`end_of_table` maps where each table begins in the text to its end."""
     usual_height = median([word.y1 - word.y0 for line in lines for word in line] or [1.0])
     runs: list[_LineRun] = []
     begin = 0
@@ -195,10 +190,7 @@ def blocks_of_words(
 
 
 class _LineRun(NamedTuple):
-    """Adjacent lines of one table, or between two tables."""
-
     table: int | None
-    """Where the table begins in the page's text."""
     begin: int
     lines: list[TextLine]
 
@@ -212,7 +204,7 @@ def _recognised_line(line: Sequence[Word], text: str, usual_height: float, *, be
 
 
 def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> list[Block]:
-    """Return the blocks of adjacent lines without tables. `begin` is where the first begins in the page's text."""
+    """`begin` is where the first line begins in the page's text."""
     blocks: list[Block] = []
     block_lines: list[TextLine] = []
     right_of_last = 0.0
@@ -260,7 +252,6 @@ def _block(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> Block:
 
 
 def _usual_look(lines: Sequence[TextLine]) -> tuple[float, int]:
-    """Return the size of most characters, and the styles that most characters have."""
     sizes: Counter[float] = Counter()
     styles: Counter[int] = Counter()
     for line in lines:

@@ -1,8 +1,4 @@
-"""What the jobs that read a document share: its file, its reading settings, and the digests of its pages.
-
-The results of pages are stored under digests, so that no page is read twice. Equal digests mean equal results: each
-covers the content, the rules by which it is read, and the libraries.
-"""
+"""A job's document: its file, its reading settings, and the digests under which results of its pages are stored."""
 
 from __future__ import annotations
 
@@ -41,7 +37,6 @@ digest([])
 
 
 def document_of(context: Context[Any]) -> KnownDocument:
-    """Raise `Permanent` if the job has none: it was enqueued by hand."""
     if context.document is None:
         raise Permanent(
             "NO_DOCUMENT",
@@ -52,7 +47,6 @@ def document_of(context: Context[Any]) -> KnownDocument:
 
 
 def how_to_read(context: Context[H]) -> HowToRead:
-    """Return the document's settings, with those of the payload in place of them."""
     stored = context.document.settings if context.document is not None else ""
     try:
         how = msgspec.convert({**msgspec.json.decode(stored or "{}"), **context.payload.given_settings()}, HowToRead)
@@ -117,9 +111,7 @@ def password_of(context: Context[Any], how: HowToRead) -> str:
 
 class PageSource(NamedTuple):
     content: str
-    """SHA-256 of the file."""
     library: str
-    """Name and version of the library that reads the file."""
 
 
 def page_source(content: str, kind: FileKind) -> PageSource:
@@ -132,12 +124,11 @@ def layer_digest(source: PageSource, number: int) -> str:
 
 
 def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest of a page that needs OCR, which is known before the file is opened."""
+    # Can be computed without opening the file.
     return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
 def pixels_digest(picture_digest: str, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest of what a page shows, in whichever file."""
     return digest([picture_digest, "shown", OCR_RULES, list(languages), quality, engine])
 
 
@@ -146,11 +137,10 @@ def rows_digest(content: str, number: int, library: str) -> str:
 
 
 def job_digest(page_digest: str, idempotency_key: str) -> str:
-    """Return the digest of a page that could not be read: only the same job finds it, a later job tries again."""
+    # For a page that could not be read: only the same job finds it, a later job tries again.
     return digest([page_digest, "too large", idempotency_key])
 
 
 def unread_page(context: Context[Any], number: int, page_digest: str, method: str, why: str) -> PageResult:
-    """Log that the page is left out. Return its empty result, which only this job finds."""
     context.log(f"page {number} is left out: {why}")
     return PageResult(number, job_digest(page_digest, context.idempotency_key), "", method)

@@ -1,7 +1,5 @@
 """Turn spreadsheet or CSV rows into text, a hundred rows a page. Values keep their types."""
 
-# `ingest` enqueues a job for each range of pages. `spreadsheets` does the reading, in a page process.
-
 from __future__ import annotations
 
 from msgspec import Struct
@@ -17,7 +15,6 @@ _CPU_SECONDS = 600
 _PAGES_MAX = 100_000
 
 Rows = tuple[str, str]
-"""Text and layout of a page."""
 
 
 class ExtractRowsPayload(Struct, frozen=True):

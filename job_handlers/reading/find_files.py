@@ -1,4 +1,4 @@
-"""Find the files below a directory that can be read, for `pagemill add` and the web page."""
+"""Find the files below a directory that can be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEFT_OUT_NAMED_MAX = 1000
 
 
 class LeftOut:
-    """Files that are not read: their number by reason, and the paths of the first thousand."""
+    """Files that are not read: counts by reason, and the first thousand paths."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -37,7 +37,6 @@ class LeftOut:
 class AdoptedFile(Struct, frozen=True):
     path: str
     content: str
-    """SHA-256."""
     text: str | None
     """Path of the text file next to it."""
 
@@ -47,10 +46,7 @@ def absolute(path: Path | str) -> Path:
 
 
 def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None) -> list[Path]:
-    """Return the file, or those below the directory, sorted. Add the others to `left_out`.
-
-    Raise `BadInput` if there is nothing to read, or the directory has more than `entries_max` entries.
-    """
+    """Raise `BadInput` for a directory with more than `entries_max` entries."""
     path = absolute(path)
     if not path.is_dir():
         if not path.is_file():
@@ -78,7 +74,7 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
 
 
 def files_to_adopt(directory: Path) -> list[AdoptedFile]:
-    """Return the documents below the directory. If report.txt is next to report.pdf, it is that file's text."""
+    """If report.txt is next to report.pdf, it is that file's text."""
     files = find_files(directory, LeftOut())
     # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
@@ -105,7 +101,7 @@ def in_words(left_out: Mapping[str, int]) -> str:
 
 
 def _reason_to_leave_out(path: Path) -> str:
-    """Return an empty text for files that can be read, and for directories."""
+    """Return an empty text for what is read, and for directories."""
     if path.name.startswith("."):
         return HIDDEN
     if path.is_symlink():

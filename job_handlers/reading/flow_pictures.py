@@ -1,8 +1,4 @@
-"""Recognise the pictures in a flowing document, in the page process of `ocr_pages`.
-
-The recognised text replaces the picture in the page's text. The requests are those of `page_recognition`: pages are
-drawn, which here decodes their pictures, and then recognised.
-"""
+"""Recognise the pictures in a flowing document, where they appear, in the page process."""
 
 from __future__ import annotations
 
@@ -26,19 +22,17 @@ from job_handlers.reading.page_recognition import (
 from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash
 
 _PICTURE_DPI = 150.0
-"""Taken for the resolution of all pictures, because documents rarely state it."""
+"""Assumed, because documents rarely state it."""
 _CONFIDENCE_LEAST = 60.0
 """A lower confidence means words read into a photograph."""
 
 _DAMAGED = "damaged"
 
+# A piece of a page, and its picture: None if it is text, or if the picture is too small or too large for text.
 DrawnPiece = tuple[formats.Piece, Gray | str | None]
-"""A piece of a page, and its pixels: `_DAMAGED` for a broken picture, None for text and for a picture of a size that
-contains no text."""
 
 
 def flow_reader(original: Path, kind: FileKind, settings: OcrSettings) -> Callable[[int], DrawnPage | PageReading]:
-    """Return the function that answers the requests of a page process."""
     document, reader = formats.open_document(original, kind), ocr.reader_for(settings)
     pages: list[formats.FlowPage] = []
 
@@ -68,7 +62,6 @@ def _draw_piece(document: formats.FlowDocument, piece: formats.Piece) -> Gray | 
 
 
 def _flow_digest(pieces: Iterable[DrawnPiece]) -> str:
-    """Return a hash of all that the text of the page depends on."""
     identities = [
         (
             formats.identity_of(piece),

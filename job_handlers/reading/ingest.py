@@ -186,7 +186,6 @@ def _count_pages(context: Context[HowToRead], process: PageProcess[Answer], kind
 
 
 def _ocr_digests(source: PageSource, how: HowToRead, numbers: Sequence[int]) -> dict[int, str]:
-    """Return page number → digest."""
     if not numbers:
         # Identifying the engine would take longer than reading a page with a text layer.
         return {}
@@ -211,10 +210,7 @@ def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -
 def _save_layer_pages(
     context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
-    """Save the pages with a text layer, and return the scans of the others.
-
-    Add saved pages to the assembly as long as none before them is missing.
-    """
+    """Return the pages that need OCR. Add the others to the assembly, up to the first missing page."""
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
@@ -260,7 +256,6 @@ def _page_result(
 
 
 def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
-    """Return the function that answers for a document with fixed pages, in the page process."""
     refused: Refusal | None = None
     try:
         book = pdf.PagedFile(original, password)
@@ -287,7 +282,6 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
 
 
 def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int], Answer]:
-    """Return the function that answers for a flowing document, in the page process."""
     try:
         document = formats.open_document(original, kind)
         pages = formats.paginate(document.pieces())

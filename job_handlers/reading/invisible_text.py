@@ -1,8 +1,4 @@
-"""Invisible text that makes a scan searchable, as content streams and fonts of a PDF.
-
-A PDF's simple font has 256 characters, so there is one for each block of 256 Unicode characters. It has no glyphs: all
-characters have one width, and each word is stretched to its place. `assemble` passes the streams to `pdf.add_streams`.
-"""
+"""Invisible text that makes a scan searchable, drawn below its image, in one font per block of 256 characters."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from job_handlers.reading.pdf import PdfFont
 _CHARACTER_WIDTH = 500
 """Thousandths of the height."""
 _ASCENT = 0.8
-"""Share of the height above the baseline."""
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
 1 begincodespacerange <00> <FF> endcodespacerange
@@ -28,7 +23,7 @@ _END = "endcmap CMapName currentdict /CMap defineresource pop end end\n"
 @dataclass(slots=True)
 class Fonts:
     blocks: list[int] = field(default_factory=list)
-    """Numbers of the blocks of 256 characters. The font of a block is numbered by its index."""
+    """Blocks of 256 characters. A block's font has the number of its index."""
 
     def font_number(self, block: int) -> int:
         if block not in self.blocks:
@@ -44,12 +39,11 @@ class Fonts:
 
 
 def widths() -> str:
-    """Return the PDF array of the characters' widths, the same for all fonts."""
     return f"[{' '.join([str(_CHARACTER_WIDTH)] * 256)}]"
 
 
 def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
-    """Return a content stream that draws the words. `matrix` maps points of the page as it is shown to PDF space."""
+    """Draw the words. `matrix` maps points of the page as it is shown to PDF space."""
     words = [word for line in layout.lines for word in line if word.x1 > word.x0 and word.y1 > word.y0]
     if not words:
         return b""

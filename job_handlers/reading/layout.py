@@ -29,7 +29,7 @@ TEXT_CHARACTERS_MAX = 1_000_000
 _POINTS_PER_INCH = 72.0
 
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom edge: x0, y0, x1, y1."""
+"""x0, y0, x1, y1."""
 
 
 class HasBox(Protocol):
@@ -63,7 +63,6 @@ class TableCell(msgspec.Struct, array_like=True, frozen=True):
 class PageTable(msgspec.Struct, frozen=True):
     box: Box
     begin: int
-    """Where the table begins in the page's text."""
     end: int
     rows: list[list[TableCell | None]]
     """None is an empty cell; a cell over several columns is in the first of them."""
@@ -92,12 +91,11 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: list[str] = []
     """OCR engines."""
     second: list[int] = []
-    """Numbers of the lines with words of the second engine."""
     written_in: list[str] = []
     """Languages."""
     unread: UnreadScript | None = None
     is_cut: bool = False
-    """True if the lists were too large, and are left out."""
+    """The lists were too large, and are left out."""
 
 
 class TextTable(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +163,6 @@ def moved(word: Word, right: float, down: float) -> Word:
 
 
 def build_table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
-    """`rows` are the words of each cell."""
     words_of_table = [word for row in rows for words in row for word in words]
     return PageTable(bounds_of(words_of_table), begin, end, [[_cell_of(words) for words in row] for row in rows])
 
@@ -179,7 +176,7 @@ def text_of(lines: Sequence[Sequence[Word]]) -> str:
 
 
 def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
-    """Return the mean weighted by word length, because specks are read as short words; None without words."""
+    """Weight by word length, because specks are read as short words."""
     words = [word for line in lines for word in line]
     length = sum(len(word.text) for word in words)
     return round(sum(len(word.text) * word.confidence for word in words) / length, 1) if length else None
@@ -188,10 +185,7 @@ def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
 def to_page_points(
     lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
 ) -> list[list[Word]]:
-    """Convert from pixels of the deskewed and turned image to points of the page as it is shown.
-
-    `size` is that of the page in points; `turn` and `skew` are degrees clockwise, as in `Layout`.
-    """
+    """Convert from pixels of the deskewed and turned image."""
     scale = _POINTS_PER_INCH / dpi
     width, height = size
     turned_width, turned_height = (height, width) if turn in (90, 270) else (width, height)

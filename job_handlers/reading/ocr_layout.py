@@ -1,8 +1,6 @@
 """Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other.
 
-`recognition` tidies the engine's lines with `tidy_lines`; `page_recognition` and `flow_pictures` then call
-`arrange_page`. Coordinates are pixels of the image that was read, deskewed and turned upright. `em` is the median
-height of a word.
+Coordinates are pixels of the image that was read, deskewed and turned upright.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ _WIDE_GAP_MOST = 1.75
 """Limit in justified lines and after a sentence."""
 _GAPS_IN_JUSTIFIED_LEAST = 3
 _LETTERS_IN_PROSE_SHARE = 0.8
-"""Of the words of a justified line, those that begin with a letter."""
 _PAPER_EDGE = 0.005
 """Share of the page's width."""
 # Shares of the smaller of two words or lines.
@@ -43,15 +40,13 @@ _OPENING_OF = {"|": "|", "]": "[", "}": "{"}
 _CLOSING_OF = {"|": "|", "[": "]", "{": "}"}
 _LEADER = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
+# The words of each cell.
 Row = list[list[Word]]
-"""The words of each cell."""
 Rules = Callable[[], Sequence[RulingLine]]
-"""Finds the ruling lines of the page, which takes longer than anything else here."""
 
 
 class WordTable(NamedTuple):
     begin: int
-    """Where the table begins in the page's text."""
     end: int
     rows: list[Row]
 
@@ -59,7 +54,7 @@ class WordTable(NamedTuple):
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     came_from: list[list[int]]
-    """For each line, the numbers of the engine's lines whose words it has."""
+    """Numbers of input lines, for each line."""
     text: str
     tables: list[WordTable] = field(default_factory=list)
 
@@ -85,10 +80,7 @@ def _is_paper_edge(word: Word, width: int) -> bool:
 
 
 def _join_shared_row(above: list[Word], below: list[Word]) -> list[list[Word]]:
-    """Return the two lines, or three if parts of both are one row.
-
-    Beside a cell of two lines, the engine may divide the other cells of the row between both.
-    """
+    # A cell of two lines can make the engine put parts of one row into both of its lines.
     upper_parts, lower_parts = _split_by_height(above), _split_by_height(below)
     if len(upper_parts) + len(lower_parts) > 2:
         for upper, lower in product(upper_parts, lower_parts):
@@ -101,7 +93,6 @@ def _join_shared_row(above: list[Word], below: list[Word]) -> list[list[Word]]:
 
 
 def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
-    """Divide a line where adjacent words are at different heights."""
     parts = [[line[0]]]
     for word, following in pairwise(line):
         overlap = min(word.y1, following.y1) - max(word.y0, following.y0)
@@ -112,7 +103,6 @@ def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
 
 
 def _are_in_one_row(upper: Sequence[Word], lower: Sequence[Word]) -> bool:
-    """Return whether the words are at the same height, and beside each other."""
     top, bottom = median([word.y0 for word in upper]), median([word.y1 for word in upper])
     lower_top, lower_bottom = median([word.y0 for word in lower]), median([word.y1 for word in lower])
     overlap = min(bottom, lower_bottom) - max(top, lower_top)
@@ -148,7 +138,6 @@ def arrange_page(lines: list[list[Word]], rules: Rules) -> ArrangedPage:
 
 
 def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
-    """Return each word with the number of its line."""
     return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
@@ -179,7 +168,6 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
 
 
 def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
-    """Join adjacent words of a line without a wide gap. The index of a piece is that of its first word."""
     groups: list[list[int]] = []
     lines = [[*numbers] for _, numbers in groupby(range(len(words)), lambda at: words[at][1])]
     is_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
@@ -208,7 +196,6 @@ def _piece_of(words: Sequence[Word], number: int) -> TextPiece:
 
 
 def _leads_to_one_column(line: Sequence[Word], em: float) -> bool:
-    """Return whether dots of the line lead to one number, and not to figures in several columns."""
     last_leader = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
     figures = [word for word in line[last_leader + 1 :] if any(map(str.isdigit, word.text))]
     return last_leader > 0 and all(right.x0 - left.x1 <= _GAP_MOST * em for left, right in pairwise(figures))
@@ -236,7 +223,6 @@ def _without_spaces(text: str) -> str:
 
 
 def _word_numbers(piece: TextPiece) -> range:
-    """Return the indexes of the piece's words on the page."""
     return range(piece.at, piece.at + piece.text.count(" ") + 1)
 
 
@@ -250,7 +236,7 @@ class _PageBuilder:
         self.page = ArrangedPage([], [], "")
 
     def add(self, lines: Sequence[list[Word]], texts: Sequence[str]) -> tuple[int, int]:
-        """Add a paragraph, or a table. Return where it begins and ends in the text."""
+        """Return where the lines begin and end in the text."""
         if self._texts:
             self._add_line([], "")
         begin = self._length
@@ -274,7 +260,7 @@ def _arrange_blocks(
     found_tables: Sequence[FoundTable],
     rules: Rules,
 ) -> ArrangedPage | None:
-    """Return None if there are no tables, and the engine's order is right."""
+    """Return None if the engine's order stays."""
     entries, blocks, table_of_entry = _without_tables(lines, found_tables)
     parts = reading_order.arrange_blocks(
         blocks,
@@ -306,9 +292,9 @@ def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[tuple[Word
 def _without_tables(
     lines: Sequence[list[Word]], found_tables: Sequence[FoundTable]
 ) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
-    """Return entries, the numbers of each paragraph's entries, and the table of an entry, by its number.
+    """Return entries, their numbers by paragraph, and entry number → table.
 
-    An entry is a line without the words of tables, or stands for a table: the line that has the first words of it.
+    An entry is a line without the words of tables, or the first line of a table.
     """
     table_of_word = {
         at: number

@@ -3,9 +3,6 @@
 A page whose pixels were recognised before, in any file, is not recognised again.
 """
 
-# `ingest` enqueues a job for each range. A page process draws and recognises the pages: `page_recognition` reads them, or
-# `flow_pictures` those of documents without fixed pages.
-
 from __future__ import annotations
 
 import time
@@ -107,7 +104,6 @@ def run(context: Context[OcrPagesPayload]) -> Done:
 
 
 def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
-    """Return a function that writes only a job's pages to a file for a cluster node, and returns False if it cannot."""
     if kind_of(original) is not FileKind.PDF:
         return lambda payload, target: False
     book = pdf.PagedFile(original, is_mapped=True)
@@ -132,7 +128,7 @@ ocr_pages = Handler(
 
 
 def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> None:
-    """Raise `MissingDependency`, so that the job runs again after a quarter of the time that it has waited."""
+    """Raise `MissingDependency`, so that the job runs again at growing intervals."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
         ocr.reader_for(engine)
@@ -144,7 +140,7 @@ def _wait_for_data(context: Context[OcrPagesPayload], engine: OcrSettings) -> No
 
 
 class PageServer(Protocol):
-    """The part of `PageProcess` that `PageRange` needs. Benchmarks replace it."""
+    """Benchmarks replace `PageProcess`."""
 
     def request(self, *numbers: int) -> None: ...
     def receive(self) -> tuple[int, DrawnPage | PageReading | TooLarge | Lost]: ...
@@ -154,8 +150,6 @@ class PageServer(Protocol):
 
 @dataclass(slots=True)
 class PageRange:
-    """Reads and saves the pages of one job."""
-
     context: Context[OcrPagesPayload]
     numbers: Sequence[int]
     source: PageSource
@@ -165,7 +159,6 @@ class PageRange:
     _pixels_digest_of_page: dict[int, str] = field(default_factory=dict)
 
     def read_with(self, process: PageServer) -> None:
-        """Draw a few pages at a time, look up their pixels, and recognise those that no job has recognised before."""
         key = self.context.idempotency_key
         file_digests = {number: self._file_digest(number) for number in self.numbers}
         # A page may be stored under its own digest, or, if this job could not read it, under that of the job.
@@ -194,7 +187,7 @@ class PageRange:
                 process.request(*to_recognise[:-1], *drawn, *to_recognise[-1:])
 
     def _save_stored_pages(self, digests_of_page: Mapping[int, Sequence[str]]) -> list[int]:
-        """Save the pages with a stored result under one of their digests. Return the others."""
+        """Save the pages with a stored result under one of their digests; return the others."""
         _stop_if_asked(self.context)
         answer = self.context.ask(KnownPages([*chain.from_iterable(digests_of_page.values())]))
         stored = set(answer.digests)

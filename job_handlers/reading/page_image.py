@@ -1,6 +1,6 @@
-"""The handler `page_image`: draw one page for the document viewer, and list its words with their positions.
+"""Draw one page for the document viewer.
 
-The web server (`services.page_images`) runs it in a sandboxed child process, because the files come from strangers.
+In a child process, because the web server must not open files from strangers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from worker_service.handlers import MIB, Context, Done, Handler, Limits, Permane
 
 _WALL_SECONDS, _CPU_SECONDS = 30, 25
 _WIDTH_LEAST, _WIDTH_MOST = 50, 3000
-"""Pixels."""
 
 
 class PageImagePayload(HowToRead, frozen=True, kw_only=True):

@@ -1,8 +1,4 @@
-"""A separate process that reads pages with a CPU limit for each page, so that a bad page costs only itself.
-
-The handler's process sends page numbers through a pipe, and gets an answer for each through another: four bytes of
-length, then MessagePack. If the process dies, its first pending page is lost, and a new process reads the others.
-"""
+"""Read pages in a separate process with a CPU limit for each page, so that a bad page costs only itself."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _READ_BYTES = 1 << 16
 _OBJECTS_PER_COLLECTION = 50_000
 
 MakeReader = Callable[[], Callable[[int], Any]]
-"""Opens the file in the page process, and returns the function that reads a page."""
+"""Called in the page process."""
 
 
 class TooLarge(Exception):
@@ -48,8 +44,6 @@ class Lost(Exception):
 
 
 class Refusal(msgspec.Struct, tag=True, frozen=True):
-    """An answer of readers to a page, or file, that they cannot read."""
-
     code: str
     message: str
     remedy: str = ""
@@ -57,7 +51,6 @@ class Refusal(msgspec.Struct, tag=True, frozen=True):
 
 class PageProcess(Generic[R]):
     def __init__(self, make_reader: MakeReader, answer_type: Any, *, cpu_seconds: int) -> None:
-        """`cpu_seconds` limits each page. The process starts with the first request, or with `begin`."""
         self._make_reader = make_reader
         self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(answer_type)
         self._cpu_seconds = cpu_seconds
@@ -86,7 +79,6 @@ class PageProcess(Generic[R]):
         return answer
 
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
-        """Yield each number with its answer. Keep the process busy while the caller works."""
         unsent = iter(numbers)
         while True:
             if len(self._pending) <= _PENDING_MOST // 2:
@@ -202,7 +194,7 @@ class PageProcess(Generic[R]):
                     unsent = unsent[os.write(answers, unsent) :]
 
     def _allow_seconds(self) -> None:
-        """Raise the soft limit to the CPU time used so far and that for a page. The hard limit is the attempt's."""
+        # The hard limit is the attempt's.
         # The kernel counts whole seconds.
         soft = int(time.process_time()) + self._cpu_seconds
         if soft != self._seconds_allowed:

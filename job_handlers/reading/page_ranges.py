@@ -1,4 +1,4 @@
-"""Ranges of pages, such as `1-12`, and how `ingest` divides the pages of a document into jobs."""
+"""Ranges of pages, such as `1-12`, and how the pages of a document are divided into jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from worker_service.handlers import Permanent
 
 RANGE_PAGES_MAX = 12
 _COST_LEAST, _COST_MOST = 0.1, 2.0
-"""Times the cost of the median page."""
 _BALANCED_COST_MOST = 0.99
 """Cost of the longest range after balancing, as a share of that before; above it, balancing is not worth it."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -34,7 +33,6 @@ def pages_in_words(numbers: Sequence[int]) -> str:
 
 
 def read_ranges(text: str, pages_most: int) -> list[int]:
-    """Return the numbers of pages. Raise `Permanent` for another text, and for more than `pages_most` pages."""
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -55,7 +53,7 @@ class Scan(Struct, frozen=True):
 
 
 def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
-    """Return page number → cost relative to the median page. Pages of unknown cost are left out."""
+    """Return page number → cost relative to the median page."""
     sizes_of_packing: dict[str, list[int]] = {}
     for scan in scans.values():
         sizes_of_packing.setdefault(scan.packing, []).append(scan.packed_bytes)
@@ -68,7 +66,6 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 
 
 def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
-    """Divide the pages into ranges that keep all slots busy until the end. A page without a cost costs 1."""
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)

@@ -1,7 +1,6 @@
-"""Draw a page and recognise what it shows, in the page process of `ocr_pages`.
+"""Draw a page and recognise what it shows, in the page process.
 
-A page process is asked by numbers: n draws page n, -n recognises it, and -n - IN_PARTS recognises it in parts. Pages
-are drawn first, so that pages with known pixels are not recognised again.
+The process is asked by numbers: n draws page n, -n recognises it, and -n - IN_PARTS recognises it in parts.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ PAGES_DRAWN_MOST = 2
 
 class DrawnPage(msgspec.Struct, tag=True, frozen=True):
     picture_digest: str
-    """Hash of all that the recognised text depends on."""
 
 
 class PageReading(msgspec.Struct, tag=True, frozen=True):
@@ -39,7 +37,6 @@ class PageReading(msgspec.Struct, tag=True, frozen=True):
     confidence: float | None = None
     layout: str | None = None
     why: str = ""
-    """Why the page could not be read."""
 
 
 def page_of_request(request: int) -> int:
@@ -90,7 +87,6 @@ def page_request_handler(
 class PagePicture(NamedTuple):
     number: int
     size: tuple[float, float]
-    """Width and height in points."""
     gray: Gray
     dpi: float
     is_damaged: bool = False
@@ -101,7 +97,7 @@ class PagePicture(NamedTuple):
 
 
 def draw_page(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
-    """`place` is the page's position in a slice. `is_forced` ignores the page's own text."""
+    """`place` is the page's position in a slice."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
@@ -125,7 +121,6 @@ def _picture_digest(picture: PagePicture) -> str:
 
 
 def recognise_page(engine: PageReader, picture: PagePicture) -> PageReading:
-    """Return the recognised text, or the page's own text if that is fuller."""
     recognition, own = _recognise(engine, picture), picture.own_text
     if own is None or recognition.method == UNREADABLE or not is_fuller(own.text, recognition.text):
         return recognition
@@ -183,7 +178,7 @@ def _blocks(
     dpi: float,
     to_page: Callable[[list[list[layout.Word]]], list[list[layout.Word]]],
 ) -> list[Block]:
-    """Divide the recognised lines into blocks. `height` is that of the straight image, in pixels."""
+    """`height` is that of the straight image."""
     end_of_table = {table.begin: table.end for table in arranged.tables}
     blocks = text_blocks.blocks_of_words(arranged.lines, arranged.text, end_of_table, height)
     # `to_page` converts words, so the boxes are converted as the words of one line.
@@ -195,5 +190,4 @@ def _blocks(
 
 
 def rules_in(straight: Gray | None, dpi: float) -> list[RulingLine]:
-    """Return the ruling lines; none for a blank page, which has no straight image."""
     return [] if straight is None else [RulingLine(*box) for box in ruled_lines(straight, dpi)]

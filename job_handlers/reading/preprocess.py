@@ -1,8 +1,4 @@
-"""Prepare a page's gray pixels for OCR: decode, crop, turn, deskew, and find ink and ruled lines.
-
-Pillow does all per-pixel work. Most decisions are made on a reduced copy of the page. Ink is darker than the paper,
-whose shade is the most frequent one; as an image, ink is 255 (`_INK`) on 0.
-"""
+"""Prepare a page's gray pixels for OCR. Pillow does all per-pixel work. In images of ink, ink is 255."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ _MARKS_WIDTH = 620
 _WHITE, _INK = 255, 255
 
 _STRIPS = 24
-"""Vertical strips, shifted against each other to try an angle."""
 # Degrees.
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
@@ -37,7 +32,6 @@ _SKEW_GAIN = 1.15
 _REFINED_ANGLES = 3
 """Best angles of the coarse search."""
 _EDGE = 0.03
-"""Share of the page at each side that may be a shadow."""
 # Shades.
 _INK_DEPTH = 40
 """Difference between ink and paper in a reduced copy."""
@@ -46,20 +40,16 @@ _INK_DEPTH_FULL_SIZE = 70
 _INK_CONTRAST = 0.45
 """Share of the difference between paper and the darkest pixels."""
 _INK_SHARE_LEAST = 0.00015
-"""A page with less ink is blank."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
 _INK_OF_RULE_LEAST = 216
-"""Mean of the pixels of a step: 255 is a step full of ink."""
 _RULES_MOST = 10_000
 """More are those of a picture or of shadows."""
 _INK_RUN = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 """A row of letters, scanned downwards: ink with small gaps, as within an e."""
 _TWO_TONED_SHARE = 0.99
-"""Share of black and white pixels on a page with two tones."""
 _SHADE_PARTS = 8
-"""Parts of the page in each direction whose shades are compared."""
 _SHADE_DIFFERENCE_LEAST = 40
 """Such a difference between parts of the paper loses whole lines to one threshold."""
 _GRAIN_LEAST = 10
@@ -68,14 +58,13 @@ _LETTER_INCHES = 16 / 300
 """A letter or two, which count as one mark."""
 _LETTERS_BESIDE = 10
 _MARK_INK_LEAST, _MARKS_SHARE = 16, 0.6
-"""Specks have less ink; in a row of letters, a greater share of pixels are marks."""
+"""Specks have less ink; a row of letters has more marks."""
 _LETTERS_HIGH = range(7, 71)
 """Pixels at 300 dpi."""
 _LETTERS_LEAST = 20
 _SKIPPED_SHARE = 0.03
 """A running head may be smaller than this share of letters."""
 _PICTURE_SIDE_LEAST = 24
-"""Pixels. Smaller pictures are icons."""
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
 """Larger pictures are halved."""
@@ -135,7 +124,7 @@ def _gray_of(image: Image.Image) -> Gray:
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
-    """Whiten the rows of one shade at the foot, with which a decoder fills a truncated image."""
+    """Whiten the rows of one shade with which a decoder fills a truncated image."""
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -144,7 +133,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Return bands at most `height` high, each with its top. Cut at the brightest row of the last third."""
+    """Return each band with its top. Cuts are at the brightest row in reach."""
     row_shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     bands: list[tuple[int, Gray]] = []
     top = 0
@@ -180,7 +169,7 @@ def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
 def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
     """Return the boxes of ink outside `boxes`; none if there are more than `most`, which means dirt.
 
-    The ink is scanned row by row. A run of ink joins the marks above it whose boxes it touches.
+    Marks whose boxes touch are one.
     """
     ink, _, scale = _ink_outside(gray, boxes, _MARKS_WIDTH)
     marks: list[list[int]] = []
@@ -208,7 +197,7 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """Return the ink outside the boxes in a reduced copy, the number of pixels of all ink, and the scale."""
+    """Return the ink outside the boxes in a reduced copy, the page's ink in all, and the scale."""
     scale = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
@@ -268,11 +257,7 @@ def is_grainy(gray: Gray) -> bool:
 
 
 def skew_of(gray: Gray) -> float:
-    """Return the degrees by which the text leans clockwise; 0 if too few to matter.
-
-    At the right angle, rows of pixels are either full of text or empty, so their sums differ most. All half degrees are
-    tried roughly, then tenths of a degree around the best of them.
-    """
+    """Return the degrees by which the text leans clockwise; 0 if too few to matter."""
     small = _reduce_to_width(gray, _SKEW_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
@@ -309,7 +294,6 @@ def soften(gray: Gray) -> Gray:
 
 
 def crop(gray: Gray, box: Box) -> tuple[Gray, int, int]:
-    """Return the pixels in the box, and their left and top."""
     image, left, top = _crop_image(gray, box)
     return _gray_of(image), left, top
 
@@ -330,7 +314,6 @@ def _crop_image(gray: Gray, box: Box) -> tuple[Image.Image, int, int]:
 
 
 def ruled_lines(gray: Gray, dpi: float) -> list[Box]:
-    """Return horizontal and vertical lines as boxes without thickness."""
     ink = _ink_of(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     horizontal = _horizontal_lines(ink, step)
@@ -354,7 +337,7 @@ def _horizontal_lines(ink: Image.Image, step: int) -> list[Box]:
         return []
 
     def is_area(row: int, begin: int, end: int) -> bool:
-        """Return whether all of the next rows have ink below the middle of the line."""
+        # All of the next rows have ink below the middle of the line.
         middle = (begin + end) // 2
         return all(
             any(left <= middle < right for left, right in runs_of_row.get(below, ()))
@@ -375,7 +358,7 @@ def _ink_of(gray: Gray) -> Image.Image:
 
 
 def _at_least(shade: float) -> list[int]:
-    """Return a table for `Image.point` that maps these shades to ink, and the others to 0."""
+    # A table for `Image.point`.
     return [_INK if value >= shade else 0 for value in range(256)]
 
 
@@ -401,14 +384,13 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    """Return the greatest sharpness, and its angle; `best` if no angle is sharper."""
     return max([best, *((_sharpness(strips, angle, strip_width), angle) for angle in angles)], key=itemgetter(0))
 
 
 def _sharpness(
     strips: Image.Image, angle: float, strip_width: float, resampling: Image.Resampling = Image.Resampling.BILINEAR
 ) -> int:
-    """Return how much the sums of adjacent rows differ, along lines that lean by the angle."""
+    """Return how strongly the row sums vary, which is most along the lines of text."""
     slope = math.tan(math.radians(angle)) * strip_width
     shift = -slope * (strips.width - 1) / 2
     if angle:

@@ -1,8 +1,7 @@
 """Reading order of the blocks on a page.
 
-The order of a text layer is kept unless it moves up within a column, or jumps between columns and back. Otherwise an
-X-Y cut splits the page at gaps and separating lines into columns and rows. `pdf.text` and `ocr_layout` call
-`arrange_blocks` with numbers of lines. The line height is the height of the page's lowest box.
+The given order is kept unless it moves up within a column, or jumps between columns and back. Otherwise an X-Y cut
+splits the page at gaps and separating lines into columns and rows. The line height is that of the lowest box.
 """
 
 from __future__ import annotations
@@ -20,20 +19,17 @@ BLOCKS_MOST = 400
 _RULES_MOST = 1000
 _THIN = 0.4  # In line heights. A thicker rule is an area.
 _RUNNING_LINE_HEIGHT_MOST, _RUNNING_LINE_DISTANCE_LEAST = 1.6, 1.5
-"""In line heights. The distance is that from the text."""
+"""In line heights."""
 _SIDEBAR_WIDTH_MOST, _SIDEBAR_HEIGHT_LEAST = 0.6, 3
-"""Share of the main text's width; line heights of its highest box. Lower boxes are labels of one line."""
+"""Share of the main text's width; line heights."""
 _NESTED_SHARE = 0.6  # Of the smaller box's width and height, above which it is inside the other.
 _TOUCH = 0.2  # Share of the smaller box by which boxes beside each other may overlap.
 
 
 @dataclass(slots=True)
 class OrderedPart:
-    """Lines of a block in one column, or a table."""
-
     box: Box
     lines: list[int]
-    """Numbers of lines; none for a table."""
     table: int | None = None
 
 
@@ -48,9 +44,9 @@ def arrange_blocks(
 ) -> list[OrderedPart]:
     """Split blocks where their lines jump to another column, and put the parts in reading order.
 
-    `blocks` are numbers of lines; `table_of_line` maps numbers of lines to that of their table, which replaces the
-    first of them. `is_from_author` is True for a text layer, whose order is trusted more than an OCR engine's. `rules`
-    returns the ruling lines, and is called only if the order has to be computed.
+    `blocks` are numbers of lines; `table_of_line` maps lines to their table, which replaces the first of them. A text
+    layer's order, `is_from_author`, is trusted more than an OCR engine's. `rules` is called only if the order has to be
+    computed.
     """
     parts: list[OrderedPart] = []
     placed_tables: set[int] = set()
@@ -96,7 +92,6 @@ def _union(one: Box, other: Box) -> Box:
 def block_order(
     boxes: Sequence[Box], *, is_from_author: bool = True, rules: Callable[[], Sequence[Box]] = tuple
 ) -> list[int]:
-    """Return the numbers of the boxes in reading order. The parameters are those of `arrange_blocks`."""
     given = list(range(len(boxes)))
     if not 2 < len(boxes) <= BLOCKS_MOST or _is_top_to_bottom(boxes):
         return given
@@ -138,7 +133,6 @@ def _separators(rules: Sequence[Box], boxes: Sequence[Box], line_height: float) 
 
 
 def _join_segments(rules: Sequence[Box], line_height: float) -> list[Box]:
-    """Return the horizontal rules, each joined from its segments. A line may lean, so its last segment decides."""
     thickest = _THIN * line_height
     horizontal = sorted((x0, y0, x1, y1) for x0, y0, x1, y1 in rules if y1 - y0 < min(thickest, x1 - x0))
     lines_and_last_segments: list[tuple[Box, Box]] = []
@@ -154,7 +148,7 @@ def _join_segments(rules: Sequence[Box], line_height: float) -> list[Box]:
 
 
 def _move_into_gap(rule: Box, crossed: Sequence[Box], line_height: float) -> Box | None:
-    """Return the rule at a height between the boxes above and below it; None if it is within a box."""
+    """Return the rule between the boxes above and below it; None if it is within a box."""
     y = (rule[1] + rule[3]) / 2
     above = max((box[3] for box in crossed if box[1] + box[3] < 2 * y), default=y)
     below = min((box[1] for box in crossed if box[1] + box[3] >= 2 * y), default=y)
@@ -247,7 +241,6 @@ def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box],
 
 
 def _split_at_gaps(numbers: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
-    """Return groups of boxes with gaps between them along the axis, in the order of the axis."""
     parts: list[list[int]] = []
     parts_end = -inf
     for at in sorted(numbers, key=lambda at: boxes[at][axis]):

@@ -1,4 +1,4 @@
-"""Turn a user's request to read a document into a job. Used by the CLI, the web, and `crawl`."""
+"""Turn a user's request to read a document into a job."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     tags: tuple[str, ...] = ()
 
     def reading_settings(self) -> dict[str, object]:
-        """Return the payload of `ingest`. A value of None resets a setting to the default."""
+        """Return the payload of `ingest`. None resets a setting to the default."""
         settings: dict[str, object] = dict.fromkeys(HowToRead.__struct_fields__) if self.as_usual else {}
         if self.languages:
             settings["languages"] = [language for word in self.languages for language in _parse_languages(word)]
@@ -85,7 +85,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return [read_action(word, OnEnd.FAILURE, standing=standing) for word in self.on_failure]
 
     def actions_and_tags(self, *, standing: bool = False) -> dict[str, object]:
-        """Return the actions and tags as in the payload of `download`."""
+        """Return them as in the payload of `download`."""
         tags = read_tags(self.tags)
         actions = [
             {
@@ -100,7 +100,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
 
 def parse_options(options_type: type[Options], given: Mapping[str, object]) -> Options:
-    """Parse options of a form or a JSON request. A value may be a list; an empty text means not given."""
+    # A value may be a list; an empty text means not given.
     field_of_option = {field.encode_name: field for field in msgspec.structs.fields(options_type)}
     converted: dict[str, Any] = {}
     for key, value_or_list in given.items():

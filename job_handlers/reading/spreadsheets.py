@@ -1,7 +1,4 @@
-"""Read spreadsheets and CSV files as text and typed values, a hundred rows of one worksheet a page.
-
-`ingest` asks for the row ranges of all pages, `extract_rows` for the pages; both in a page process.
-"""
+"""Read spreadsheets and CSV files as text and typed values, a hundred rows of one worksheet a page."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ class RowRange(Struct, frozen=True):
     """The rows of a page, numbered from 1."""
 
     sheet: int
-    """Index of the worksheet."""
     name: str
     first: int
     last: int
@@ -54,10 +50,8 @@ class RowRange(Struct, frozen=True):
 class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     sheet: str
     first: int
-    """Number of the page's first row."""
     values: list[list[Value]] = []
     is_cut: bool = False
-    """True if the values were too large, and are left out."""
 
 
 class SheetFile:
@@ -73,7 +67,6 @@ class SheetFile:
         return row_ranges_of(self._heights())
 
     def page(self, row_range: RowRange) -> tuple[str, str]:
-        """Return the text and the layout."""
         if self._sheet_of_rows != row_range.sheet:
             self._rows, self._sheet_of_rows = list(self._all_rows(row_range.sheet)), row_range.sheet
         values = [_values(row) for row in self._rows[row_range.first - 1 : row_range.last]]
@@ -85,7 +78,6 @@ class SheetFile:
         return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(row_range.name, row_range.first, values))
 
     def _heights(self) -> list[tuple[str, int]]:
-        """Return the name of each worksheet, and the number of its rows."""
         if self._kind is FileKind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
         with _open_workbook(self._path) as book:
@@ -136,7 +128,6 @@ def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRang
 
 
 def row_ranges_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
-    """`heights` are names and numbers of rows of the worksheets."""
     return [
         RowRange(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
         for at, (name, height) in enumerate(heights)
@@ -188,7 +179,6 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
 
 
 def _values(row: Sequence[Any]) -> list[Value]:
-    """Return the values of a row without empty cells at its end."""
     values = [_value(cell) for cell in islice(row, _COLUMNS_MAX)]
     while values and values[-1] is None:
         values.pop()

@@ -1,8 +1,4 @@
-"""Decide whether a page needs OCR: its text is missing, garbage, or another OCR program's, invisible under an image.
-
-Pure functions. `ingest` calls `classify_page`; `page_recognition` decides by `is_fuller` between a page's own text and
-the recognised one.
-"""
+"""Decide whether a page needs OCR: its text is missing, garbage, or another OCR program's, invisible under an image."""
 
 from __future__ import annotations
 

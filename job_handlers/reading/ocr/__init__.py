@@ -1,8 +1,6 @@
-"""Recognise the pixels of a page.
+"""Recognise the pixels of a page, and choose languages and engines.
 
-The first engine is Tesseract. The second engine, the networks of `neural`, is an optional extra: with quality "auto" it
-rereads uncertain lines, with "best" every line, with "fast" none. This module decides which engine reads what, and in
-which languages; `recognition.PageReader`, which `reader_for` returns, does the reading.
+The first engine is Tesseract. The second, `neural`, rereads uncertain lines with quality "auto", all with "best".
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,6 @@ from worker_service.handlers import Choices
 
 
 def ocr_settings(languages: Sequence[str] | None, quality: str) -> OcrSettings:
-    """Return the settings. `languages` None means that the language is chosen for each page."""
     if languages is None:
         likely = _likely_languages()
         settings = OcrSettings(likely, quality, chooses_language=len(likely) > 1)
@@ -34,7 +31,6 @@ def ocr_settings(languages: Sequence[str] | None, quality: str) -> OcrSettings:
 
 
 def reader_for(settings: OcrSettings) -> PageReader:
-    """Raise `MissingDependency` or `Permanent` if the first engine or its data is missing."""
 
     def engine_for(languages: Sequence[str]) -> Engine:
         return tesseract.engine_for(_for_first_engine(replace(settings, languages=languages)))
@@ -60,7 +56,6 @@ def identity_of(settings: OcrSettings) -> str:
 
 
 def offers() -> str | None:
-    """Return languages and engines as a phrase for the list of handlers."""
     first = tesseract.offers()
     problem = neural.missing()
     second = f"a second opinion by {neural.name()}" if problem is None else f"no second opinion: {problem}"
@@ -68,14 +63,14 @@ def offers() -> str | None:
 
 
 def identity() -> Sequence[str]:
-    """Return all that decides the words that this machine reads, by which nodes of a cluster are compared."""
+    # A machine with a second engine reads other words than one without.
     if missing():
         return []
     return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
 
 
 def unread_script(script: str | None, languages: Sequence[str]) -> UnreadScript | None:
-    """Return how to read a page in this script; None if one of the languages is written in it."""
+    """Return None if one of the languages is written in the script."""
     codes = language_codes.codes_for_script(script or "")
     if script is None or not codes or not set(codes).isdisjoint(languages):
         return None
@@ -92,13 +87,11 @@ def choices() -> Mapping[str, Choices]:
 
 
 def _likely_languages() -> Sequence[str]:
-    """Return the installed languages that can be told apart by their text, English first."""
     installed = [code for code in tesseract.languages_of("fast") if code in language_id.KNOWN]
     return sorted(installed, key=lambda code: (code != "eng", code)) or ["eng"]
 
 
 def _language_choices(settings: OcrSettings) -> list[Sequence[str]]:
-    """Return the lists of languages from which one is chosen for each page."""
     return [[code] for code in settings.languages] if settings.chooses_language else [settings.languages]
 
 
@@ -111,7 +104,6 @@ def _uses_second_engine(settings: OcrSettings) -> bool:
 
 
 def _for_first_engine(settings: OcrSettings) -> OcrSettings:
-    """Return the settings with the quality of Tesseract's data: fast or best."""
     is_best = settings.quality == "best"
     if is_best and _second_engine_reads(settings.languages):
         # The second engine makes the fast data good enough, if the best data is not installed.

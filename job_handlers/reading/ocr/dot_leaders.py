@@ -1,8 +1,6 @@
 """Recover dot leaders, which connect a title in a table of contents with its page number.
 
-An engine reads letters into the dots and loses text beside them. So `separate_leaders` finds the dots in the pixels,
-and reads the text beside them again. If text still is missing, `recognition` has the engine read the page once more as
-separate pieces, from which `arrange_rows` makes lines.
+An engine reads letters into the dots and loses text beside them, so the dots are found in the pixels.
 """
 
 from __future__ import annotations
@@ -27,15 +25,14 @@ DOTS_LEAST = 5
 # Lengths are in line heights unless stated otherwise.
 _DOT_SIZE_MOST, _DOT_WIDTH_LEAST = 0.3, 0.07
 _SMALL_DOT_PIXELS = 3.0
-"""A dot of this size is never too large: in coarse scans of small print, 0.3 line heights are less."""
+"""Accepted in any case: in coarse scans of small print, 0.3 line heights are less."""
 _STEP_BETWEEN_DOTS_MOST = 2.2
 _STEP_TOLERANCE = 0.25
-"""Share of the usual step by which a step may differ."""
+"""Share of the usual step."""
 _INK_MOST = 3.0
 """Multiple of a dot's ink. More is a letter."""
 _GAP_TO_TEXT_MOST = 3.5
 _OVERLAP_IN_ROW = 0.5
-"""Share of the lower of two lines in one row."""
 _LINE_HEIGHT_LEAST = 0.8
 _MARGIN = 0.25
 _WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8
@@ -43,21 +40,16 @@ _WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8
 _STEP_IN_PARAGRAPH_MOST = 1.5
 """Multiple of the usual distance of rows."""
 _ROWS_LEAST, _CONTENTS_SHARE = 3, 0.5
-"""Rows with dots on a page that may be a table of contents, and their share of all rows on one that is."""
 _UNREAD_INK_SHARE = 0.002
-"""Share of a page's ink outside its words above which text is missing."""
 # Confidences are percentages.
 _CONFIDENCE_OF_DOTS = 99.0
 _CERTAIN, _READ_WELL = 80.0, 90.0
-"""Less confident words may be dots, or are read again beside dots."""
 _NOISE = 30
 _INK_RUN = re.compile(b"\xff+")
 _ANY_INK = [255 if value else 0 for value in range(256)]
 
 
 class _Dot(NamedTuple):
-    """The box of a dot, in pixels of the searched part of the page."""
-
     left: int
     top: int
     right: int
@@ -78,7 +70,7 @@ def is_leader(word: Word) -> bool:
 
 
 def separate_leaders(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -> list[list[Word]]:
-    """Insert the dots as words, and join each line with the line that its dots lead to."""
+    """Join each line with the line that its dots lead to."""
     box_of_line = {at: _box_of_certain_words(line) for at, line in enumerate(lines) if line}
     if not box_of_line:
         return lines
@@ -108,7 +100,6 @@ def separate_leaders(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -
 
 
 def misses_text_beside(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
-    """Return whether the page has dot leaders, and the engine has lost text beside them."""
     if _count_with_leaders(lines) < _ROWS_LEAST:
         return False
     words = [word for line in lines for word in line]
@@ -127,17 +118,14 @@ def _count_with_leaders(lines: Sequence[Sequence[Word]]) -> int:
 
 
 def score_beside(lines: Sequence[Sequence[Word]]) -> float:
-    """Return the score of the text beside the dots."""
     return sum(score_words([word for word in line if not is_leader(word)]) for line in lines)
 
 
 def score_words(words: Sequence[Word]) -> float:
-    """Return the number of characters, weighted by how far their confidence is above that of noise."""
     return sum(len(word.text) * max(word.confidence - _NOISE, 0) for word in words)
 
 
 def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
-    """Return the pieces as lines from top to bottom, with an empty line between paragraphs."""
     # The best pieces, which are words and not only dots, define where the rows are.
     best_first = sorted(filter(None, pieces), key=score_words, reverse=True)
     heights = [word.y1 - word.y0 for piece in best_first[: len(best_first) // 3 + 1] for word in piece]
@@ -168,7 +156,7 @@ def _has_certain_word(piece: Sequence[Word]) -> bool:
 
 
 def _box_of_certain_words(line: Sequence[Word]) -> Box:
-    """Return the box of a line. Dots read as letters have wrong heights, so only certain words tell its height."""
+    # Dots read as letters have wrong boxes: only certain words tell the height.
     x0, y0, x1, y1 = layout.bounds_of(line)
     certain = [word for word in line if word.confidence >= _CERTAIN]
     if certain:
@@ -177,7 +165,6 @@ def _box_of_certain_words(line: Sequence[Word]) -> Box:
 
 
 def _next_in_row(box_of_line: dict[int, Box], box: Box) -> int | None:
-    """Return the number of the nearest line to the right of the box."""
     _, y0, x1, y1 = box
     right_of_box = [
         at for at, (left, top, _, bottom) in box_of_line.items()
@@ -187,7 +174,6 @@ def _next_in_row(box_of_line: dict[int, Box], box: Box) -> int | None:
 
 
 def _without_repeated_gaps(lines: list[list[Word]]) -> list[list[Word]]:
-    """Drop empty lines at both ends, and after other empty lines."""
     remaining = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
     return remaining if not remaining or remaining[-1] else remaining[:-1]
 
@@ -203,7 +189,7 @@ def _insert_leaders(leaders: Sequence[Word], line: list[Word], box: Box, read_li
 
 
 def _words_beside(line: Sequence[Word], box: Box, read_line: ReadLine) -> list[Word]:
-    """Return the words of the line in the box. Read them again if one was uncertain, or cut by the dots."""
+    """Read words again that were uncertain, or cut by the dots."""
     x0, top, x1, bottom = box
     height = bottom - top
     dot = _DOT_SIZE_MOST * height
@@ -225,7 +211,6 @@ def _words_beside(line: Sequence[Word], box: Box, read_line: ReadLine) -> list[W
 
 
 def find_leaders(gray: Gray, box: Box, line_height: float) -> list[Word]:
-    """Return each row of dots in the box as a word of dots."""
     ink, left, top = ink_within(gray, box)
     dot_size_most = max(_DOT_SIZE_MOST * line_height, _SMALL_DOT_PIXELS)
     # Each column of pixels becomes one pixel: its ink. Dots are short runs of such columns.
@@ -249,13 +234,11 @@ def find_leaders(gray: Gray, box: Box, line_height: float) -> list[Word]:
 
 
 def _has_short_runs(runs: Sequence[tuple[int, int]], length_most: float) -> bool:
-    """Return whether enough runs for a row of dots are short. Most lines have no dots, and end the search here."""
     by_length = groupby(end - begin <= length_most for begin, end in runs)
     return any(is_short and len(list(group)) >= DOTS_LEAST for is_short, group in by_length)
 
 
 def _dot_in(ink: Image.Image, begin: int, end: int, size_most: float) -> _Dot | None:
-    """Return None if the ink between two columns of pixels is too large for a dot, or too high above the baseline."""
     box = ink.crop((begin, 0, end, ink.height)).getbbox() if end - begin <= size_most else None
     if box is None:
         return None

@@ -1,8 +1,4 @@
-"""Recover isolated figures in a column, such as a single "7" or "-", which the engine takes for dirt.
-
-The candidates are ink outside all words, and short words of low confidence without digits. A candidate in a column of
-figures is read again as a line of its own. It becomes a word if the result looks like a figure.
-"""
+"""Recover isolated figures in a column, which the engine takes for dirt: the ink left over is read again."""
 
 from __future__ import annotations
 
@@ -18,9 +14,7 @@ from job_handlers.reading.ocr.dot_leaders import ReadLine
 from job_handlers.reading.preprocess import Gray, unread_marks
 
 _MARKS_MOST = 400
-"""A page with more ink outside its words is dirty."""
 _REREAD_MOST = 60
-"""Limits the time that one page takes."""
 # Lengths in line heights.
 _MARGIN_ABOVE = 0.3
 _MARGIN_BESIDE = 0.5
@@ -30,14 +24,13 @@ _COLUMN_GAP_MOST = 16.0
 """Vertical distance of figures in one column."""
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
 _CONFIDENCE_OF_NEW, _CONFIDENCE_OF_REPLACEMENT = 60.0, 95.0
-"""Percent. A figure that replaces a word has to be more certain than one that is read from ink alone."""
 _GUESS_CHARACTERS_MOST = 3
 
 
 class _Candidate(NamedTuple):
     box: Box
     guess: Word | None
-    """The word that the figure would replace; None for ink outside all words."""
+    """The word that the figure would replace."""
 
 
 def insert_figures(lines: list[list[Word]], gray: Gray, read_line: ReadLine) -> list[list[Word]]:
@@ -66,7 +59,7 @@ def _has_digit(word: Word) -> bool:
 
 
 def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:
-    """Join the marks of one figure, such as "-", "1" and "2", and drop marks that are too high for a figure."""
+    # The marks of one figure, such as "-", "1" and "2". Higher marks are not figures.
     joined: list[Box] = []
     low = [mark for mark in marks if mark[3] - mark[1] < _MARK_HEIGHT_MOST * em]
     for x0, y0, x1, y1 in sorted(low, key=lambda mark: mark[0]):
@@ -99,7 +92,6 @@ def _is_level(word: Word, box: Box) -> bool:
 
 
 def _read_figure(box: Box, row: Sequence[Word], read_line: ReadLine, em: float) -> Word | None:
-    """Read the box at the height of the words beside it, `row`. Return None if the text is not a figure."""
     x0, _, x1, _ = box
     _, y0, _, y1 = layout.bounds_of(row)
     above, beside = _MARGIN_ABOVE * em, _MARGIN_BESIDE * em
@@ -111,7 +103,6 @@ def _read_figure(box: Box, row: Sequence[Word], read_line: ReadLine, em: float) 
 
 
 def _insert_figure(lines: list[list[Word]], figure: Word, guess: Word | None, box: Box) -> list[list[Word]]:
-    """Add the figure to the line beside it, in place of the guess."""
     # Drop a line of the guess alone: an empty line would separate two paragraphs.
     completed = [[word for word in line if word is not guess] for line in lines if line != [guess]]
     nearest = min(completed, key=lambda line: _distance(line, box))
@@ -121,5 +112,4 @@ def _insert_figure(lines: list[list[Word]], figure: Word, guess: Word | None, bo
 
 
 def _distance(line: Sequence[Word], box: Box) -> float:
-    """Return the distance from the box to the nearest end of a word that is level with it."""
     return min([abs(word.x1 - box[0]) for word in line if _is_level(word, box)], default=inf)

@@ -1,6 +1,6 @@
-"""The second OCR engine: two small PP-OCR networks, one that finds the lines of a page and one that reads a line.
+"""Read and find lines with the small PP-OCR networks of the rapidocr wheel.
 
-Their files come from the rapidocr wheel. The wheel's own code is not used: it would load OpenCV and download models.
+The wheel's own code would load OpenCV and download models.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ _MARGIN_ABOVE, _MARGIN_BESIDE = 0.12, 0.3
 _MARGIN_PIXELS_LEAST = 2
 _WORD_GAP = 0.9
 _WORD_GAP_CHARACTERS = 2
-"""A gap of fewer usual characters does not separate words either."""
 # Full-width characters and the comma and full stop of Chinese texts, which the network writes, to ASCII.
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
@@ -57,9 +56,7 @@ _PIXELS_MOST = 680_000
 _GRID = 32
 """Width and height must be multiples."""
 _PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6
-"""Least probability of text at a pixel of a line, and least mean of a line."""
 _LINE_PIXELS_LEAST = 3
-"""Height. A lower island is a speck."""
 _GROWTH = 0.8
 """The network marks the middle of a line; half of this share of its height is added to each side."""
 
@@ -99,10 +96,7 @@ def _models() -> Path:
 
 
 def read_line(gray: Gray, box: Box, free_space: tuple[float, float] = (-inf, inf)) -> list[Word]:
-    """Read the box with a margin, but outside the box only what is in `free_space`, a range of x.
-
-    The positions of words along the line are approximate.
-    """
+    """Grow the box only within `free_space`, a range of x. Positions along the line are approximate."""
     numpy = _numpy()
     x0, y0, x1, y1 = _with_margin(box, gray)
     x0, x1 = max(x0, min(free_space[0], box[0])), min(x1, max(free_space[1], box[2]))
@@ -139,12 +133,10 @@ def find_lines(gray: Gray) -> list[Box]:
 
 
 def _colours(image: Image.Image) -> Any:
-    """Return the shades as the networks expect them: from -1 for black to 1 for white."""
     return _numpy().asarray(image, "float32") / 127.5 - 1
 
 
 def _run(model: str, pixels: Any) -> Any:
-    """Return the network's only output."""
     session = _session(model)
     [output] = session.run(None, {session.get_inputs()[0].name: pixels})
     return output
@@ -152,7 +144,6 @@ def _run(model: str, pixels: Any) -> Any:
 
 @cache
 def _characters() -> list[str]:
-    """Return the characters by the network's numbers. 0 is no character, and the last is the space."""
     listed = _session(_READING_MODEL).get_modelmeta().custom_metadata_map["character"].splitlines()
     return [character.translate(_FULL_WIDTH) for character in ["", *listed, " "]]
 
@@ -212,7 +203,7 @@ def _with_margin(box: Box, gray: Gray) -> Box:
 def _words(
     characters: Sequence[str], confidences: Sequence[float], middles: Sequence[float], box: Box, word_gap: float
 ) -> list[Word]:
-    """Divide the characters into words, at spaces and at wide gaps. `middles` are the positions of the characters."""
+    """`middles` are the positions of the characters."""
     x0, y0, x1, y1 = box
     steps = [after - before for before, after in pairwise(middles)]
     # A single character is taken to be half as wide as high.
@@ -250,7 +241,6 @@ class _Island(Struct):
 
     box: tuple[int, int, int, int]
     probabilities: float = 0.0
-    """Sum of its pixels."""
     pixels: int = 0
 
     def add(self, other: _Island) -> None:
@@ -261,7 +251,6 @@ class _Island(Struct):
 
 
 def _line_boxes(probabilities: Any) -> list[Box]:
-    """Return the boxes of the islands in a map of probabilities."""
     # `preprocess.unread_marks` is no help: it joins ink with boxes that it touches, which would join lines of text.
     islands: list[_Island] = []
     # Number of an island → that of the island it was joined to, or its own.
@@ -297,7 +286,6 @@ def _line_boxes(probabilities: Any) -> list[Box]:
 
 
 def _runs_of_text(row: Any) -> Iterator[tuple[int, int]]:
-    """Return where the runs of probable text in a row begin and end."""
     is_text = row > _PIXEL_PROBABILITY
     edges = ((is_text[1:] != is_text[:-1]).nonzero()[0] + 1).tolist()
     edges = [*([0] if is_text[0] else []), *edges, *([len(row)] if is_text[-1] else [])]

@@ -1,8 +1,4 @@
-"""Recognise one page: choose its language, deskew it, turn it if the result makes no sense, and reread weak lines.
-
-`PageReader` has the first engine, Tesseract, read the page, and the second engine improve the result. It is called by
-`page_recognition` and `flow_pictures`. Confidences are percentages; a low one means that the result makes no sense.
-"""
+"""Recognise one page: deskew it, and turn it if the result makes no sense, which its confidence (percent) shows."""
 
 from __future__ import annotations
 
@@ -36,27 +32,22 @@ from worker_service.base import language_id
 _WEAK_CONFIDENCE = 65.0
 """Text lying the wrong way reaches 10 to 50."""
 _DOUBTFUL_CONFIDENCE = 70.0
-"""Below this, languages of other scripts are tried."""
+"""Other scripts are tried below it."""
 _FOREIGN_CONFIDENCE = 80.0
-"""Below this, the script is determined: Arabic and Han letters read as Latin reach 24 to 79."""
+"""Arabic and Han letters read as Latin reach 24 to 79."""
 _CHARACTERS_LEAST = 20
-"""With fewer, the page is nearly empty, and its confidence says nothing."""
 _UNEVEN_BELOW_DPI = 250.0
-"""Coarser scans lose lines with one threshold of black for the whole page."""
+"""One threshold loses lines of coarser scans."""
 _COARSE_DPI = 180.0
-"""Coarser scans are softened."""
 _FINE_DPI = 280.0
-"""Only finer scans may be read at half the size."""
 _LARGE_LETTERS = 17
 """Pixels. Larger letters are legible at half the size, which is read faster."""
 _VERTICAL_WORDS_SHARE = 0.5
-"""Share of words higher than wide, above which the text runs vertically."""
 _SPARSE_GAIN = 1.02
-"""Factor by which separate pieces must be better than lines, because their order is uncertain."""
+"""Separate pieces must be better by this factor, because their order is uncertain."""
 _SIDE_MAX = 32_000
 """Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
-"""Least number of bands in which a page is read in parts."""
 _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes the page narrower is probably wrong."""
 
@@ -67,15 +58,13 @@ class RecognisedPage(Struct, frozen=True):
     skew: float = 0.0
     is_blank: bool = False
     straight: Gray | None = None
-    """The image deskewed and turned, to which the words' coordinates refer; None for a blank page."""
+    """Deskewed and turned; the words' coordinates refer to it."""
     engines: list[str] = field(default_factory=list)
     reread_lines: list[int] = field(default_factory=list)
-    """Numbers of the lines that the second engine changed."""
     languages: list[str] = field(default_factory=list)
     script: str | None = None
     """Script of a page that was read with little confidence."""
     is_partial: bool = False
-    """True if the engine failed on a part of the page."""
 
     @property
     def confidence(self) -> float | None:
@@ -89,7 +78,6 @@ class PageReader:
         engine_for: Callable[[Sequence[str]], Engine],
         second_reader_for: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """Each page is read in one of the `language_choices`, each of which is a list of languages."""
         self._language_choices = language_choices
         self._engine = cache(lambda choice: engine_for(language_choices[choice]))
         self._second_reader_for = second_reader_for
@@ -159,7 +147,6 @@ class PageReader:
         return page
 
     def _read_in_best_language(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
-        """Return the index of the best choice of languages, and the page read in it."""
         choice = self._choice
         page = recognise(self._engine(choice), gray, dpi)
         if page.is_blank or len(self._language_choices) == 1:
@@ -182,19 +169,16 @@ class PageReader:
 
 
 def _lines_on_page(result: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
-    """Convert from pixels of the turned and deskewed band to pixels of the page."""
     # At 72 dpi a point is a pixel.
     lines = layout.to_page_points(result.lines, (band.width, band.height), 72.0, result.turn, result.skew)
     return [[layout.moved(word, 0, top) for word in line] for line in lines]
 
 
 def distinct(lists: Iterable[Sequence[str]]) -> list[str]:
-    """Return the names in all lists, each once, in order of appearance."""
     return list(dict.fromkeys(chain.from_iterable(lists)))
 
 
 def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
-    """Read the page upright with one threshold of black; with local thresholds or turned if that makes little sense."""
     if is_blank(gray):
         return RecognisedPage([], is_blank=True)
     is_uneven = (dpi < _UNEVEN_BELOW_DPI or is_unevenly_lit(gray)) and not has_two_tones(gray)

@@ -1,8 +1,6 @@
-"""Reread uncertain lines with the second engine, and merge the readings of both engines.
+"""Reread uncertain lines with a second engine, and merge both readings.
 
-`recognition.PageReader` calls `SecondReader.improve` after the first engine, Tesseract, has read a page. The second
-engine, the networks of `neural`, is worse at spaces, and guesses a likely text where it sees little. So a reading
-replaces another by rules about confidence, and figures need more of it than letters.
+The second engine is worse at spaces, and guesses a likely text where it sees little.
 """
 
 from __future__ import annotations
@@ -24,26 +22,22 @@ from job_handlers.reading.preprocess import Gray, unread_ink
 # Confidences are percentages. Those of the rules were measured on 37,000 words that both engines read, 900 of them
 # differently.
 _REREAD_BELOW = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
-"""Least confidence of a page, and the confidence below which its words are reread: a good page needs less rereading."""
+"""Least confidence of a page, and the confidence below which its words are reread."""
 _ABOVE_ANY_CONFIDENCE = 101.0
 _UNSURE_SHARE_TO_REREAD_LINE = 0.6
-"""If a greater share of the words of a line is unsure, all of it is reread."""
 
 _READ_WELL = 85.0
-"""Mean confidence above which the second engine has read the line, and found all words of it."""
+"""Mean of a line."""
 _SEEN_BY_FIRST_ONLY = 80.0
-"""Less confident words that only the first engine sees are dirt, if the second has read the line well."""
+"""Other words that only the first engine sees are dirt."""
 _SEEN_BY_SECOND_ONLY = 90.0
-"""Less confident words that only the second engine sees are guesses."""
 _CERTAIN, _LIKELY = 95.0, 80.0
 """Confidence of the second engine that outweighs a confident, or an uncertain first engine."""
 _GUESSED_SPACES, _GUESSED_FIGURES = 80.0, 50.0
 """A less confident first engine has guessed."""
 
 _MISSED_CHARACTERS_LEAST = 2
-"""A shorter line that only the second engine finds is dirt."""
 _UNREAD_INK_SHARE = 0.003
-"""Share of a page's ink outside its words above which lines may have been missed."""
 # Lengths in line heights.
 _MARGIN_BESIDE = 0.3
 _UNREAD_WIDTH_LEAST = 1.2
@@ -58,15 +52,13 @@ _FIGURES = re.compile(r"\d")
 
 
 class Reading(NamedTuple):
-    """What one engine read at one place of a line."""
-
     text: str
     """Without spaces, and with plain quotation marks and dashes."""
     confidence: float
 
 
 class _Place(NamedTuple):
-    """The words of both engines at one place of a line. One list may be empty, but not both."""
+    """The words of both engines at one place of a line. One list may be empty."""
 
     first: list[Word]
     second: list[Word]
@@ -79,15 +71,12 @@ class _ImprovedLine(Struct):
 
 class SecondReader:
     def __init__(self, *, is_thorough: bool) -> None:
-        """`is_thorough` rereads every line, and looks for missed lines on every page."""
+        """`is_thorough` rereads every line, and looks for missed ones."""
         self.name = neural.name()
         self._is_thorough = is_thorough
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """Return the lines, and the numbers of the changed ones.
-
-        `is_weak`: the first engine read hardly any text, or none that makes sense.
-        """
+        """Return the lines, and the numbers of the changed ones."""
         below = _ABOVE_ANY_CONFIDENCE if self._is_thorough else _reread_below(layout.confidence_of(lines) or 0.0)
         words = [*chain.from_iterable(lines)]
         improved: list[_ImprovedLine] = []
@@ -106,7 +95,6 @@ class SecondReader:
 
 
 def _reread_unsure_words(line: list[Word], words_of_page: Sequence[Word], gray: Gray, below: float) -> list[Word]:
-    """Reread the words with a confidence below `below`, and their neighbours."""
     merged: list[Word] = []
     end_of_last = 0
     for span in _readable_spans(line, _unsure_spans(line, below)):
@@ -122,7 +110,7 @@ def _reread_below(page_confidence: float) -> float:
 
 
 def _unsure_spans(line: Sequence[Word], below: float) -> list[range]:
-    """Return ranges of words. They do not cross dot leaders, which the second engine cannot read."""
+    # Ranges do not cross dot leaders.
     spans: list[range] = []
     begin = 0
     for end in [*(at for at, word in enumerate(line) if is_leader(word)), len(line)]:
@@ -132,7 +120,7 @@ def _unsure_spans(line: Sequence[Word], below: float) -> list[range]:
 
 
 def _unsure_spans_between(line: Sequence[Word], begin: int, end: int, below: float) -> list[range]:
-    """Return the unsure words with their neighbours, as joined ranges."""
+    """Return unsure words with their neighbours, as joined ranges."""
     unsure = [at for at in range(begin, end) if line[at].confidence < below]
     if len(unsure) > _UNSURE_SHARE_TO_REREAD_LINE * (end - begin):
         return [range(begin, end)]
@@ -146,7 +134,6 @@ def _unsure_spans_between(line: Sequence[Word], begin: int, end: int, below: flo
 
 
 def _readable_spans(line: Sequence[Word], spans: Sequence[range]) -> Iterator[range]:
-    """Cut the ranges that are too long for the second engine."""
     for span in spans:
         begin = span.start
         while begin < span.stop:
@@ -164,14 +151,12 @@ def _is_readable(box: Box) -> bool:
 
 
 def _box_of_span(line: Sequence[Word], span: range) -> Box:
-    """Return a box as high as the whole line."""
     _, y0, _, y1 = layout.bounds_of(line)
     x0, _, x1, _ = layout.bounds_of(line[span.start : span.stop])
     return x0, y0, x1, y1
 
 
 def _free_space(box: Box, words: Sequence[Word]) -> tuple[float, float]:
-    """Return the range of x around the box that the words beside it leave free."""
     x0, y0, x1, y1 = box
     middle = (x0 + x1) / 2
     row = [word for word in words if _is_in_row(word, y0, y1)]
@@ -184,7 +169,6 @@ def _free_space(box: Box, words: Sequence[Word]) -> tuple[float, float]:
 
 
 def merge_line(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
-    """Merge two readings of the same part of a line."""
     if not second:
         return list(first)
     is_read_well = _mean_confidence(second) >= _READ_WELL
@@ -196,7 +180,6 @@ def merge_line(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
 
 
 def _better_words(place: _Place, *, is_read_well: bool) -> Sequence[Word]:
-    """`is_read_well`: the second engine has read the whole line well."""
     first_words, second_words = place
     if not second_words:
         return [word for word in first_words if not (is_read_well and word.confidence < _SEEN_BY_FIRST_ONLY)]
@@ -221,7 +204,6 @@ def _better_words(place: _Place, *, is_read_well: bool) -> Sequence[Word]:
 
 
 def is_better_figure(second: Reading, first: Reading) -> bool:
-    """Return whether the second engine's reading of a number or code replaces the first engine's."""
     if second.text.isalnum() and not second.text.isdigit() and first.text.isalpha():
         # "Florida" read as "F1orida": a word, not a code.
         return False
@@ -245,7 +227,6 @@ def _with_confidence(word: Word, confidence: float) -> Word:
 
 
 def _spread_over(words: Sequence[Word], reading: Reading) -> list[Word]:
-    """Divide the text among the words, each of which keeps its length."""
     ends = [0, *accumulate(len(_text_without_spaces([word])) for word in words)]
     return [
         Word(word.x0, word.y0, word.x1, word.y1, reading.confidence, reading.text[begin:end])
@@ -268,7 +249,7 @@ def _align(first: Sequence[Word], second: Sequence[Word]) -> Iterator[_Place]:
 
 
 def _join_shifted_readings(places: Iterator[_Place]) -> Iterator[_Place]:
-    """Join adjacent places if only one engine has words at each: the positions of the second are approximate."""
+    # Positions of the second engine are approximate: adjacent words of different engines may be the same word.
     waiting: _Place | None = None
     for place in places:
         if waiting is not None and _are_shifted_readings(waiting, place):
@@ -313,7 +294,6 @@ def _has_unread_ink(gray: Gray, lines: Sequence[_ImprovedLine]) -> bool:
 
 
 def _unread_boxes(lines: Sequence[_ImprovedLine], boxes: Sequence[Box]) -> list[Box]:
-    """Return the boxes of found lines that words do not cover, from top to bottom."""
     words = [word for line in lines for word in line.words]
     unread = [box for box in boxes if _uncovered_width(box, words) > _UNREAD_WIDTH_LEAST * (box[3] - box[1])]
     return sorted(unread, key=lambda box: (box[1], box[0]))
@@ -335,7 +315,7 @@ def _is_certainly_text(words: Sequence[Word]) -> bool:
 
 
 def _insert_words(lines: list[_ImprovedLine], words: list[Word]) -> None:
-    """Merge the words into the line beside them, or insert a line below the last line above them."""
+    """Merge the words into the line beside them, or insert a line."""
     x0, y0, x1, y1 = layout.bounds_of(words)
     new_at = 0
     for at, line in enumerate(lines):

@@ -1,8 +1,4 @@
-"""The first OCR engine: Tesseract, as a library in this process, which takes half the time of its program.
-
-Its languages are files of trained data (`eng.traineddata`), of two qualities: "fast", which distributions package, and
-"best".
-"""
+"""Recognise images with Tesseract in this process, which takes half the time of its program."""
 
 from __future__ import annotations
 
@@ -40,7 +36,6 @@ DATA = {
     ),
 }
 _DPI_LEAST, _DPI_MOST = 70, 600
-"""Tesseract takes less than 70 for a mistake."""
 _BLOCK_BYTES = 1 << 16
 # Tesseract's numbers of threshold methods: one threshold for the page, and one for each neighbourhood.
 _OTSU, _SAUVOLA = "0", "2"
@@ -55,9 +50,7 @@ _DIRECTION_MARKS = "\u200e\u200f"
 
 class OcrSettings(Struct, frozen=True):
     languages: Sequence[str]
-    """Tesseract codes."""
     quality: str
-    """fast, auto or best; the engine itself has only data of quality fast and best."""
     chooses_language: bool = False
     """True chooses one of the languages for each page."""
 
@@ -72,7 +65,6 @@ def missing() -> Problem | None:
 
 
 def offers() -> str | None:
-    """Return the installed languages as a phrase; None without trained data."""
     languages_by_quality = {quality: languages_of(quality) for quality in DATA}
     offered = [
         f"{', '.join(languages)} ({quality})" for quality, languages in languages_by_quality.items() if languages
@@ -112,7 +104,6 @@ def identity(settings: OcrSettings) -> str:
 
 
 def identities() -> list[str]:
-    """Return the engine and the sizes of all installed data, by which nodes of a cluster are compared."""
     directories = [directory for quality in DATA for directory in _data_directories(quality)]
     data = [file for directory in directories for file in sorted(directory.rglob("*.traineddata"))]
     return [_engine_name(), *(f"{file.stem} {file.stat().st_size}" for file in data)]
@@ -159,7 +150,6 @@ def _missing_languages(settings: OcrSettings, directory: Path) -> list[str]:
 
 
 def _missing_data(settings: OcrSettings, directory: Path) -> HandlerError:
-    """Return the error that names the missing languages, and how to install them."""
     codes = _missing_languages(settings, directory)
     installed = f"only for {', '.join(_installed_languages())}"
     for code in codes:
@@ -207,14 +197,12 @@ class Engine:
             return self._recognised()
 
     def line(self, gray: Gray, box: Box, dpi: float, *, is_uneven: bool) -> list[Word]:
-        """Return the words in the box, which contains one line, or a part of one."""
         line_image, left, top = crop(gray, box)
         with self._prepared(line_image, dpi, tesserocr.PSM.SINGLE_LINE, is_uneven=is_uneven):
             return [moved(word, left, top) for line in self._recognised() for word in line]
 
     @contextmanager
     def _prepared(self, gray: Gray, dpi: float, mode: Any, *, is_uneven: bool) -> Iterator[None]:
-        """Set the image and the mode of page segmentation, and free the image's memory afterwards."""
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         self._reader.SetPageSegMode(mode)
         try:
@@ -248,13 +236,11 @@ class Engine:
         return None if orientation is None else -int(orientation["orient_deg"]) % 360
 
     def script(self, gray: Gray, dpi: float) -> str | None:
-        """Return Tesseract's name of the script, such as Cyrillic; None if it is uncertain."""
         orientation = self._orientation(gray, dpi)
         is_certain = orientation is not None and orientation["script_conf"] >= _SCRIPT_CONFIDENCE_LEAST
         return orientation["script_name"] if is_certain else None
 
     def _orientation(self, gray: Gray, dpi: float) -> Any:
-        """Return Tesseract's dict of orientation and script; None if there is too little text, or no data for it."""
         if not Path(self._data, "osd.traineddata").is_file():
             return None
         if self._orientation_reader is None:
@@ -266,7 +252,7 @@ class Engine:
 
 
 def _blocks(reader: Any) -> list[PixelBox]:
-    """Return the blocks of text on the page; none if some overlap or are vertical, and cannot be read one by one."""
+    """Return none if some overlap or are vertical, and so cannot be read one by one."""
     boxes: list[PixelBox] = []
     block = reader.AnalyseLayout()
     has_block = block is not None
@@ -283,13 +269,12 @@ def _blocks(reader: Any) -> list[PixelBox]:
 
 
 def _overlap(box: PixelBox, other: PixelBox) -> bool:
-    """Return whether the boxes overlap by more than their margins."""
     width, height = min(box[2], other[2]) - max(box[0], other[0]), min(box[3], other[3]) - max(box[1], other[1])
     return min(width, height) > 2 * _BLOCK_MARGIN_PIXELS
 
 
 def _recognised_words(reader: Any) -> list[list[Word]]:
-    """Return lines, with an empty one between paragraphs. Tesseract takes three times as long to write a table."""
+    # Tesseract's own table takes three times as long to write.
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
     # These stay True while words without text are skipped.

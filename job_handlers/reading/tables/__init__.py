@@ -1,9 +1,7 @@
 """Find tables by the positions of text and ruling lines.
 
-`find` takes areas between ruling lines, and runs of lines with aligned gaps (`regions`), divides them into columns
-(`columns`), decides whether the result is a table (`evidence`), and joins its lines into rows (`rows`). `pdf.text`
-calls it for text layers, `ocr_layout` for recognised words. Distances are multiples of `em`, the median height of a
-piece.
+Tables are areas between ruling lines, and runs of lines with aligned gaps. Running prose in columns is no table.
+Distances are multiples of `em`, the median height of a piece.
 """
 
 from __future__ import annotations
@@ -52,15 +50,12 @@ class FoundTable(Struct, frozen=True):
 
 
 def may_have_tables(baselines: Sequence[int]) -> bool:
-    """Return whether at least two pieces are beside others. Prose in one column has none.
-
-    `baselines` are heights of pieces, rounded so that pieces of one line have the same.
-    """
+    """Return whether at least two pieces are beside others. Prose in one column has none."""
     return len(baselines) - len(set(baselines)) >= 2
 
 
 def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
-    """Return the tables from top to bottom. `split` returns the words of a piece; None if each piece is a word."""
+    """`split` returns the words of a piece; None if each piece is a word."""
     # All lists below keep this order from top to bottom.
     pieces = sorted(
         [piece for piece in pieces if piece.x1 > piece.x0 and piece.text.strip(_BLANK)],
@@ -104,7 +99,7 @@ class _TableReader:
         self._em, self._level, self._upright, self._split = em, level, upright, split
 
     def read(self, bands: Sequence[Band], area: Area | None) -> FoundTable | None:
-        """Return None if the lines are no table. `area` is None if no ruling lines surround them."""
+        """`area` is None if no ruling lines surround the bands."""
         if sum(map(len, bands)) < _PIECES_LEAST:
             return None
         em = self._em
@@ -128,7 +123,7 @@ class _TableReader:
 
 
 def _table_of(rows: list[Line]) -> FoundTable | None:
-    """Leave out empty columns. Return None unless at least two rows have several cells."""
+    """Drop empty columns. Return None unless two rows have several cells."""
     if sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
         return None
     filled_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows)]

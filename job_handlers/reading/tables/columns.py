@@ -1,4 +1,4 @@
-"""Divide lines into columns: by vertical ruling lines, or by the gaps between pieces. Then assign pieces to cells."""
+"""The columns of a table: by its vertical ruling lines, or by the gaps between its pieces."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CUT_LEAST, _CUT_WIDER = 0.42, 1.25
 _SPANNED_SHARE = 0.3  # Of the narrower of a piece and a column, above which the piece spans the column.
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")  # 1,204.5998.1
 _HEAD_LINES_MOST = 3
+# One line in ten may cross a gap between columns, if there are at least six lines.
 _CROSSING_SHARE, _CROSSED_LINES_LEAST = 10, 6
-"""One line in ten may cross a gap between columns, if there are at least six lines."""
 
 
 def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
@@ -102,7 +102,6 @@ def _covered_ranges(bands: Sequence[Band], crossing_most: int, em: float) -> lis
 
 
 def cut_at_columns(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
-    """Cut the pieces of several cells at spaces between words of different columns."""
     return [part for piece in band for part in _cut_piece(piece, columns, split, em)]
 
 
@@ -162,7 +161,6 @@ def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Col
 
 
 def cells_of(bands: Sequence[Band], columns: Sequence[Column]) -> list[Line]:
-    """Assign each piece to a column. A piece over several columns is in the first of them."""
     begins, ends = [begin for begin, _ in columns], [end for _, end in columns]
     lines: list[Line] = []
     for band in bands:

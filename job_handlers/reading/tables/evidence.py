@@ -1,4 +1,4 @@
-"""Decide whether lines with columns are a table, or only look like one, as a table of contents does."""
+"""Decide whether lines with columns are a table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ _ALIGNED_WITHIN = 0.35  # Em from the middle of a cluster of edges.
 
 @dataclass
 class Evidence:
-    """Properties of the lines. All but `aligned_share` are computed from the lines with several cells."""
-
     lines: Sequence[Line]
     texts: Sequence[Sequence[str]]
     em: float
@@ -32,7 +30,7 @@ class Evidence:
 
     @cached_property
     def texts_by_column(self) -> list[list[str]]:
-        """Texts of the filled cells."""
+        """Texts of the filled cells of wide lines."""
         columns = zip(*[self.texts[at] for at in self.wide_lines], strict=True)
         return [list(filter(None, column)) for column in columns]
 
@@ -99,7 +97,6 @@ def _is_ruled_out(evidence: Evidence) -> bool:
 
 
 def _is_supported(evidence: Evidence) -> bool:
-    """Two columns have to be names and numbers, or labels and their values; more columns, numbers or short cells."""
     if evidence.is_drawn:
         return True
     has_several_lines = len(evidence.wide_lines) > 2

@@ -1,7 +1,4 @@
-"""Where tables may be: areas between ruling lines, and runs of lines with gaps.
-
-`tables.find` reads a table in each. Running prose in several columns has gaps, too, so it is recognised first.
-"""
+"""Find the regions of tables: between ruling lines, and in runs of lines with gaps."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
 
 
 def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
-    """Group pieces below each other, as in a column of text: the next line is near, and begins at about the same x."""
+    """Group pieces below each other, as in a column of text."""
     stacks: list[list[TextPiece]] = []
     growing_stacks: list[list[TextPiece]] = []
     for piece in pieces:
@@ -139,7 +136,7 @@ def _has_prose_between(above: Band, below: Band, prose: Sequence[TextPiece]) -> 
 
 
 def _trim(run: list[Band], em: float) -> list[Band]:
-    """Drop the lines without gaps at both ends, except those that belong to a cell of the line beside them."""
+    """Drop the single pieces at both ends, except those that belong to a cell beside them."""
     with_gaps = [at for at, band in enumerate(run) if len(band) > 1]
     if len(with_gaps) < 2:
         return []
@@ -159,14 +156,12 @@ def _trim(run: list[Band], em: float) -> list[Band]:
 
 
 def _begins_title(piece: TextPiece, band: Band, steps: Sequence[float], em: float) -> bool:
-    """Return whether the piece is the first line of a title that continues in the band."""
     step = middle(band) - (piece.y0 + piece.y1) / 2
     is_above_title = any(piece.x0 < other.x1 and piece.x1 > other.x0 for other in band[1:])
     return is_above_title and piece.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
 
 
 def _continues_cell(band: Band, piece: TextPiece, em: float) -> bool:
-    """Return whether the piece is the next line of a cell of the band."""
     is_below_cell = any(abs(other.x0 - piece.x0) < 0.5 * em for other in band)
     return is_below_cell and not piece.text[:1].isupper() and not is_number(piece.text)
 
@@ -175,7 +170,7 @@ def _continues_cell(band: Band, piece: TextPiece, em: float) -> bool:
 
 
 def horizontal_and_vertical(rules: Sequence[RulingLine], em: float) -> tuple[list[RulingLine], list[RulingLine]]:
-    """Divide ruling lines by their direction, and join the segments of each line. Areas and dots are left out."""
+    """Join the segments of each line."""
     thin, reach, shortest = 0.3 * em, 0.5 * em, 0.7 * em
     level = [rule for rule in rules if rule.y1 - rule.y0 <= thin and rule.x1 - rule.x0 > shortest]
     upright = [_transpose(rule) for rule in rules if rule.x1 - rule.x0 <= thin and rule.y1 - rule.y0 > shortest]
@@ -187,7 +182,6 @@ def _transpose(rule: RulingLine) -> RulingLine:
 
 
 def _join_segments(segments: Sequence[RulingLine], thin: float, reach: float) -> list[RulingLine]:
-    """Join level segments that are at most `reach` apart, and whose heights differ by at most `thin`."""
     rows: list[list[RulingLine]] = []
     for segment in sorted(segments, key=lambda segment: segment.y0 + segment.y1):
         if rows and (segment.y0 + segment.y1) - (rows[-1][0].y0 + rows[-1][0].y1) <= 2 * thin:
@@ -208,7 +202,6 @@ def _join_segments(segments: Sequence[RulingLine], thin: float, reach: float) ->
 
 
 def drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[Area]:
-    """Return the areas of crossing lines, and between stacked level lines; the smallest first."""
     areas: list[Area] = []
     single_level_lines: list[RulingLine] = []
     for group in _crossing_groups(level, upright, _CROSSING_DISTANCE_MOST * em):
@@ -284,7 +277,6 @@ def vertical_lines(upright: Sequence[RulingLine], area: Area, em: float) -> list
 
 
 def horizontal_lines(level: Sequence[RulingLine], area: Area, em: float) -> list[RulingLine]:
-    """Return the lines along at least 10 % of the area."""
     return [
         rule for rule in level
         if area.y0 - em <= rule.y0 <= area.y1 + em

@@ -1,4 +1,4 @@
-"""Join the lines of a table into rows: those between two ruling lines, and those that continue the line above."""
+"""Join the lines of a table into rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BODY_STEP_MOST = 1.75  # In em. Above a body with wider steps, lines of one tit
 
 
 class LineEvidence(Struct, frozen=True):
-    """A line, and the lines so far of the row that it may continue. Values are numbers in numeric columns."""
+    """A line, and the lines so far of the row that it may continue."""
 
     first_text: str
     filled: set[int]
@@ -31,7 +31,6 @@ class LineEvidence(Struct, frozen=True):
     has_values: bool
     row_has_values: bool
     is_tight: bool
-    """True if the line is closer to the line above than usual."""
 
 
 class RowMerger:
@@ -50,7 +49,6 @@ class RowMerger:
         self._last_head_line = self._find_last_head_line()
 
     def rows(self, horizontal: Sequence[RulingLine]) -> list[Line]:
-        """`horizontal` are the ruling lines. Each cell of a row has the pieces of all its lines."""
         rule_heights = {rule.y0 for rule in horizontal}
         # For each line, the number of ruling lines above it: lines with the same number are between two ruling lines.
         sections = [sum(rule_y < line_y for rule_y in rule_heights) for line_y in self._middles]
@@ -116,7 +114,6 @@ class RowMerger:
         return 0
 
     def _continues_titles(self, at: int) -> bool:
-        """Return whether the line of the head continues the column titles in the line above."""
         above, line = self._lines[at - 1], self._lines[at]
         if not all(_share_x_range(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
             return False

@@ -1,8 +1,4 @@
-"""Pieces of text with their positions, grouped into lines.
-
-A piece is a line of a PDF's text, or words of an OCR engine without a wide gap between them. It may still contain
-several cells, and is then split at gaps.
-"""
+"""Pieces of text with their positions, grouped into lines."""
 
 from __future__ import annotations
 
@@ -60,7 +56,6 @@ Split = Callable[[TextPiece], Sequence[TextPiece]]
 
 
 def text_of(cell: Sequence[TextPiece]) -> str:
-    """Return the cell's text without repeated spaces, and without dots that lead to the next cell."""
     if not cell:
         return ""
     text = " ".join((cell[0].text if len(cell) == 1 else " ".join([piece.text for piece in cell])).split())
@@ -73,12 +68,12 @@ def is_number(text: str) -> bool:
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    """Return whether the space between the words follows a sentence. Such a space is wider, but no gap of cells."""
+    # The space after a sentence is wider, and no gap between cells.
     return word[-1] in _SENTENCE_ENDS and following[0].isupper()
 
 
 def group_lines(pieces: Sequence[TextPiece], em: float) -> list[Band]:
-    """Group pieces into lines. The pieces must be ordered from top to bottom."""
+    """Group pieces that are ordered from top to bottom."""
     bands: list[Band] = []
     # Mean middle of the last band.
     band_y = -inf
@@ -102,7 +97,7 @@ def middle(band: Band) -> float:
 
 
 def split_narrow_columns(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
-    """Split pieces between adjacent numbers, and at wide gaps between words."""
+    """Split adjacent numbers, and words with wide gaps."""
     if split is None:
         return bands
     return [[part for piece in band for part in _split_piece(piece, split, em)] for band in bands]
@@ -134,7 +129,7 @@ def _split_piece(piece: TextPiece, split: Split, em: float) -> Sequence[TextPiec
 
 
 def join_words(words: Sequence[TextPiece], piece: TextPiece) -> TextPiece:
-    """Return some words of a piece as a piece."""
+    """Return a piece of some words of another."""
     return TextPiece(
         words[0].x0, piece.y0, words[-1].x1, piece.y1, " ".join([word.text for word in words]), words[0].at
     )
