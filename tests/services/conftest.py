@@ -1,4 +1,4 @@
-"""An open database for the services, with a clock that the test moves."""
+"""A session on an empty database, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from worker_service.store.opening import open_store
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: no test here is about a power cut, and a sync of the disk takes longer than what is tested."""
-    with TemporaryDirectory(dir=MEMORY, prefix="pagemill-test-") as place:
-        yield Path(place)
+    """A directory in memory: no test here is about a power cut, and syncing a disk takes longer than the tests."""
+    with TemporaryDirectory(dir=MEMORY, prefix="pagemill-test-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def clock() -> MovableClock:
 
 @pytest.fixture
 def session(tmp_path: Path, clock: MovableClock) -> Iterator[Session]:
-    """With one worker, `w1`."""
+    """The database has one worker, `w1`."""
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
     lay_out(settings.database)
     opened = Session(open_store(settings.database, clock=clock), settings, "ann", clock)

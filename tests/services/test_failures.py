@@ -1,4 +1,4 @@
-"""Failures that need attention: which ones are listed, in which words, and what removes them."""
+"""Failures that need attention: which ones are listed, how they are explained, and what ends them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def fail_next(session: Session, code: str = "PDF_BROKEN", remedy: str = "") -> N
 
 
 def listed(session: Session, owner: str | None = None) -> list[tuple[str, str]]:
-    return [(one.name, one.code) for one in failures.list_failures(session, owner).items]
+    return [(failure.name, failure.code) for failure in failures.list_failures(session, owner).items]
 
 
-def test_a_failure_says_what_happened_to_which_file_and_what_helps(session: Session) -> None:
+def test_a_failure_names_the_file_what_happened_and_what_helps(session: Session) -> None:
     for name, code, remedy in (
         ("a.pdf", "PDF_ENCRYPTED", "give its password"),
         ("b.pdf", "ACCESS_REFUSED", "share it with x@y.z, then retry"),
@@ -43,9 +43,9 @@ def test_a_failure_says_what_happened_to_which_file_and_what_helps(session: Sess
         enqueue(session, name=name)
         fail_next(session, code, remedy)
 
-    found = {one.name: (one.happened, one.advice, one.helps) for one in failures.list_failures(session, None).items}
+    listed_failures = failures.list_failures(session, None).items
 
-    assert found == {
+    assert {failure.name: (failure.happened, failure.advice, failure.helps) for failure in listed_failures} == {
         "a.pdf": ("This PDF is locked with a password.", "Enter the password to read it.", "password"),
         "b.pdf": ("This service is not allowed to read the file.", "Share it with x@y.z, then retry.", "retry"),
         "c.xlsx": ("This file is damaged and cannot be opened.", "Add a good copy of the file.", "upload"),
@@ -53,7 +53,7 @@ def test_a_failure_says_what_happened_to_which_file_and_what_helps(session: Sess
     }
 
 
-def test_a_retry_a_later_success_and_a_delete_end_a_failure(session: Session) -> None:
+def test_a_retry_a_later_success_and_a_deletion_end_a_failure(session: Session) -> None:
     ids = [enqueue(session, name=name, source_key=name) for name in ("retried", "fetched", "deleted")]
     for _ in ids:
         fail_next(session)
@@ -70,7 +70,7 @@ def test_a_retry_a_later_success_and_a_delete_end_a_failure(session: Session) ->
     assert listed(session) == [("retried", "GONE")]
 
 
-def test_work_with_one_key_is_one_failure_until_it_succeeds(session: Session) -> None:
+def test_jobs_with_the_same_key_are_one_failure_until_one_succeeds(session: Session) -> None:
     for owner in ("ann", "ann", "bob"):
         enqueue(session, owner=owner, name="reports", unique_key="crawl:reports")
         fail_next(session, "FOLDER_NOT_FOUND")
@@ -91,7 +91,7 @@ def test_a_job_with_the_longest_names_can_fail(session: Session) -> None:
     assert len(listed(session)) == 2
 
 
-def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Session) -> None:
+def test_a_dismissed_failure_is_listed_again_after_undo_and_after_a_new_failure(session: Session) -> None:
     job_id = enqueue(session, name="a.pdf")
     fail_next(session)
 
@@ -102,8 +102,7 @@ def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Se
     assert listed(session) == [("a.pdf", "PDF_BROKEN")]
 
     failures.dismiss_failures(session, None)
-    failures_again = job_control.make_plan(session, "retry", Selector(ids=(job_id,)))
-    job_control.apply_plan(session, failures_again)
+    job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=(job_id,))))
     fail_next(session, "GONE")
     assert listed(session) == [("a.pdf", "GONE")]
 
@@ -121,9 +120,9 @@ def test_a_document_is_one_failure_until_all_its_jobs_are_retried_or_it_is_reque
     [failure] = failures.list_failures(session, None).items
     assert (failure.document_id, failure.name) == (document_id, "a.pdf")
     session.store.job_control.retry(Selector(ids=(failure.job_id,)), actor="ann")
-    [other] = failures.list_failures(session, None).items
-    assert {failure.job_id, other.job_id} == {first, second}
-    failures.retry_failures(session, None, job_ids=[other.job_id])
+    [remaining] = failures.list_failures(session, None).items
+    assert {failure.job_id, remaining.job_id} == {first, second}
+    failures.retry_failures(session, None, job_ids=[remaining.job_id])
     assert listed(session) == []
 
     fail_next(session, "TIMED_OUT")
@@ -132,13 +131,13 @@ def test_a_document_is_one_failure_until_all_its_jobs_are_retried_or_it_is_reque
     assert listed(session) == []
 
 
-def test_nobody_lists_dismisses_or_retries_failures_of_another_owner(session: Session) -> None:
+def test_failures_of_another_owner_cannot_be_listed_dismissed_or_retried(session: Session) -> None:
     of_ann, of_bob = enqueue(session, owner="ann", name="a"), enqueue(session, owner="bob", name="b")
     fail_next(session)
     fail_next(session)
 
     assert listed(session, "bob") == [("b", "PDF_BROKEN")]
-    assert [one.count for one in failures.count_failures(session, "bob")] == [1]
+    assert [reason.count for reason in failures.count_failures(session, "bob")] == [1]
     for change in (failures.dismiss_failures, failures.retry_failures):
         with pytest.raises(JobNotFound):
             change(session, "bob", job_ids=[of_ann, of_bob])
@@ -146,7 +145,7 @@ def test_nobody_lists_dismisses_or_retries_failures_of_another_owner(session: Se
     assert listed(session) == [("a", "PDF_BROKEN")]
 
 
-def test_each_code_that_ends_a_job_for_good_is_explained() -> None:
+def test_each_code_of_a_permanent_error_is_explained() -> None:
     source = "\n".join(path.read_text() for path in Path("job_handlers").rglob("*.py"))
     internal = {"STALE_GENERATION", "NO_PAGE", "ENCRYPTED"}
     codes = {*RULES, *re.findall(r'Permanent\(\s*"([A-Z_]+)"', source)} - internal

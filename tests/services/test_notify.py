@@ -1,4 +1,4 @@
-"""What has happened becomes messages, each once."""
+"""Notices become messages, each once."""
 
 from __future__ import annotations
 
@@ -61,16 +61,17 @@ def messages(session: Session) -> list[Job]:
 
 
 def payload_of(job: Job) -> dict[str, str]:
-    found: dict[str, str] = json.loads(job.payload or "")
-    return found
+    payload: dict[str, str] = json.loads(job.payload or "")
+    return payload
 
 
-def told(session: Session) -> list[tuple[str, str]]:
-    payloads = [json.loads(job.payload or "") for job in messages(session)]
-    return [(one["to"], one["subject"].partition(": ")[2]) for one in payloads]
+def sent(session: Session) -> list[tuple[str, str]]:
+    """Return the address and the subject of each message."""
+    payloads = map(payload_of, messages(session))
+    return [(payload["to"], payload["subject"].partition(": ")[2]) for payload in payloads]
 
 
-def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
+def test_events_before_the_rule_are_not_reported(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
     fail_one(session)
 
@@ -78,7 +79,7 @@ def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
     assert notifications.send_due_notifications(session) == 0
 
 
-def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None:
+def test_each_failure_is_reported_once_to_each_rule_it_concerns(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
     notifications.send_due_notifications(session)
     fail_one(session, "alice")
@@ -86,10 +87,10 @@ def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None
 
     assert notifications.send_due_notifications(session) == 2
     assert notifications.send_due_notifications(session) == 0
-    assert told(session) == [("mailto:ops@example.com", "2 jobs failed"), ("apprise:alice", "1 job failed")]
+    assert sent(session) == [("mailto:ops@example.com", "2 jobs failed"), ("apprise:alice", "1 job failed")]
 
 
-def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(session: Session) -> None:
+def test_failures_with_long_messages_fit_a_payload(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
     notifications.send_due_notifications(session)
     for _ in range(20):
@@ -99,9 +100,7 @@ def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(sessi
     assert {len(job.payload or "") < 100_000 for job in messages(session)} == {True}
 
 
-def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_of_itself_for_ever(
-    session: Session,
-) -> None:
+def test_a_failed_message_causes_no_further_message(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
     notifications.send_due_notifications(session)
     fail_one(session)
@@ -114,43 +113,43 @@ def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_
     assert len(messages(session)) == 1
 
 
-def test_a_silent_worker_is_told_once_and_again_when_it_was_back(session: Session) -> None:
-    def is_silent(is_so: bool) -> int:
-        beat = session.clock() - timedelta(hours=is_so)
+def test_a_silent_worker_is_reported_once_until_it_is_back(session: Session) -> None:
+    def messages_about(*, is_silent: bool) -> int:
+        heartbeat = session.clock() - timedelta(hours=is_silent)
         session.store.workers.register(new_worker("w"))
         with session.store.database.transaction():
             session.store.database.writer.execute(
-                "UPDATE worker SET heartbeat_at = ?", (beat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
+                "UPDATE worker SET heartbeat_at = ?", (heartbeat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
             )
         return notifications.send_due_notifications(session)
 
-    is_silent(False)
-    assert [is_silent(state) for state in (True, True, False, True)] == [1, 0, 0, 1]
+    messages_about(is_silent=False)
+    assert [messages_about(is_silent=is_silent) for is_silent in (True, True, False, True)] == [1, 0, 0, 1]
 
 
-def test_a_job_that_waits_too_long_is_told(session: Session) -> None:
+def test_a_job_that_waits_too_long_is_reported_once(session: Session) -> None:
     notifications.send_due_notifications(session)
     session.store.intake.enqueue(NewJob("ocr_pages"))
     later = Session(session.store, session.settings, "ann", lambda: wall_clock() + timedelta(hours=2))
 
     assert [notifications.send_due_notifications(later), notifications.send_due_notifications(later)] == [1, 0]
-    assert told(session) == [("mailto:ops@example.com", "1 job waits too long")]
+    assert sent(session) == [("mailto:ops@example.com", "1 job waits too long")]
 
 
-def test_a_test_goes_to_each_address_once(session: Session) -> None:
+def test_a_test_message_is_sent_to_each_address_once(session: Session) -> None:
     assert len(notifications.send_test(session, None)) == 2
     assert len(notifications.send_test(session, "owners")) == 1
-    assert [to for to, _ in told(session)] == ["mailto:ops@example.com", "apprise:alice", "apprise:alice"]
+    assert [to for to, _ in sent(session)] == ["mailto:ops@example.com", "apprise:alice", "apprise:alice"]
     with pytest.raises(BadInput, match="is called 'opps'"):
         notifications.send_test(session, "opps")
 
 
-def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
+def test_the_list_of_rules_counts_waiting_notices(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
     notifications.send_due_notifications(session)
     fail_one(session)
 
-    assert [(one.name, one.to, one.waiting) for one in notifications.list_rules(session)] == [
+    assert [(rule.name, rule.to, rule.waiting) for rule in notifications.list_rules(session)] == [
         ("ops", "mailto:ops@example.com", 1),
         ("owners", "owner", 1),
     ]
@@ -159,7 +158,7 @@ def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
 # --- the end of a batch -----------------------------------------------------------------------------
 
 
-def test_the_end_of_a_batch_is_reported_once_with_its_files_to_the_user_who_asked(session: Session) -> None:
+def test_the_end_of_a_batch_is_reported_once_to_the_user_who_asked(session: Session) -> None:
     session.store.workers.register(new_worker("w", types=["download"]))
     first, _ = (
         batches.add_batch(
@@ -170,7 +169,7 @@ def test_the_end_of_a_batch_is_reported_once_with_its_files_to_the_user_who_aske
         for name, to in (("a.pdf", "mailto:ann@example.com"), ("b.pdf", ""))
     )
     notifications.send_due_notifications(session)
-    assert told(session) == []
+    assert sent(session) == []
     batches.resume_batch(session, first.batch.id)
 
     [job] = session.store.leases.claim("w", 1, "io")
@@ -179,12 +178,12 @@ def test_the_end_of_a_batch_is_reported_once_with_its_files_to_the_user_who_aske
     notifications.send_due_notifications(session)
 
     title = f"batch {first.batch.id} (a.pdf): finished, 1 failed · 1 file · 0 pages"
-    assert [one for one in told(session) if one[0] == "mailto:ann@example.com"] == [("mailto:ann@example.com", title)]
-    [text] = [one["text"] for one in map(payload_of, messages(session)) if one["to"] == "mailto:ann@example.com"]
-    assert "Could not be read:\n  a.pdf: This file is damaged and cannot be opened." in text
+    [report] = [job for job in messages(session) if payload_of(job)["to"] == "mailto:ann@example.com"]
+    assert payload_of(report)["subject"].endswith(title)
+    assert "Could not be read:\n  a.pdf: This file is damaged and cannot be opened." in payload_of(report)["text"]
 
 
-def test_an_address_is_written_as_users_know_it(session: Session) -> None:
+def test_an_address_may_be_a_mail_address_a_url_or_me(session: Session) -> None:
     def read(word: str, owner: str = "alice") -> str:
         return notifications.read_address(session, word, owner=owner)
 
@@ -214,7 +213,7 @@ def test_an_address_is_written_as_users_know_it(session: Session) -> None:
         ("https://evil.org\\.hooks.example.org/x", False),
     ],
 )
-def test_users_of_the_page_reach_their_own_address_and_what_the_settings_allow(
+def test_users_may_notify_their_own_address_and_those_of_the_settings(
     session: Session, address: str, is_allowed: bool
 ) -> None:
     session.settings.notify_allow[:] = [

@@ -1,4 +1,4 @@
-"""What a person can do, without a command line: by plain values, and with answers that are JSON as they stand."""
+"""Services take plain values and return values that `as_object` converts to JSON."""
 
 from __future__ import annotations
 
@@ -23,64 +23,62 @@ from worker_service.services.session import Session
 from worker_service.services.undo import find_undoable, undo_action
 
 
-def put(session: Session, **words: object) -> int:
+def enqueue_job(session: Session, **words: object) -> int:
     return enqueue(session, {"job_type": "ocr_pages", **words}, lambda most: b"{}").job_id
 
 
-def test_a_page_of_jobs_says_where_the_next_begins(session: Session) -> None:
-    first, second, third = (put(session, owner="alice") for _ in range(3))
-    put(session, owner="bob")
-    hers = read_selector(now=session.clock(), owners=["alice"])
+def test_a_page_of_jobs_has_the_cursor_of_the_next_one(session: Session) -> None:
+    first, second, third = (enqueue_job(session, owner="alice") for _ in range(3))
+    enqueue_job(session, owner="bob")
+    of_alice = read_selector(now=session.clock(), owners=["alice"])
 
-    page = list_jobs(session, hers, limit=2)
-    rest = list_jobs(session, hers, limit=2, before_id=page.next)
+    page = list_jobs(session, of_alice, limit=2)
+    next_page = list_jobs(session, of_alice, limit=2, before_id=page.next)
 
-    assert ([one.id for one in page.items], page.next) == ([third, second], second)
-    assert ([one.id for one in rest.items], rest.next) == ([first], None)
+    assert ([job.id for job in page.items], page.next) == ([third, second], second)
+    assert ([job.id for job in next_page.items], next_page.next) == ([first], None)
     assert json.loads(json.dumps(as_object(page)))["items"][0]["state"] == "pending"
 
 
-def test_an_empty_word_is_the_default_where_there_is_one_and_refused_where_something_has_to_stand(
-    session: Session,
-) -> None:
-    found = session.job_queries.get(put(session, platform="", owner="", account=""))
+def test_an_empty_word_means_the_default_or_is_refused(session: Session) -> None:
+    job = session.job_queries.get(enqueue_job(session, platform="", owner="", account=""))
 
-    assert (found.platform, found.owner, found.account) == ("local", "", "")
+    assert (job.platform, job.owner, job.account) == ("local", "", "")
     with pytest.raises(BadInput, match="--platform is empty"):
-        put(session, platform=" ")
+        enqueue_job(session, platform=" ")
     with pytest.raises(BadInput, match="--name is empty"):
-        put(session, name="")
+        enqueue_job(session, name="")
 
 
-def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(session: Session) -> None:
-    ids = [put(session, platform="instagram") for _ in range(7)]
-    put(session)
-    planned = make_plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
-    assert (planned.jobs, len(planned.sample), planned.is_single) == (7, 5, False)
+def test_a_plan_counts_the_jobs_of_a_change_which_can_be_undone(session: Session) -> None:
+    ids = [enqueue_job(session, platform="instagram") for _ in range(7)]
+    enqueue_job(session)
+    plan = make_plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
+    assert (plan.jobs, len(plan.sample), plan.is_single) == (7, 5, False)
     assert all(session.job_queries.get(job_id).status is Status.PENDING for job_id in ids)
 
-    changed = apply_plan(session, planned)
+    changed = apply_plan(session, plan)
 
     assert sorted(changed.job_ids) == ids
     assert {session.job_queries.get(job_id).status for job_id in ids} == {Status.CANCELLED}
-    assert [(one.actor, one.verb, one.jobs) for one in session.history.actions()] == [("ann", "cancel", 7)]
+    assert [(action.actor, action.verb, action.jobs) for action in session.history.actions()] == [("ann", "cancel", 7)]
     undo_action(session, find_undoable(session, None))
     assert Overview(session).counts.by_status[Status.PENDING] == 8
 
 
-def test_why_answers_with_gates_and_the_next_move_of_each(session: Session, clock: MovableClock) -> None:
-    job_id = put(session)
+def test_why_returns_each_gate_with_a_next_move(session: Session, clock: MovableClock) -> None:
+    job_id = enqueue_job(session)
     clock.advance(3600)  # its worker is silent
 
-    found = why(session, job_id)
+    reasons = why(session, job_id)
 
-    assert [(gate.code, gate.next.partition(",")[0]) for gate in found.gates] == [
+    assert [(gate.code, gate.next.partition(",")[0]) for gate in reasons.gates] == [
         ("WORKER_DOWN", "to start a daemon: pagemill run")
     ]
-    assert json.loads(json.dumps(as_object(found)))["gates"][0]["code"] == "WORKER_DOWN"
+    assert json.loads(json.dumps(as_object(reasons)))["gates"][0]["code"] == "WORKER_DOWN"
 
 
-def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:
+def test_a_change_of_unknown_or_unnamed_jobs_is_refused(session: Session) -> None:
     now = session.clock()
     with pytest.raises(JobNotFound, match="no job 42"):
         make_plan(session, "cancel", read_selector(now=now, ids=[42]))
@@ -90,23 +88,21 @@ def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:
         make_plan(session, "priority", read_selector(now=now, statuses=["failed"]), priority=1)
 
 
-def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) -> None:
-    job_id = put(session, payload='{"created_at": "2026-01-01 10:00", "most": 1e999, "pages": [1, {"a": null}]}')
-    deep = put(session, payload=f"{'[' * 500}{']' * 500}")
+def test_every_nested_value_becomes_json(session: Session) -> None:
+    job_id = enqueue_job(
+        session, payload='{"created_at": "2026-01-01 10:00", "most": 1e999, "pages": [1, {"a": null}]}'
+    )
+    deep = enqueue_job(session, payload=f"{'[' * 500}{']' * 500}")
 
-    whole, numbers = as_object(get_job_details(session, job_id)), as_object(statistics(session))
+    details, counts = as_object(get_job_details(session, job_id)), as_object(statistics(session))
 
-    assert json.loads(json.dumps([whole, numbers])) == [whole, numbers]
-    assert whole["job"]["payload"] == {"created_at": "2026-01-01 10:00", "most": "1e999", "pages": [1, {"a": None}]}
-    assert whole["job"]["state"] == "pending"
-    assert whole["job"]["created_at"].endswith("Z")
-    assert whole["events"] == []
-    assert numbers["items"][0]["pending"] == 2
+    assert json.loads(json.dumps([details, counts])) == [details, counts]
+    assert details["job"]["payload"] == {"created_at": "2026-01-01 10:00", "most": "1e999", "pages": [1, {"a": None}]}
+    assert details["job"]["state"] == "pending"
+    assert details["job"]["created_at"].endswith("Z")
+    assert details["events"] == []
+    assert counts["items"][0]["pending"] == 2
     assert as_object(as_object([session.job_queries.get(deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)
-
-
-def test_a_former_error_code_selects_the_jobs_with_the_code_of_today(session: Session) -> None:
-    assert read_selector(now=session.clock(), error_code="FORK_SERVER_DIED").error_code == "FORK_SERVER_DIED"
 
 
 def test_a_hit_is_marked_without_changing_the_text(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A problem keeps its parts: code, detail and remedy reach every surface as they were raised."""
+"""Code, detail and remedy of an error reach every surface as separate fields."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from worker_service.settings.notifications import NotifyRule
 from worker_service.store.errors import PAYLOAD_RULES
 from worker_service.web.views.alerts import list_alerts
 
-AT = "2026-11-18 09:59:50.000"
-ALIVE = CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, AT, AT, 1, state="alive")
+HEARTBEAT_AT = "2026-11-18 09:59:50.000"
+ALIVE = CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, HEARTBEAT_AT, HEARTBEAT_AT, 1, state="alive")
 
 
 def failed(session: Session, failure: Failure) -> int:
@@ -35,22 +35,22 @@ def failed(session: Session, failure: Failure) -> int:
     return job_id
 
 
-def test_a_node_that_is_down_is_no_full_disk_whatever_its_name(session: Session) -> None:
+def test_a_reason_is_recognised_by_its_code_and_not_by_a_name_in_it(session: Session) -> None:
     down = CheckedNode("diskbox2", "w1", "down", 4, "", "", False)
     overview = Overview(session)
     overview.workers, overview.nodes = [ALIVE], [down]
 
-    [matter] = list_alerts(session, overview)
+    [alert] = list_alerts(session, overview)
 
-    assert (matter.level, matter.title) == (Level.WARNING, "None of 1 node up: diskbox2 is down")
+    assert (alert.level, alert.title) == (Level.WARNING, "None of 1 node up: diskbox2 is down")
     assert [reason.code for reason in check_health(overview).reasons] == ["NODES_DOWN"]
 
 
 def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
-    trouble = FetchError("UNREADABLE", what="/srv/a.pdf", reason="Permission denied")
-    with pytest.raises(Permanent) as ended:
-        RetryPolicy(Timeouts()).after(trouble)
-    error = ended.value
+    fetch_error = FetchError("UNREADABLE", what="/srv/a.pdf", reason="Permission denied")
+    with pytest.raises(Permanent) as raised:
+        RetryPolicy(Timeouts()).after(fetch_error)
+    error = raised.value
     job_id = failed(session, Failure(error.code, error.detail, remedy=error.remedy))
 
     advice = why(session, job_id).helps
@@ -60,29 +60,29 @@ def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
 def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> None:
     job_id = failed(session, Failure("LOCKED", "a.pdf: it is locked", remedy="save it without a password"))
 
-    found = session.store.job_queries.get(job_id)
-    [attempt] = session.store.history.attempts(job_id)
-    [count] = session.store.overview.errors(since="2000")
+    job = session.job_queries.get(job_id)
+    [attempt] = session.history.attempts(job_id)
+    [count] = session.overview.errors(since="2000")
     [notice] = session.store.notices.after(0)
 
     remedy = "save it without a password"
-    assert [found.error_remedy, attempt.error_remedy, count.newest_remedy, notice.remedy] == [remedy] * 4
+    assert [job.error_remedy, attempt.error_remedy, count.newest_remedy, notice.remedy] == [remedy] * 4
     assert why(session, job_id).helps.startswith(f"{remedy}; then: ")
-    assert json.loads(json.dumps(as_object(found)))["error_message"] == "a.pdf: it is locked"
-    [told] = messages(NotifyRule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
-    assert f"LOCKED: a.pdf: it is locked: {remedy}" in told.text
-    assert json.loads(json.dumps(told.data))["notices"][0]["remedy"] == remedy
+    assert json.loads(json.dumps(as_object(job)))["error_message"] == "a.pdf: it is locked"
+    [message] = messages(NotifyRule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
+    assert f"LOCKED: a.pdf: it is locked: {remedy}" in message.text
+    assert json.loads(json.dumps(message.data))["notices"][0]["remedy"] == remedy
 
 
-def test_a_retry_forgets_the_remedy_and_a_message_set_by_hand_has_none(session: Session) -> None:
+def test_a_retry_removes_the_remedy_and_a_message_set_by_hand_has_none(session: Session) -> None:
     job_id = failed(session, Failure("LOCKED", "it is locked", remedy="save it without a password"))
 
     by_hand = ByHand(session.settings.database)
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
-    assert session.store.job_queries.get(job_id).error_remedy is None
+    assert session.job_queries.get(job_id).error_remedy is None
 
     by_hand(f"UPDATE worker_job_queue SET error_message = 'look: at me' WHERE id = {job_id}")
-    assert session.store.job_queries.get(job_id).error_text == "look: at me"
+    assert session.job_queries.get(job_id).error_text == "look: at me"
 
 
 _FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}
@@ -97,25 +97,27 @@ def cuts_in(source: str) -> list[int]:
     lines = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CUTS:
-            at_colon = any(isinstance(one, ast.Constant) and one.value == ": " for one in node.args)
-            named = {one.attr for one in ast.walk(node.func.value) if isinstance(one, ast.Attribute)} | {
-                one.id for one in ast.walk(node.func.value) if isinstance(one, ast.Name)
-            }
-            at_line_end = any(isinstance(one, ast.Constant) and one.value == "\n" for one in node.args)
-            if at_colon or (named & _FOR_PEOPLE and not at_line_end):
+            arguments = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+            cuts_sentence = names_in(node.func.value) & _FOR_PEOPLE and "\n" not in arguments
+            if ": " in arguments or cuts_sentence:
                 lines.append(node.lineno)
-        if isinstance(node, ast.Compare) and any(isinstance(one, ast.In) for one in node.ops):
-            [*names] = [one.id for one in node.comparators if isinstance(one, ast.Name)]
-            names += [one.attr for one in node.comparators if isinstance(one, ast.Attribute)]
-            if isinstance(node.left, ast.Constant) and set(names) & _FOR_PEOPLE:
+        if isinstance(node, ast.Compare) and any(isinstance(operator, ast.In) for operator in node.ops):
+            names = {name for comparator in node.comparators for name in names_in(comparator)}
+            if isinstance(node.left, ast.Constant) and names & _FOR_PEOPLE:
                 lines.append(node.lineno)
     return lines
 
 
+def names_in(expression: ast.expr) -> set[str]:
+    nodes = list(ast.walk(expression))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return attributes | {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
 def test_no_code_reads_a_sentence_that_was_written_for_people() -> None:
-    for parsed in ('x.partition(": ")', 'reason.startswith("no")', '"disk" in reason'):
-        assert cuts_in(parsed), parsed
-    found = [
+    for source in ('x.partition(": ")', 'reason.startswith("no")', '"disk" in reason'):
+        assert cuts_in(source), source
+    cuts = [
         f"{path}:{line}"
         for package in ("worker_service", "job_handlers")
         for path in Path(package).rglob("*.py")
@@ -123,10 +125,10 @@ def test_no_code_reads_a_sentence_that_was_written_for_people() -> None:
         for line in cuts_in(source)
     ]
 
-    assert found == []
+    assert cuts == []
 
 
-def test_each_rule_about_payloads_is_one_of_the_schema() -> None:
+def test_each_payload_rule_is_a_message_of_the_schema() -> None:
     schema = Path("schema.sql").read_text("utf-8")
 
     for rule in PAYLOAD_RULES:

@@ -1,4 +1,4 @@
-"""Rate, time left and silence of a running job follow from its numbers, whatever its message says."""
+"""Rate, time left and silence of a running job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def advanced(job: Job, seconds: float) -> tuple[Job, datetime]:
     return job._replace(progress_at=at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]), at
 
 
-def test_rate_and_time_left_come_from_the_numbers_and_not_from_the_message(session: Session) -> None:
+def test_rate_and_time_left_are_computed_from_the_count_and_not_the_message(session: Session) -> None:
     job, at = advanced(running(session, 20, "page 99 of 100 is hard", Count(2, 10, "pages")), 60)
 
     assert pace_of(job, at) == Pace(rate=2 / 60, seconds_left=240)
@@ -48,7 +48,7 @@ def test_rate_and_time_left_come_from_the_numbers_and_not_from_the_message(sessi
     assert progress_in_words(job, now=at) == "pages 5 of 10 · 4 min left"
 
 
-def test_the_rate_that_a_handler_measures_counts_for_more_than_its_average(session: Session) -> None:
+def test_the_rate_of_the_handler_replaces_the_average(session: Session) -> None:
     job, at = advanced(running(session, 50, "", Count(5_000_000, 10_000_000, "bytes", rate=1_000_000)), 500)
 
     assert progress_in_words(job, now=at) == "5,000,000 of 10,000,000 bytes · 1.0 MB/s · 5 s left"
@@ -61,22 +61,22 @@ def test_a_stalled_download_has_no_time_left(session: Session, rate: float) -> N
     assert "left" not in progress_in_words(job, now=at)
 
 
-def test_a_job_that_does_not_advance_says_so_instead_of_an_estimate(session: Session) -> None:
+def test_a_silent_job_has_no_estimate(session: Session) -> None:
     job, at = advanced(running(session, 20, "page 2 of 10", Count(2, 10, "pages")), 4)
 
     assert pace_of(job, at + timedelta(seconds=14)).silent_seconds is None
     assert progress_in_words(job, now=at + timedelta(seconds=16)) == "page 2 of 10 · no progress for 16 s"
 
-    # A page each minute: twenty seconds without one is no silence.
-    slow, at = advanced(job, 120)
-    assert progress_in_words(slow, now=at + timedelta(seconds=20)) == "page 2 of 10 · 1 pages/min · 8 min left"
+    # At a page a minute, twenty seconds without one are no silence.
+    slow_job, at = advanced(job, 120)
+    assert progress_in_words(slow_job, now=at + timedelta(seconds=20)) == "page 2 of 10 · 1 pages/min · 8 min left"
 
 
-def test_why_shows_how_long_a_running_job_is_silent_and_how_to_stop_it(session: Session, clock: MovableClock) -> None:
+def test_why_returns_the_silence_of_a_running_job_and_how_to_stop_it(session: Session, clock: MovableClock) -> None:
     job = running(session, 20, "page 2 of 10")
     clock.advance(60)
 
-    found = why(session, job.id)
+    reasons = why(session, job.id)
 
-    assert (found.silent_seconds, found.limit_seconds) == (60, 7200)
-    assert found.helps == f"to stop it at once: pagemill cancel {job.id} --now"
+    assert (reasons.silent_seconds, reasons.limit_seconds) == (60, 7200)
+    assert reasons.helps == f"to stop it at once: pagemill cancel {job.id} --now"

@@ -19,17 +19,17 @@ from worker_service.services import search
 from worker_service.services.session import Session
 
 
-class _Answer(BaseHTTPRequestHandler):
-    keys: list[str | None] = []  # noqa: RUF012  of the requests
+class _EmbeddingHandler(BaseHTTPRequestHandler):
+    keys: list[str | None] = []  # noqa: RUF012  of all requests
 
     def do_POST(self) -> None:
         self.keys.append(self.headers["Authorization"])
-        asked: Any = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request: Any = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         data = [
-            {"index": at, "embedding": [1.0, float("ship" in text or "boat" in text), float(len(text) % 2)]}
-            for at, text in enumerate(asked["input"])
+            {"index": index, "embedding": [1.0, float("ship" in text or "boat" in text), float(len(text) % 2)]}
+            for index, text in enumerate(request["input"])
         ]
-        body = json.dumps({"data": data[::-1]} if asked["model"] == "small" else {"error": "no such model"}).encode()
+        body = json.dumps({"data": data[::-1]} if request["model"] == "small" else {"error": "no such model"}).encode()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)
@@ -39,19 +39,19 @@ class _Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Answer) as made:
-        thread = Thread(target=made.serve_forever, args=(0.01,))
+    with HTTPServer(("127.0.0.1", 0), _EmbeddingHandler) as http_server:
+        thread = Thread(target=http_server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{made.server_port}/v1"
-        made.shutdown()
+        yield f"http://127.0.0.1:{http_server.server_port}/v1"
+        http_server.shutdown()
         thread.join()
 
 
 def found_documents(session: Session, text: str) -> list[int]:
-    return [one.document_id for one in search.find_documents(session, SearchRequest(text)).items]
+    return [document.document_id for document in search.find_documents(session, SearchRequest(text)).items]
 
 
-def test_a_search_asks_the_server_and_goes_by_words_while_it_is_away(session: Session, server: str) -> None:
+def test_a_search_uses_only_words_if_the_server_does_not_answer(session: Session, server: str) -> None:
     work_as(session.store)
     publish(session.store, "a.pdf", "the ship sails")
     publish(session.store, "b.pdf", "the tax is due", content="c2")
@@ -61,13 +61,13 @@ def test_a_search_asks_the_server_and_goes_by_words_while_it_is_away(session: Se
         settings = session.settings
         return replace(session, settings=type(settings)({**settings.values, **values}, settings.origins))
 
-    there = with_settings(embeddings=server, embeddings_model="small")
-    assert found_documents(there, "a boat")[0] == 1
+    with_server = with_settings(embeddings=server, embeddings_model="small")
+    assert found_documents(with_server, "a boat")[0] == 1
     assert found_documents(with_settings(embeddings=server, embeddings_model="next"), "a boat")[0] == 1
     assert found_documents(session, "a boat") == []
     assert found_documents(with_settings(embeddings="http://127.0.0.1:9/v1", embeddings_model="small"), "boat") == []
     assert found_documents(with_settings(embeddings="bundled"), "a boat") == []
-    assert "Bearer secret" in _Answer.keys
+    assert "Bearer secret" in _EmbeddingHandler.keys
 
 
 def test_an_answer_without_vectors_is_an_error_that_names_the_server(server: str) -> None:
