@@ -44,9 +44,7 @@ def restore(copy: Path, path: Path, clock: MovableClock) -> Restored:
     return restore_backup(check_backup(copy), path, clock)
 
 
-def test_a_restore_requeues_running_jobs_and_refuses_their_late_results(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
+def test_a_restore_requeues_running_jobs_and_fences_late_results(path: Path, copy: Path, clock: MovableClock) -> None:
     before = open_at(path, clock)
     before.workers.register(new_worker("w1"))
     job = before.intake.enqueue(NewJob("ocr_pages")).job_id
@@ -111,9 +109,7 @@ def test_no_number_is_given_twice(path: Path, copy: Path, clock: MovableClock) -
     store.close()
 
 
-def test_the_replaced_database_is_kept_whole_and_can_be_brought_back(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
+def test_the_replaced_database_is_kept_and_can_be_restored(path: Path, copy: Path, clock: MovableClock) -> None:
     before = open_at(path, clock)
     before.intake.enqueue(NewJob("a"))
     back_up(path, copy)
@@ -131,9 +127,7 @@ def test_the_replaced_database_is_kept_whole_and_can_be_brought_back(
     assert path.stat().st_mode == copy.stat().st_mode or os.geteuid() == 0
 
 
-def test_a_backup_becomes_the_database_where_there_was_none(
-    path: Path, copy: Path, clock: MovableClock, tmp_path: Path
-) -> None:
+def test_a_restore_can_create_the_database(path: Path, copy: Path, clock: MovableClock, tmp_path: Path) -> None:
     back_up(path, copy)
     elsewhere = tmp_path / "elsewhere" / "pagemill.db"
 
@@ -156,9 +150,7 @@ def test_a_backup_of_the_plain_table_is_brought_to_todays_tables(path: Path, cop
     store.close()
 
 
-def test_a_restore_is_refused_while_another_program_has_the_database_open(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
+def test_a_restore_is_refused_while_the_database_is_open_elsewhere(path: Path, copy: Path, clock: MovableClock) -> None:
     back_up(path, copy)
     sqlite3 = subprocess.Popen(["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert sqlite3.stdin is not None
@@ -175,9 +167,7 @@ def test_a_restore_is_refused_while_another_program_has_the_database_open(
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_program_that_opened_the_replaced_file_cannot_write_into_it(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
+def test_no_program_can_write_into_the_replaced_file(path: Path, copy: Path, clock: MovableClock) -> None:
     back_up(path, copy)
     sqlite3 = subprocess.Popen(
         ["sqlite3", "-cmd", ".timeout 5000", str(path)],
@@ -200,9 +190,7 @@ def test_a_program_that_opened_the_replaced_file_cannot_write_into_it(
     assert rows == [0, 1] or (rows == [0, 0] and refused)
 
 
-def test_a_damaged_database_is_replaced_with_all_that_is_left_of_it(
-    path: Path, copy: Path, clock: MovableClock
-) -> None:
+def test_a_damaged_database_and_its_log_are_kept_aside(path: Path, copy: Path, clock: MovableClock) -> None:
     back_up(path, copy)
     path.write_bytes(b"no database" * 1000)
     Path(f"{path}-wal").write_bytes(b"of it")
@@ -215,9 +203,7 @@ def test_a_damaged_database_is_replaced_with_all_that_is_left_of_it(
     assert ByHand(path).one("PRAGMA integrity_check") == "ok"
 
 
-def test_a_file_that_is_no_sound_backup_is_refused_and_the_database_stays(
-    path: Path, copy: Path, clock: MovableClock, tmp_path: Path
-) -> None:
+def test_an_unsound_backup_is_refused(path: Path, copy: Path, clock: MovableClock, tmp_path: Path) -> None:
     back_up(path, copy)
     content_before = path.read_bytes()
     junk, cut, empty, other = (tmp_path / name for name in ("junk", "cut", "empty", "other"))

@@ -55,9 +55,7 @@ def reading_job(source_key: str, *, owner: str = "ann", batch_id: int | None = N
 # ── Held ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_stopped_by_hand_holds_its_jobs_until_it_is_active_again(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_batch_stopped_by_hand_holds_its_jobs(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     first, second = enqueue(batch_id=7), enqueue(batch_id=7)
     other = enqueue(batch_id=8)
 
@@ -91,7 +89,7 @@ def test_a_job_put_back_into_a_stopped_batch_is_held(store: Store, enqueue: Enqu
     assert claimed_ids(store) == [job_id]
 
 
-def test_the_gate_of_a_held_job_names_its_batch_and_the_reason(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+def test_the_gate_of_a_batch_names_it_and_the_reason(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     by_hand("INSERT INTO batch (id, owner, name) VALUES (6, 'ann', 'first'), (7, 'ann', 'reports')")
     job_id = enqueue(batch_id=7, owner="ann")
 
@@ -105,9 +103,7 @@ def test_the_gate_of_a_held_job_names_its_batch_and_the_reason(store: Store, enq
     assert (waiting.code, waiting.detail) == ("BATCH_WAITING", "batch 7 (reports) waits for batch 6 of the same owner")
 
 
-def test_a_job_of_a_stopped_batch_does_not_block_its_concurrency_key(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_job_of_a_stopped_batch_does_not_block_its_key(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     first = enqueue(batch_id=7, concurrency_key="k")
     other = enqueue(concurrency_key="k")
     assert codes(store, first) == []
@@ -121,9 +117,7 @@ def test_a_job_of_a_stopped_batch_does_not_block_its_concurrency_key(
     assert claimed_ids(store) == [first]
 
 
-def test_a_change_that_would_break_a_batch_is_refused_with_a_sentence(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_bad_change_of_a_batch_is_refused_with_a_sentence(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue(batch_id=7)
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
     assert store.batches.add(NewBatch("carol"), []).batch.state is BatchState.DONE
@@ -156,9 +150,7 @@ def test_a_job_replaces_no_batch(store: Store, by_hand: ByHand) -> None:
 # ── What comes of it ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_follow_up_jobs_belong_to_the_batch_even_if_another_batch_has_their_unique_key(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_each_batch_has_its_own_unique_keys_of_follow_up_jobs(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     for batch_id in (7, 8):
         enqueue(batch_id=batch_id)
         # In one batch, the same unique_key twice makes one job.
@@ -170,9 +162,7 @@ def test_follow_up_jobs_belong_to_the_batch_even_if_another_batch_has_their_uniq
     assert [job.batch_id for job in follow_ups] == [8, 7]
 
 
-def test_the_priority_of_a_batch_applies_to_running_jobs_and_their_follow_ups(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_the_priority_of_a_batch_reaches_running_jobs(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue(batch_id=7)
     waiting = enqueue(batch_id=7)
     other = enqueue()
@@ -204,9 +194,7 @@ def test_a_selector_unites_named_items_and_intersects_other_conditions(store: St
 # ── Its end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_is_done_once_the_last_of_its_jobs_has_completed_follow_ups_included(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_batch_is_done_when_its_last_follow_up_job_completes(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue(batch_id=7)
     store.leases.complete(claim_one(store).lease, None, [NewJob("assemble")])
     assert states(by_hand) == {7: "active"}
@@ -219,7 +207,7 @@ def test_a_batch_is_done_once_the_last_of_its_jobs_has_completed_follow_ups_incl
 
 
 @pytest.mark.parametrize("how", [FAILED, CANCELLED])
-def test_a_failed_job_fails_its_batch_and_a_retry_starts_the_batch_again(
+def test_a_failed_job_fails_its_batch_until_a_retry(
     store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status
 ) -> None:
     job_id = enqueue(batch_id=7)
@@ -234,9 +222,7 @@ def test_a_failed_job_fails_its_batch_and_a_retry_starts_the_batch_again(
     assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed", "batch.done"]
 
 
-def test_the_next_transaction_ends_a_batch_whose_last_job_was_ended_by_hand(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_the_next_transaction_ends_a_batch_changed_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     cancelled, deleted = enqueue(batch_id=7), enqueue(batch_id=8)
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {cancelled}")
@@ -247,9 +233,7 @@ def test_the_next_transaction_ends_a_batch_whose_last_job_was_ended_by_hand(
     assert states(by_hand) == {7: "failed", 8: "done"}
 
 
-def test_a_stopped_batch_without_live_jobs_ends_only_when_it_is_active_again(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_stopped_batch_ends_only_when_it_is_active_again(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue(batch_id=7)
     lease = claim_one(store).lease
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
@@ -262,9 +246,7 @@ def test_a_stopped_batch_without_live_jobs_ends_only_when_it_is_active_again(
     assert states(by_hand) == {7: "done"}
 
 
-def test_a_batch_waits_for_its_documents_even_if_another_job_reads_them(
-    store: Store, by_hand: ByHand, worker: AddWorker
-) -> None:
+def test_a_batch_waits_for_documents_that_another_job_reads(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest", "download"])
     reading = store.intake.enqueue(reading_job("a"))
     also = store.intake.enqueue(reading_job("a", batch_id=7))
@@ -281,9 +263,7 @@ def test_a_batch_waits_for_its_documents_even_if_another_job_reads_them(
     assert notice_kinds(by_hand, "document") == ["document.started", "document.ready"]
 
 
-def test_a_failed_document_fails_its_batch_and_both_write_notices(
-    store: Store, by_hand: ByHand, worker: AddWorker
-) -> None:
+def test_a_failed_document_fails_its_batch_with_notices(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
     worker(types=["ingest"])
     store.intake.enqueue(reading_job("a", batch_id=7))
 
@@ -307,9 +287,7 @@ def test_stale_jobs_fail_no_batch(store: Store, by_hand: ByHand, worker: AddWork
     assert states(by_hand) == {7: "done"}
 
 
-def test_the_batch_that_has_waited_longest_starts_when_the_owner_has_no_active_one(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_the_longest_waiting_batch_of_an_owner_starts_next(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     by_hand("INSERT INTO batch (id, owner) VALUES (6, 'ann')")
     by_hand("INSERT INTO batch (id, owner, state) VALUES (7, 'ann', 'waiting'), (8, 'ann', 'waiting')")
     jobs = [enqueue(batch_id=batch_id, owner="ann") for batch_id in (6, 7, 8)]
@@ -563,9 +541,7 @@ def test_a_replaced_batch_that_a_user_resumes_replaces_the_newer_one(store: Stor
 
 
 @pytest.mark.parametrize("how", HALTS)
-def test_a_replaced_batch_resumes_when_the_newer_one_is_stopped_cancelled_or_gone(
-    store: Store, by_hand: ByHand, how: str
-) -> None:
+def test_a_replaced_batch_resumes_when_the_newer_one_is_halted(store: Store, by_hand: ByHand, how: str) -> None:
     first, second = add(store), add(store)
 
     HALTS[how](store, by_hand, second.id)
@@ -777,9 +753,7 @@ def test_a_resumed_batch_skips_work_that_newer_jobs_have_done(store: Store, by_h
 
 
 @pytest.mark.parametrize("verb", ["stop", "resume", "retry", "cancel"])
-def test_an_ended_batch_cannot_be_stopped_resumed_retried_or_cancelled(
-    store: Store, by_hand: ByHand, verb: str
-) -> None:
+def test_an_ended_batch_cannot_be_stopped_or_restarted(store: Store, by_hand: ByHand, verb: str) -> None:
     batch = add(store)
     store.leases.complete(claim_one(store).lease)
     before = by_hand.dump()
@@ -812,9 +786,7 @@ def test_cancelling_a_batch_stops_it_and_ends_its_live_jobs(store: Store) -> Non
     assert len(store.batches.resume(batch.id, actor="ann").job_ids) == 3
 
 
-def test_a_cancelled_batch_also_cancels_jobs_that_are_inserted_meanwhile(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_of_a_batch_includes_jobs_inserted_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = add(store, 2)
     lease = claim_one(store).lease
     late_jobs = iter([NewJob("ocr_pages", batch_id=batch.id, owner="ann")])
@@ -888,9 +860,7 @@ def test_the_facts_of_a_batch_show_its_progress(store: Store, worker: AddWorker,
     assert facts.current == ("b.pdf", 3, 10)
 
 
-def test_cancelled_files_are_counted_apart_from_failed_ones_before_and_after_they_are_documents(
-    store: Store, worker: AddWorker
-) -> None:
+def test_cancelled_files_and_documents_are_counted_apart_from_failed_ones(store: Store, worker: AddWorker) -> None:
     worker(types=["ingest", "download"])
     sources = [NewJob("download", source_key=name) for name in "cde"]
     batch = store.batches.add(NewBatch("ann"), [reading_job("a"), reading_job("b"), *sources])

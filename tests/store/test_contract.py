@@ -234,7 +234,7 @@ def test_a_claim_takes_its_own_class_only(store: Store, enqueue: Enqueue) -> Non
 # ── Held rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_job_with_a_later_run_at_waits_for_its_time_and_then_takes_its_turn(
+def test_a_job_waits_for_its_run_at_and_then_takes_its_turn(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
     later, now = enqueue(run_at=clock.after(60), priority=1), enqueue(priority=9)
@@ -280,9 +280,7 @@ def test_only_jobs_of_this_worker_that_wait_for_their_time_alone_come_due(
     assert [store.leases.comes_due(worker_id, clock.after(60)) for worker_id in ("w1", "without")] == [True, False]
 
 
-def test_next_deadline_is_the_first_time_at_which_something_is_freed(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
+def test_next_deadline_is_the_next_time_that_frees_a_job(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     assert store.leases.next_deadline() is None
 
     enqueue(run_at=clock.after(600))
@@ -309,7 +307,7 @@ def test_a_worker_has_no_more_running_jobs_than_slots(store: Store, enqueue: Enq
     assert claimed_ids(store, most=10, job_class="io") == [load]
 
 
-def test_a_worker_that_has_not_beaten_claims_nothing_until_it_beats_again(
+def test_a_silent_worker_claims_nothing_until_it_beats_again(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
     job_id = enqueue()

@@ -153,7 +153,7 @@ def test_the_same_source_of_another_owner_is_another_document(store: Store) -> N
 
 
 @pytest.mark.parametrize("fields", [{"content": "c2"}, {"settings": '{"s":2}'}, {"is_forced": True}])
-def test_a_success_is_read_again_only_if_something_changed_or_by_force(
+def test_a_success_is_read_again_only_if_changed_or_forced(
     store: Store, by_hand: ByHand, fields: dict[str, Any]
 ) -> None:
     publish(store, "report.pdf", "text")
@@ -359,9 +359,7 @@ def test_a_failed_range_fails_the_document_until_it_is_retried(store: Store, by_
     assert store.integrity.audit() == []
 
 
-def test_a_job_that_fails_with_a_retry_left_does_not_fail_its_document(
-    store: Store, by_hand: ByHand, clock: MovableClock
-) -> None:
+def test_a_job_with_a_retry_left_does_not_fail_its_document(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
     first, _ = read_up_to(store)
 
     store.leases.fail(first.lease, Failure("X", "x"), retry_at=clock.after(5))
@@ -383,9 +381,7 @@ def test_a_document_stays_failed_until_all_its_failed_ranges_are_retried(store: 
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-def test_a_cancelled_job_fails_its_document_until_an_undo_or_a_retry(
-    store: Store, by_hand: ByHand, is_running: bool
-) -> None:
+def test_a_cancelled_job_fails_its_document_until_a_retry(store: Store, by_hand: ByHand, is_running: bool) -> None:
     requested = request_document(store)
     job = claim(store) if is_running else None
     action = store.job_control.cancel(ids(requested.job_id), actor="ann").action_id
@@ -461,9 +457,7 @@ def test_documents_that_are_still_being_read_never_fail(store: Store, by_hand: B
     assert by_hand(counts) == [{"read": DOCUMENTS, "failures": 0, "reactions": 0}]
 
 
-def test_a_document_published_by_one_of_two_jobs_that_complete_together_has_no_failure_notice(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_a_document_published_by_one_of_two_completions_never_fails(store: Store, by_hand: ByHand) -> None:
     request_document(store)
     store.leases.complete_many([Completion(claim(store).lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
     idle, other = store.leases.claim("w1", 2)
@@ -737,9 +731,7 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
     assert by_hand.one("SELECT count(*) FROM page_result") == 1
 
 
-def test_a_page_is_found_by_its_second_digest_until_it_is_deleted(
-    store: Store, by_hand: ByHand, clock: MovableClock
-) -> None:
+def test_a_page_is_found_by_its_alias_until_it_is_deleted(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
     for name, owner in (("report.pdf", ""), ("copy.pdf", "bob"), ("third.pdf", "cem")):
         request_document(store, name, owner=owner)
     first, second, third = store.leases.claim("w1", 3)
@@ -830,9 +822,7 @@ def test_a_page_saved_after_a_request_to_stop_is_reused_by_the_retry(store: Stor
     assert store.integrity.audit() == []
 
 
-def test_p11_a_page_of_an_older_generation_is_found_by_digest_but_not_added_to_the_newer_one(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_p11_a_page_of_an_older_generation_is_stored_by_its_digest_only(store: Store, by_hand: ByHand) -> None:
     old = start_reading(store)
     new = start_reading(store, settings='{"s":2}')
 
@@ -889,9 +879,7 @@ def remove(store: Store, *document_ids: int) -> Removed:
     return removed
 
 
-def test_a_document_is_removed_with_its_pages_and_files_unless_a_job_works_for_it(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_a_document_without_live_jobs_is_removed_with_its_pages_and_files(store: Store, by_hand: ByHand) -> None:
     download(store)
     assert "cancel" in remove(store, 1).refused[1]
     job = claim(store)
@@ -948,9 +936,7 @@ def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by
     assert store.removal.gone_files() == []
 
 
-def test_a_removal_is_recorded_as_an_action_and_cannot_be_undone(
-    store: Store, by_hand: ByHand, clock: MovableClock
-) -> None:
+def test_a_removal_is_an_action_that_cannot_be_undone(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
     publish(store, "report.pdf", "text", owner="ann")
     publish(store, "other.pdf", "text")
     store.intake.enqueue(NewJob("ocr_pages"))
@@ -981,7 +967,7 @@ def test_sizes_are_summed_by_owner_and_shared_files_count_once_in_total(store: S
     assert [document.size for document in store.library.documents(DocumentSelector())] == [10, 10]
 
 
-def test_an_unused_result_is_deleted_when_no_attempt_may_still_use_it(
+def test_an_unused_result_is_deleted_when_no_attempt_may_use_it(
     store: Store, by_hand: ByHand, clock: MovableClock
 ) -> None:
     publish(store, "report.pdf", "first")

@@ -187,9 +187,7 @@ def test_delete_removes_what_is_not_running(store: Store, enqueue: Enqueue) -> N
 # ── priority ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_priority_applies_to_pending_jobs_and_to_follow_ups_of_running_ones(
-    store: Store, enqueue: Enqueue
-) -> None:
+def test_a_new_priority_reaches_pending_jobs_and_later_follow_ups(store: Store, enqueue: Enqueue) -> None:
     ended, running = enqueue(priority=1), enqueue(priority=1)
     store.leases.complete(claim_one(store).lease)
     lease = claim_one(store).lease
@@ -290,9 +288,7 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
 
 
 @pytest.mark.parametrize("how", [PENDING, *ENDS])
-def test_a_delete_removes_all_rows_of_the_job_and_cannot_be_undone(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status
-) -> None:
+def test_a_delete_removes_all_rows_for_good(store: Store, enqueue: Enqueue, by_hand: ByHand, how: Status) -> None:
     job_id = _in_state(store, enqueue, how)
 
     changed = store.job_control.delete(ids(job_id), actor="ann")
@@ -308,9 +304,7 @@ def test_a_delete_removes_all_rows_of_the_job_and_cannot_be_undone(
     ]
 
 
-def test_actions_are_forgotten_after_a_week(
-    store: Store, enqueue: Enqueue, clock: MovableClock, by_hand: ByHand
-) -> None:
+def test_actions_are_kept_for_a_week(store: Store, enqueue: Enqueue, clock: MovableClock, by_hand: ByHand) -> None:
     old, young = enqueue(), enqueue()
     changed = store.job_control.priority(ids(old), 3, actor="ann")
     clock.advance(8 * 86_400)
@@ -384,9 +378,7 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(store: Store, enqueue:
 
 
 @pytest.mark.parametrize(("scope", "name"), [("all", ""), ("type", "ocr_pages"), ("owner", "ann")])
-def test_a_pause_holds_the_jobs_of_its_scope_until_it_is_lifted(
-    store: Store, enqueue: Enqueue, scope: str, name: str
-) -> None:
+def test_a_pause_holds_the_jobs_of_its_scope(store: Store, enqueue: Enqueue, scope: str, name: str) -> None:
     held, other = enqueue("ocr_pages", owner="ann"), enqueue("assemble", owner="bob")
 
     store.job_control.pause(scope, name, reason="the scanner is dirty")

@@ -394,9 +394,7 @@ def test_requeue_takes_every_job_of_the_worker_and_its_row(store: Store, enqueue
     assert store.leases.requeue("gone") == []
 
 
-def test_p1_a_worker_that_has_beaten_since_its_last_known_beat_keeps_its_jobs(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
+def test_p1_a_worker_that_has_beaten_again_keeps_its_jobs(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     [seen] = store.overview.workers()
     clock.advance(600)
     store.leases.beat("w1", [])
@@ -423,9 +421,7 @@ def test_an_orphan_that_may_run_at_most_once_fails(store: Store, enqueue: Enqueu
     assert _outcomes(store, job_id) == ["failed"]
 
 
-def test_a_requeued_job_is_claimable_at_once_in_its_old_place(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
+def test_a_requeued_job_keeps_its_place(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> None:
     first = enqueue()
     clock.advance(1)
     enqueue()
@@ -542,9 +538,7 @@ def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue) -
     assert (job.progress_percent, job.progress_message) == (30, "page 4")
 
 
-def test_counted_progress_is_replaced_as_a_whole_and_cleared_by_the_next_attempt(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
+def test_each_report_replaces_the_counted_progress(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
 
@@ -611,9 +605,7 @@ def test_a_beat_marks_the_worker_and_its_leases(store: Store, enqueue: Enqueue, 
     assert store.job_queries.get(job_id).heartbeat_at == worker.heartbeat_at == "2026-11-18 10:04:59.000"
 
 
-def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
+def test_p2_a_beat_for_a_lost_lease_marks_no_other_attempt(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     old = claim_one(store).lease
     store.leases.release(old)

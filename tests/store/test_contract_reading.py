@@ -307,9 +307,7 @@ def test_a_backup_never_overwrites(store: Store, path: Path, tmp_path: Path) -> 
     assert target.read_text() == "precious"
 
 
-def test_check_finds_nothing_wrong_with_a_healthy_database(
-    store: Store, worker: AddWorker, clock: MovableClock
-) -> None:
+def test_check_finds_no_fault_in_a_sound_database(store: Store, worker: AddWorker, clock: MovableClock) -> None:
     _filled(store, worker, clock)
 
     checks = store.integrity.check()

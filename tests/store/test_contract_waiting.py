@@ -83,7 +83,7 @@ UNMET = ["failed", "cancelled", "cancelled by hand", "deleted", "deleted by hand
 
 
 @pytest.mark.parametrize("fate", UNMET)
-def test_a_job_fails_when_the_job_it_waits_for_cannot_complete(
+def test_a_job_fails_when_a_needed_one_cannot_complete(
     store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
 ) -> None:
     first = enqueue()
@@ -106,9 +106,7 @@ def test_a_job_fails_when_the_job_it_waits_for_cannot_complete(
 
 
 @pytest.mark.parametrize("fate", ["completed", *UNMET])
-def test_a_job_with_after_any_runs_after_any_end_of_the_needed_job(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
-) -> None:
+def test_after_any_lets_a_job_run_after_any_end(store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,), after_any=True)
     assert codes(store, waiting) == ["WAITS_FOR"]
@@ -119,9 +117,7 @@ def test_a_job_with_after_any_runs_after_any_end_of_the_needed_job(
     assert claimed_ids(store) == [waiting]
 
 
-def test_a_release_of_the_needed_job_does_not_fail_the_waiting_job(
-    store: Store, enqueue: Enqueue, reopen: Reopen
-) -> None:
+def test_a_released_job_does_not_fail_its_dependents(store: Store, enqueue: Enqueue, reopen: Reopen) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,))
     lease = claim_one(store).lease
@@ -134,7 +130,7 @@ def test_a_release_of_the_needed_job_does_not_fail_the_waiting_job(
 
 
 @pytest.mark.parametrize("fate", ["deleted", "deleted by hand", "pruned"])
-def test_a_need_that_was_met_stays_met_when_its_job_is_removed(
+def test_a_met_need_stays_met_when_its_job_is_removed(
     store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
 ) -> None:
     first, second = enqueue(), enqueue()

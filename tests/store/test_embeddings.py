@@ -144,9 +144,7 @@ def test_a_removed_document_leaves_no_vector(store: Store, by_hand: ByHand) -> N
 
 
 @pytest.mark.parametrize("total", [None, 1])
-def test_vectors_of_a_generation_that_is_no_longer_current_are_not_saved(
-    store: Store, by_hand: ByHand, total: int | None
-) -> None:
+def test_vectors_of_an_older_generation_are_not_saved(store: Store, by_hand: ByHand, total: int | None) -> None:
     publish(store, "a.pdf", "the ship sails")
     job = embedding_job(store)
     read_again(store, "a.pdf", "a flood")
@@ -203,9 +201,7 @@ def test_a_new_model_takes_over_when_all_documents_have_its_vectors(store: Store
 
 
 @pytest.mark.parametrize(("job_type", "owner"), [("other", ""), ("embed", "ann")])
-def test_other_jobs_are_given_no_text_and_save_no_vector(
-    store: Store, by_hand: ByHand, job_type: str, owner: str
-) -> None:
+def test_other_jobs_get_no_text_and_save_no_vector(store: Store, by_hand: ByHand, job_type: str, owner: str) -> None:
     publish(store, "a.pdf", "a secret", owner="bob")
     embed(store)
     job = embedding_job(store, job_type, owner)

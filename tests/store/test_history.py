@@ -54,9 +54,7 @@ def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lea
     assert store.integrity.audit() == []
 
 
-def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
-    store: Store, begin: Callable[..., Lease], clock: MovableClock
-) -> None:
+def test_a_clock_stepped_back_breaks_no_promise(store: Store, begin: Callable[..., Lease], clock: MovableClock) -> None:
     store.leases.release(begin("k"))
     clock.advance(-3600)
 

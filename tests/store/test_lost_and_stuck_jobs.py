@@ -27,9 +27,7 @@ from worker_service.store.store import Store
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 
-def test_a_retry_revives_one_of_two_dependents_with_the_same_unique_key(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_retry_revives_one_of_two_dependents_with_one_key(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     need = enqueue()
     first = enqueue(unique_key="u", after=(need,))
     end(store, claim_one(store).lease, Status.FAILED)
@@ -94,9 +92,7 @@ def test_a_job_that_no_worker_can_run_does_not_block_other_jobs_of_its_key(store
     assert "KEY_BUSY" in codes(store, paused)
 
 
-def test_a_claim_of_many_takes_one_job_of_a_key_from_all_lanes_together(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
+def test_a_claim_of_many_takes_one_job_of_each_key(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(cpu=10)
     for owner in ("ann", "bob", "cid"):
         enqueue("ocr_pages", owner=owner, concurrency_key="k")
@@ -129,9 +125,7 @@ def test_a_dependency_cannot_be_changed_by_hand_but_deleted(store: Store, enqueu
     assert waiting in claimed_ids(store)
 
 
-def test_the_attempt_of_a_running_job_cannot_be_deleted_by_hand(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_an_open_attempt_cannot_be_deleted_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job_id = enqueue()
     claim_one(store)
 
@@ -153,9 +147,7 @@ def test_cancelling_a_job_after_it_completed_once_fails_no_dependent(store: Stor
     assert status_of(store, dependent) is Status.PENDING
 
 
-def test_a_thousand_and_more_dependents_are_freed_in_several_short_waves(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
+def test_many_dependents_are_freed_in_several_steps(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(cpu=5000)
     need = enqueue()
     store.intake.enqueue_many([NewJob("ocr_pages", after=(need,))] * 2500)

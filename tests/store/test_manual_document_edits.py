@@ -59,7 +59,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_a_change_that_would_break_a_document_is_refused_with_a_sentence(by_hand: ByHand) -> None:
+def test_a_bad_change_of_a_document_is_refused_with_a_sentence(by_hand: ByHand) -> None:
     before = by_hand.dump()
 
     refusals = by_hand.refusals(list(REFUSED))

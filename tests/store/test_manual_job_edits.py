@@ -185,9 +185,7 @@ def test_any_other_valid_time_is_brought_to_the_canonical_form(store: Store, by_
         assert (inserted.created_at, inserted.run_at, updated.run_at) == (canonical, canonical, canonical)
 
 
-def test_a_unique_key_inserted_twice_by_hand_is_refused_unless_the_statement_ignores_conflicts(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_a_unique_key_inserted_twice_by_hand_is_refused_or_ignored(store: Store, by_hand: ByHand) -> None:
     rows = "INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u'), ('t', 'p', '{}')"
     by_hand(f"INSERT {rows.format('v')}")
 
@@ -388,7 +386,7 @@ def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_every_other_move_is_refused_in_words_and_changes_nothing(
+def test_each_other_move_is_refused_with_a_sentence(
     store: Store, enqueue: Enqueue, by_hand: ByHand, status: Status
 ) -> None:
     job_id = _in_state(store, enqueue, status)
@@ -425,9 +423,7 @@ def test_a_running_job_cannot_be_deleted_by_hand(store: Store, enqueue: Enqueue,
         "ON CONFLICT (id) DO UPDATE SET status = 'completed', completed_at = '2026-11-18 10:00:00.000'",
     ],
 )
-def test_no_conflict_clause_removes_or_ends_a_running_job(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, statement: str
-) -> None:
+def test_no_conflict_clause_ends_a_running_job(store: Store, enqueue: Enqueue, by_hand: ByHand, statement: str) -> None:
     enqueue(unique_key="u")
     enqueue(unique_key="other")
     lease = store.leases.claim("w1", 1)[0].lease
@@ -475,7 +471,7 @@ def test_a_job_that_waits_for_its_time_is_not_released_by_hand(
     assert claimed_ids(store) == [job_id]
 
 
-def test_a_job_without_its_run_at_is_released(
+def test_removing_the_run_at_frees_the_job(
     store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock
 ) -> None:
     job_id = enqueue(run_at=clock.after(60))
@@ -485,9 +481,7 @@ def test_a_job_without_its_run_at_is_released(
     assert claimed_ids(store) == [job_id]
 
 
-def test_a_retry_by_hand_of_a_job_whose_unique_key_is_live_is_refused(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_a_retry_by_hand_is_refused_while_the_key_is_live(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     first = enqueue(unique_key="u")
     store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=None)
     enqueue(unique_key="u")
@@ -530,9 +524,7 @@ def test_schema_sql_uses_nothing_newer_than_sqlite_3_37() -> None:
     assert [word for word in newer.split() if word.replace("·", " ") in text.lower()] == []
 
 
-def test_the_view_v_jobs_shows_every_state_in_words(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock
-) -> None:
+def test_the_view_v_jobs_shows_each_state(store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock) -> None:
     stopping = enqueue(priority=1)
     claim_one(store)
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {stopping}")
@@ -556,7 +548,7 @@ def test_the_view_v_jobs_shows_every_state_in_words(
         ("UPDATE worker SET id = 'w9'", "the id of a worker never changes"),
     ],
 )
-def test_a_worker_that_holds_jobs_keeps_its_row(
+def test_a_worker_with_jobs_keeps_its_row(
     store: Store, enqueue: Enqueue, by_hand: ByHand, statement: str, sentence: str
 ) -> None:
     job = enqueue()
@@ -595,9 +587,7 @@ def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, by_hand: ByH
         ("INSERT INTO document (platform, source_key, settings) VALUES ('local', 'k', 'what')", "settings are JSON"),
     ],
 )
-def test_a_row_that_would_stop_other_programs_is_refused(
-    store: Store, by_hand: ByHand, statement: str, sentence: str
-) -> None:
+def test_a_row_that_would_stop_others_is_refused(store: Store, by_hand: ByHand, statement: str, sentence: str) -> None:
     store.intake.enqueue(NewJob("t"))
     before = by_hand.dump()
 

@@ -33,9 +33,7 @@ def test_every_row_is_read_with_replacement_characters(store: Store, enqueue: En
     assert [found.host for found in store.overview.workers()] == ["a�b"]
 
 
-def test_a_job_that_is_not_utf8_fails_at_its_claim_and_the_others_are_claimed(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_only_a_job_that_is_not_utf8_fails_at_its_claim(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     jobs = [enqueue() for _ in range(4)]
     by_hand(f"UPDATE worker_job_queue SET account = {BAD} WHERE id IN ({jobs[0]}, {jobs[2]})")
     by_hand(f"UPDATE worker_job_queue SET owner = {BAD} WHERE id = {jobs[2]}")
@@ -56,9 +54,7 @@ def test_a_job_that_is_not_utf8_fails_at_its_claim_and_the_others_are_claimed(
     assert store.job_queries.count(Selector(statuses=(Status.FAILED,))) == 3
 
 
-def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
+def test_an_attempt_ends_even_if_its_row_is_not_utf8(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     done, other = enqueue(), enqueue()
     leases = [claim_one(store).lease, claim_one(store).lease]
     by_hand(f"UPDATE worker_job_queue SET name = {BAD}, platform = {BAD}")

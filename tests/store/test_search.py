@@ -152,9 +152,7 @@ def test_documents_are_filtered_by_kind_and_by_the_day_they_were_added(store: St
     assert find_pages(store, "climate", document_id=1, kind="image") == []
 
 
-def test_only_the_newest_of_too_many_hits_are_ranked_and_the_result_is_partial(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_newest_of_too_many_hits_are_ranked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(store, "report.pdf", *(f"climate {number}" for number in range(9)))
     assert not find(store, "climate").is_partial
 

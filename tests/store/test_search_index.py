@@ -87,7 +87,7 @@ def test_a_search_in_a_damaged_index_names_the_repair_and_no_backup(store: Store
     assert "backup" not in str(error.value)
 
 
-def test_a_database_with_a_damaged_index_is_backed_up_and_restored(
+def test_a_database_with_a_damaged_index_is_backed_up(
     store: Store, by_hand: ByHand, path: Path, tmp_path: Path
 ) -> None:
     by_hand(DAMAGE["a leaf"])

@@ -51,9 +51,7 @@ def test_a_store_for_beats_may_lose_its_last_writes(path: Path, store: Store) ->
     beats.close()
 
 
-def test_a_relaxed_commit_counts_as_our_own_and_the_next_one_is_durable(
-    store: Store, path: Path, waits: list[int]
-) -> None:
+def test_after_a_relaxed_commit_the_next_one_is_durable(store: Store, path: Path, waits: list[int]) -> None:
     def level() -> object:
         [(level,)] = store.database.writer.execute("PRAGMA synchronous").fetchall()
         return level
@@ -94,9 +92,7 @@ def test_the_write_ahead_log_stays_under_1000_pages(store: Store, path: Path) ->
     assert largest < 1000 * 4096
 
 
-def test_a_database_that_a_reader_keeps_out_of_wal_mode_is_refused_in_words(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_kept_out_of_wal_mode_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     initialise(path)
     ByHand(path)("PRAGMA journal_mode = DELETE")
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
@@ -168,9 +164,7 @@ def test_readers_never_wait_for_a_writer(store: Store, path: Path, clock: Movabl
     reader.close()
 
 
-def test_p12_explain_is_right_while_another_program_writes(
-    store: Store, path: Path, clock: MovableClock, waits: list[int]
-) -> None:
+def test_p12_explain_works_beside_a_writer(store: Store, path: Path, clock: MovableClock, waits: list[int]) -> None:
     store.workers.register(new_worker())
     ready = store.intake.enqueue(NewJob("ocr_pages")).job_id
     after = store.intake.enqueue(NewJob("ocr_pages")).job_id

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.full_length import short
 from tests.store.kit import (
-    FAR_FUTURE,
     AddWorker,
     ByHand,
     Enqueue,
@@ -25,7 +24,7 @@ from tests.store.kit import (
 )
 from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.clock import as_text
-from worker_service.jobs.attempts import Failure, Report
+from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Status
 from worker_service.store.store import Store
 
@@ -100,9 +99,7 @@ def test_p12_each_gate_can_hold_a_job_alone(scene: _Scene, code: str) -> None:
         assert job_id not in claimed_ids(scene.store, most=1)
 
 
-def test_p12_gates_are_returned_in_their_order(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
+def test_p12_gates_have_a_fixed_order(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> None:
     worker(cpu=1)
     store.workers.set_limits("owner", {"ann": 1})
     store.workers.set_limits("type", {"ocr_pages": 1})
@@ -142,7 +139,7 @@ def test_standstill_returns_the_lasting_gates_of_ready_jobs(
     assert {gate.code for gate in store.gates.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
 
 
-def test_standstill_names_a_resting_source_whose_jobs_were_snoozed(
+def test_standstill_names_a_resting_source(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
@@ -164,9 +161,7 @@ def test_standstill_names_a_resting_source_whose_jobs_were_snoozed(
     assert list(store.gates.standstill()) == []
 
 
-def test_a_job_of_a_dead_worker_only_has_the_gate_worker_down(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
+def test_a_job_has_a_gate_if_its_only_worker_is_dead(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     job_id, behind = enqueue(), enqueue()
     assert list(store.gates.explain(job_id)) == []
@@ -221,9 +216,7 @@ def test_p12_a_pending_job_has_no_gate_exactly_when_the_next_claim_could_take_it
             assert found == sorted(found, key=ORDER.index)
 
 
-def test_p12_a_due_job_ahead_is_counted_before_it_is_freed(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
+def test_p12_a_due_job_counts_as_ahead(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> None:
     worker()
     ready = enqueue()
     due = enqueue(run_at=clock.after(5), priority=1)
@@ -233,24 +226,10 @@ def test_p12_a_due_job_ahead_is_counted_before_it_is_freed(
     assert codes(store, ready) == ["AHEAD_IN_QUEUE"]
 
 
-def test_p12_progress_of_others_does_not_change_what_holds_a_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker(cpu=1)
-    enqueue()
-    lease = claim_one(store).lease
-    waiting, never = enqueue(), enqueue(run_at=FAR_FUTURE)
-
-    store.leases.report([Report(lease, 50, "half", ["a line"])])
-
-    assert codes(store, waiting) == ["SLOTS_FULL"]
-    assert codes(store, never) == ["NOT_YET", "SLOTS_FULL"]
-
-
 # ── What they tell ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_gate_of_a_snoozed_or_retried_job_names_the_reason(
+def test_a_gate_names_why_the_job_was_put_back(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
