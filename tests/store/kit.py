@@ -142,7 +142,7 @@ class ByHand:
         finally:
             connection.close()
 
-    def one(self, sql: str) -> object:
+    def value(self, sql: str) -> object:
         (row,) = self(sql)
         (value,) = row.values()
         return value

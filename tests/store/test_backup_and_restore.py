@@ -118,12 +118,12 @@ def test_the_replaced_database_is_kept_and_can_be_restored(path: Path, copy: Pat
 
     aside = restore(copy, path, clock).replaced
     assert aside is not None
-    assert ByHand(path).one("SELECT count(*) FROM worker_job_queue") == 1
+    assert ByHand(path).value("SELECT count(*) FROM worker_job_queue") == 1
     clock.advance(1)
     restore(aside, path, clock)
 
-    assert ByHand(path).one("SELECT max(id) FROM worker_job_queue") == later
-    assert ByHand(path).one("PRAGMA journal_mode") == "wal"
+    assert ByHand(path).value("SELECT max(id) FROM worker_job_queue") == later
+    assert ByHand(path).value("PRAGMA journal_mode") == "wal"
     assert path.stat().st_mode == copy.stat().st_mode or os.geteuid() == 0
 
 
@@ -134,7 +134,7 @@ def test_a_restore_can_create_the_database(path: Path, copy: Path, clock: Movabl
     done = restore(copy, elsewhere, clock)
 
     assert done.replaced is None
-    assert ByHand(elsewhere).one("PRAGMA integrity_check") == "ok"
+    assert ByHand(elsewhere).value("PRAGMA integrity_check") == "ok"
     assert sorted(file.name for file in elsewhere.parent.iterdir()) == ["pagemill.db"]
 
 
@@ -163,7 +163,7 @@ def test_a_restore_is_refused_while_the_database_is_open_elsewhere(path: Path, c
         restore(copy, path, clock)
 
     sqlite3.communicate(timeout=10)
-    assert ByHand(path).one("PRAGMA journal_mode") == "wal"
+    assert ByHand(path).value("PRAGMA journal_mode") == "wal"
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -186,7 +186,7 @@ def test_no_program_can_write_into_the_replaced_file(path: Path, copy: Path, clo
     )
 
     assert aside is not None
-    rows = [ByHand(database).one("SELECT count(*) FROM worker_job_queue") for database in (aside, path)]
+    rows = [ByHand(database).value("SELECT count(*) FROM worker_job_queue") for database in (aside, path)]
     assert rows == [0, 1] or (rows == [0, 0] and refused)
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_database_and_its_log_are_kept_aside(path: Path, copy: Path, c
     assert aside is not None
     assert aside.read_bytes().startswith(b"no database")
     assert Path(f"{aside}-wal").read_bytes() == b"of it"
-    assert ByHand(path).one("PRAGMA integrity_check") == "ok"
+    assert ByHand(path).value("PRAGMA integrity_check") == "ok"
 
 
 def test_an_unsound_backup_is_refused(path: Path, copy: Path, clock: MovableClock, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_job_replaces_no_batch(store: Store, by_hand: ByHand) -> None:
 
     by_hand("INSERT OR REPLACE INTO worker_job_queue (job_type, platform, batch_id) VALUES ('ocr_pages', 'x', 7)")
 
-    assert by_hand.one("SELECT name FROM batch") == "reports"
+    assert by_hand.value("SELECT name FROM batch") == "reports"
 
 
 # ── What comes of it ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +173,7 @@ def test_the_priority_of_a_batch_reaches_running_jobs(store: Store, enqueue: Enq
 
     assert sorted(changed.job_ids) == [lease.job_id, waiting]
     assert {job.id: job.priority for job in everything(store).values()} == {1: 1, waiting: 1, other: 5, 4: 1}
-    assert by_hand.one("SELECT priority FROM batch") == 1
+    assert by_hand.value("SELECT priority FROM batch") == 1
 
 
 def test_a_selector_unites_named_items_and_intersects_other_conditions(store: Store, enqueue: Enqueue) -> None:
@@ -203,7 +203,7 @@ def test_a_batch_is_done_when_its_last_follow_up_job_completes(store: Store, enq
 
     assert states(by_hand) == {7: "done"}
     assert notice_kinds(by_hand) == ["batch.started", "batch.done"]
-    assert by_hand.one("SELECT ended_at IS NOT NULL FROM batch") == 1
+    assert by_hand.value("SELECT ended_at IS NOT NULL FROM batch") == 1
 
 
 @pytest.mark.parametrize("how", [FAILED, CANCELLED])
@@ -567,7 +567,7 @@ def test_a_replaced_batch_activated_by_hand_runs_beside_the_newer_one(store: Sto
 
     by_hand(f"UPDATE batch SET state = 'active' WHERE id = {first.id}")
 
-    assert by_hand.one(f"SELECT replaced_by FROM batch WHERE id = {first.id}") is None
+    assert by_hand.value(f"SELECT replaced_by FROM batch WHERE id = {first.id}") is None
     assert sorted(claimed_ids(store)) == sorted([*jobs_of(store, first), *jobs_of(store, second)])
 
 

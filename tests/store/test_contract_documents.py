@@ -145,7 +145,7 @@ def test_a_second_request_finds_the_first_under_way(store: Store, by_hand: ByHan
 
     assert (again.job_id, again.existing, again.decision) == (first.job_id, True, Decision.UNDER_WAY)
     assert other.decision is Decision.ACCEPTED
-    assert by_hand.one("SELECT count(*) FROM worker_job_queue") == 2
+    assert by_hand.value("SELECT count(*) FROM worker_job_queue") == 2
 
 
 def test_the_same_source_of_another_owner_is_another_document(store: Store) -> None:
@@ -322,7 +322,7 @@ def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -
     assert state(by_hand) == ("indexing", 1, None, None)
     assert (first.document_id, first.generation) == (1, 1)
     save(store, first.lease, *("text" for _ in range(12)))
-    assert by_hand.one("SELECT percent FROM v_documents") == 50
+    assert by_hand.value("SELECT percent FROM v_documents") == 50
 
     store.leases.complete_many([Completion(first.lease), Completion(second.lease)])
     assembling = claim(store, "assemble")
@@ -331,7 +331,7 @@ def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -
     store.leases.complete_many([Completion(assembling.lease, files=files, follow_ups=actions, publishes=True)])
 
     assert state(by_hand) == ("success", 1, 1, None)
-    assert by_hand.one("SELECT percent FROM v_documents") == 100
+    assert by_hand.value("SELECT percent FROM v_documents") == 100
     store.leases.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
     store.job_control.retry(Selector(job_types=("action",)), actor="ann")
     assert state(by_hand) == ("success", 1, 1, None)
@@ -484,11 +484,11 @@ def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_
     store.leases.complete_many([Completion(job.lease, document=DocumentFacts(pages=2), publishes=True)])
     job = start_reading(store, content="c2")
     save(store, job.lease, "uno")
-    assert by_hand.one("SELECT percent FROM v_documents") == 0
+    assert by_hand.value("SELECT percent FROM v_documents") == 0
 
     store.leases.complete_many([Completion(job.lease, document=DocumentFacts(pages=4), follow_ups=ranges((2, 4)))])
 
-    assert by_hand.one("SELECT percent FROM v_documents") == 25
+    assert by_hand.value("SELECT percent FROM v_documents") == 25
 
 
 # ── What lands with a completion ────────────────────────────────────────────────────────────────────────────────────
@@ -728,7 +728,7 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
     [copied] = store.attempts.answer(second.lease, DocumentPages(1, 9, with_layout=True)).pages
     assert copied == page
     assert store.attempts.answer(second.lease, DocumentPages(1, 9)).pages[0].layout is None
-    assert by_hand.one("SELECT count(*) FROM page_result") == 1
+    assert by_hand.value("SELECT count(*) FROM page_result") == 1
 
 
 def test_a_page_is_found_by_its_alias_until_it_is_deleted(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
@@ -745,7 +745,7 @@ def test_a_page_is_found_by_its_alias_until_it_is_deleted(store: Store, by_hand:
 
     [page] = store.attempts.answer(third.lease, DocumentPages(1, 9)).pages
     assert (page.number, page.digest, page.text) == (7, "shown", "text")
-    assert by_hand.one("SELECT count(*) FROM page_result") == 1
+    assert by_hand.value("SELECT count(*) FROM page_result") == 1
     for job in (first, second, third):
         store.attempts.save_pages([(job.lease, PageResult(at, f"new {job.id}", "new")) for at in (1, 4, 7)])
         store.leases.complete(job.lease)
@@ -981,7 +981,7 @@ def test_an_unused_result_is_deleted_when_no_attempt_may_use_it(
 
     assert by_hand("SELECT generation FROM page") == [{"generation": 2}]
     assert known == ["1:first"]
-    assert by_hand.one("SELECT count(*) FROM page_result") == 2
+    assert by_hand.value("SELECT count(*) FROM page_result") == 2
     assert store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests == []
     store.leases.complete(asking.lease)
     clock.advance(1)

@@ -326,7 +326,7 @@ def test_check_finds_a_page_that_is_damaged(
     enqueue(owner="ann")
     copy = tmp_path / "copy.db"
     back_up(path, copy)
-    page = ByHand(copy).one(f"SELECT rootpage FROM sqlite_schema WHERE name = '{index}'")
+    page = ByHand(copy).value(f"SELECT rootpage FROM sqlite_schema WHERE name = '{index}'")
     with copy.open("r+b") as file:
         file.seek((int(str(page)) - 1) * 4096)
         file.write(b"\xff" * 4096)
@@ -346,5 +346,5 @@ def test_a_checkpoint_moves_everything_into_the_file(store: Store, enqueue: Enqu
 
     # immutable: this reader does not look at the write-ahead log.
     main_file_only = ByHand(Path(f"file:{path}?immutable=1"))
-    assert main_file_only.one(f"SELECT account FROM worker_job_queue WHERE id = {job_id}") == "in-the-file"
+    assert main_file_only.value(f"SELECT account FROM worker_job_queue WHERE id = {job_id}") == "in-the-file"
     assert store.job_queries.get(job_id).account == "in-the-file"

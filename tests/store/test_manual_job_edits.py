@@ -513,7 +513,7 @@ def test_schema_sql_loads_and_works_under_the_distributions_own_program(tmp_path
     ]
     assert program("SELECT platform, ready, held FROM v_queue") == [{"platform": "instagram", "ready": 1, "held": 1}]
     assert program("SELECT * FROM v_workers") == []
-    assert program.one("PRAGMA integrity_check") == "ok"
+    assert program.value("PRAGMA integrity_check") == "ok"
 
 
 def test_schema_sql_uses_nothing_newer_than_sqlite_3_37() -> None:
@@ -535,7 +535,7 @@ def test_the_view_v_jobs_shows_each_state(store: Store, enqueue: Enqueue, by_han
     states = [row["state"] for row in by_hand("SELECT state FROM v_jobs ORDER BY id")]
 
     assert states == ["stopping", "running", "scheduled", "waiting", "key-busy", "pending"]
-    assert by_hand.one("SELECT running FROM v_workers") == 2
+    assert by_hand.value("SELECT running FROM v_workers") == 2
 
 
 # ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -269,7 +269,7 @@ def test_an_id_that_was_used_before_is_not_used_again(original: ByHand, path: Pa
     migrate(path)
 
     original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
-    assert original.one("SELECT max(id) FROM worker_job_queue") == len(ROWS) + 2
+    assert original.value("SELECT max(id) FROM worker_job_queue") == len(ROWS) + 2
 
 
 def test_a_dry_run_changes_nothing_and_returns_the_changes_of_a_run(original: ByHand, path: Path) -> None:
@@ -306,13 +306,13 @@ def test_triggers_indexes_and_views_of_a_person_work_on_the_new_table(original: 
     changes = migrate(path)
 
     assert {"carry over index my_index", "carry over trigger my_trigger"} <= set(changes)
-    assert original.one("SELECT tbl_name FROM sqlite_schema WHERE name = 'my_index'") == "worker_job_queue"
+    assert original.value("SELECT tbl_name FROM sqlite_schema WHERE name = 'my_index'") == "worker_job_queue"
     assert original("SELECT * FROM diary") == []
     original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
     new = len(ROWS) + 1
     assert original("SELECT entry FROM diary") == [{"entry": str(new)}]
-    assert original.one(f"SELECT progress_message FROM worker_job_queue WHERE id = {new}") == "in the diary"
-    assert original.one("SELECT count FROM my_view") == new
+    assert original.value(f"SELECT progress_message FROM worker_job_queue WHERE id = {new}") == "in the diary"
+    assert original.value("SELECT count FROM my_view") == new
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_unfit_triggers_and_indexes_are_left_out_and_named(original: ByHand, pat
     original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
     original("UPDATE worker_job_queue SET priority = 1 WHERE job_type = 't'")
     original("DELETE FROM worker_job_queue WHERE job_type = 't'")
-    assert original.one("PRAGMA integrity_check") == "ok"
+    assert original.value("PRAGMA integrity_check") == "ok"
 
 
 # ── From one released schema to the next ──────────────────────────────────────────────────────────────────────────────

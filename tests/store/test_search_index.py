@@ -69,7 +69,7 @@ def test_a_damaged_index_is_found_and_built_again(store: Store, by_hand: ByHand,
     ]
     assert [(check.name, check.fix) for check in wrong] == [("search index", "pagemill db rebuild-search")]
 
-    stored = by_hand.one("SELECT count(*) FROM page_result")
+    stored = by_hand.value("SELECT count(*) FROM page_result")
     assert store.integrity.rebuild_search() == stored
 
     assert state_of(store, "search index")

@@ -102,7 +102,7 @@ def test_a_database_kept_out_of_wal_mode_is_refused(path: Path, monkeypatch: pyt
 
     store.integrity.ensure_wal_mode()
 
-    assert ByHand(path).one("PRAGMA journal_mode") == "wal"
+    assert ByHand(path).value("PRAGMA journal_mode") == "wal"
     store.close()
 
 
@@ -115,7 +115,7 @@ def test_a_backup_is_in_wal_mode_as_well(store: Store, path: Path, tmp_path: Pat
     assert everything(restored) == everything(store)
     restored.intake.enqueue(NewJob("ocr_pages"))
 
-    assert ByHand(copy).one("PRAGMA journal_mode") == "wal"
+    assert ByHand(copy).value("PRAGMA journal_mode") == "wal"
     assert restored.job_queries.count(EVERY_JOB) == 2
     restored.close()
 

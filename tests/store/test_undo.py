@@ -49,7 +49,10 @@ def test_an_undo_reverses_unchanged_jobs_and_refuses_the_others(
         after = everything(world.store)
         assert sorted([*undone.job_ids, *undone.refused]) == sorted([*changed.job_ids, *changed.asked])
         for job_id in [*changed.job_ids, *changed.asked]:
-            has_moved = job_id not in now or _standing(now[job_id]) != _standing(left[job_id])
+            if job_id not in now:
+                assert undone.refused[job_id] == "there is no such job"
+                continue
+            has_moved = _standing(now[job_id]) != _standing(left[job_id])
             if has_moved or (verb == "cancel" and now[job_id].status is Status.RUNNING):
                 assert "it has moved since" in undone.refused[job_id] or verb == "cancel"
             elif verb != "cancel":

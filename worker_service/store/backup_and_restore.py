@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -54,12 +54,8 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
     if target.exists():
         raise Refused(f"{target} is already there", "name a file that is not")
     with _unfinished_file(target.with_name(f".{path.name}.unfinished")) as unfinished:
-        connection = connect(path, on_long_wait=on_long_wait)
-        try:
-            with translate_errors(target):
-                connection.execute("VACUUM INTO ?", (str(unfinished),))
-        finally:
-            connection.close()
+        with closing(connect(path, on_long_wait=on_long_wait)) as connection, translate_errors(target):
+            connection.execute("VACUUM INTO ?", (str(unfinished),))
         create(unfinished).close()  # puts the copy into WAL mode
         _assert_sound(unfinished)
         sync_path(unfinished)
@@ -96,13 +92,10 @@ def _lock_file(path: Path) -> int:
 
 
 def _assert_sound(path: Path) -> None:
-    copy = connect_to_read(path)
-    try:
+    with closing(connect_to_read(path)) as copy:
         # A damaged search index can be rebuilt, so such a copy is kept.
         if faults_of(lambda sql: copy.execute(sql).fetchall()).tables:
             raise StoreDamaged(f"the copy at {path} is not sound, and was removed", "run `pagemill db check`")
-    finally:
-        copy.close()
 
 
 class Backup(Struct, frozen=True):
@@ -117,15 +110,11 @@ def check_backup(path: Path) -> Backup:
     if not path.is_file():
         raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
-        connection = connect_to_read(path)
-        try:
-            with translate_errors(path):
-                version = schema_version_of(connection)
-                faults = faults_of(lambda sql: connection.execute(sql).fetchall())
-                jobs = connection.execute(_JOBS).fetchall() if version is not None else []
-                newest = connection.execute(_NEWEST if version else _NEWEST_OF_PLAIN).fetchall() if jobs else [(None,)]
-        finally:
-            connection.close()
+        with closing(connect_to_read(path)) as connection, translate_errors(path):
+            version = schema_version_of(connection)
+            faults = faults_of(lambda sql: connection.execute(sql).fetchall())
+            jobs = connection.execute(_JOBS).fetchall() if version is not None else []
+            newest = connection.execute(_NEWEST if version else _NEWEST_OF_PLAIN).fetchall() if jobs else [(None,)]
     except (StoreUnusable, StoreDamaged) as error:
         raise StoreDamaged(f"{path} is no sound backup ({error.__cause__})", "take another one") from error
     if version is None:
@@ -166,33 +155,28 @@ def restore_backup(
 
 
 def _copy(backup: Path, copy: Path) -> None:
-    source, target = connect_to_read(backup), create(copy)
-    try:
-        with translate_errors(copy), target.backup("main", source, "main") as copying:
-            while not copying.done:
-                copying.step(_PAGES_PER_STEP)
-    finally:
-        source.close()
-        target.close()
+    with (
+        closing(connect_to_read(backup)) as source,
+        closing(create(copy)) as target,
+        translate_errors(copy),
+        target.backup("main", source, "main") as copying,
+    ):
+        while not copying.done:
+            copying.step(_PAGES_PER_STEP)
 
 
 def _highest_ids_and_fence(database: Path) -> dict[str, int]:
     # The database may have been restored from this backup before.
     if not _is_database(database):
         return {}
-    with suppress(StoreError), translate_errors(database):
-        connection = connect_to_read(database)
-        try:
-            return {str(name): int(str(number)) for name, number in connection.execute(_NUMBERS)}
-        finally:
-            connection.close()
+    with suppress(StoreError), translate_errors(database), closing(connect_to_read(database)) as connection:
+        return {str(name): int(str(number)) for name, number in connection.execute(_NUMBERS)}
     return {}
 
 
 def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int, str]:
     create(copy).close()  # puts the copy into WAL mode
-    store = opening.open_store(copy, clock=clock)
-    try:
+    with closing(opening.open_store(copy, clock=clock)) as store:
         workers = [*store.overview.workers(), *store.overview.absent_workers()]
         requeued = sum(len(store.leases.requeue(worker.id)) for worker in workers)
         database = store.database
@@ -204,8 +188,6 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
             database.write("restored", now=database.now(), by=RAISED_BY, above=above.get("fence", 0))
         store.integrity.tidy(at_once=True)
         return requeued, store.job_queries.database_id()
-    finally:
-        store.close()
 
 
 def _copy_mode_and_owner(copy: Path, database: Path) -> None:

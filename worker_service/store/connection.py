@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,18 +48,12 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     # Commits of an `is_durable` connection survive a power cut.
     _raise_heap_threshold()
-    with translate_errors(path):
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
-        try:
-            _set_up(connection, path, on_long_wait)
-            connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
-            # Otherwise each statement of a hundred rows creates a temporary file for its rollback.
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-            connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
-        except BaseException:
-            connection.close()
-            raise
+    with translate_errors(path), _set_up(str(path), path, apsw.SQLITE_OPEN_READWRITE, on_long_wait) as connection:
+        connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+        # Otherwise each statement of a hundred rows creates a temporary file for its rollback.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+        connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
         return connection
 
 
@@ -99,17 +94,12 @@ def is_unused(path: Path) -> bool:
 
 
 def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
-    connection = apsw.Connection(name, flags=flags)
-    try:
-        _set_up(connection, path)
+    with _set_up(name, path, flags) as connection:
         connection.execute("PRAGMA query_only = 1")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         # Fails here if the database cannot be read.
         connection.execute("PRAGMA schema_version").fetchall()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        return connection
 
 
 def register_occurrences_function(connection: Connection) -> None:
@@ -121,15 +111,10 @@ def _occurrences(match: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
 
 
 def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    with translate_errors(path):
-        connection = apsw.Connection(str(path))
-        try:
-            _set_up(connection, path, on_long_wait)
-            set_wal_mode(connection, path)
-            connection.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            connection.close()
-            raise
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    with translate_errors(path), _set_up(str(path), path, flags, on_long_wait) as connection:
+        set_wal_mode(connection, path)
+        connection.execute("PRAGMA synchronous = FULL")
         return connection
 
 
@@ -155,15 +140,23 @@ def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
         return
 
 
-def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | None = None) -> None:
-    connection.set_busy_handler(BusyHandler(path, on_long_wait))
-    connection.wal_autocheckpoint(0)
-    # Keep query plans independent of bound values. Otherwise each new value prepares the claim again: 1.5 ms instead of
-    # 0.06.
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    # Any user who can write the file may have added rows and triggers.
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
+@contextmanager
+def _set_up(name: str, path: Path, flags: int, on_long_wait: OnLongWait | None = None) -> Iterator[apsw.Connection]:
+    """Open a connection, and close it only if the block fails."""
+    connection = apsw.Connection(name, flags=flags, statementcachesize=_STATEMENTS_KEPT)
+    try:
+        connection.set_busy_handler(BusyHandler(path, on_long_wait))
+        connection.wal_autocheckpoint(0)
+        # Keep query plans independent of bound values. Otherwise each new value prepares the claim again: 1.5 ms
+        # instead of 0.06.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        # Any user who can write the file may have added rows and triggers.
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def schema_version_of(connection: Connection) -> int | None:

@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,17 +90,13 @@ def initialise(
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_network_file_system(path)
     _create_file(path)
-    connection = create(path, on_long_wait)
-    try:
-        with Transaction(lambda: connection, path):
-            version = schema_version_of(connection)
-            if version is None:
-                connection.execute(schema_sql())
-            else:
-                _refuse_other_version(path, version)
-            connection.execute(_STATEMENTS["set_payload_limit"], {"most": payload_bytes_max})
-    finally:
-        connection.close()
+    with closing(create(path, on_long_wait)) as connection, Transaction(lambda: connection, path):
+        version = schema_version_of(connection)
+        if version is None:
+            connection.execute(schema_sql())
+        else:
+            _refuse_other_version(path, version)
+        connection.execute(_STATEMENTS["set_payload_limit"], {"most": payload_bytes_max})
     return version is None
 
 
@@ -125,12 +121,8 @@ def _create_file(path: Path) -> None:
 
 
 def schema_version(path: Path) -> int | None:
-    connection = connect_to_read(path)
-    try:
-        with translate_errors(path):
-            return schema_version_of(connection)
-    finally:
-        connection.close()
+    with closing(connect_to_read(path)) as connection, translate_errors(path):
+        return schema_version_of(connection)
 
 
 def _refuse_other_version(path: Path, version: int | None) -> None:

@@ -14,6 +14,9 @@ from worker_service.store.database import Database, Row, StorePart, chunks
 from worker_service.store.job_control import add_action_item, begin_action
 
 _DOCUMENTS_PER_TRANSACTION = 50
+_REMOVAL_STATEMENTS = (
+    "leave_batches", "forget_actions", "forget_tags", "remove_document", "add_gone_document", "mark_link_due"
+)  # fmt: skip
 
 
 class Removal(StorePart):
@@ -45,12 +48,8 @@ class Removal(StorePart):
                     [(title,)] = self._db.write("title_of_document", document_id=document_id)
                     add_action_item(self._db, action_id, document_id, title)
                     self._db.write("mark_batches_unsettled", document_ids=json.dumps([document_id]))
-                    self._db.write("leave_batches", document_id=document_id)
-                    self._db.write("forget_actions", document_id=document_id)
-                    self._db.write("forget_tags", document_id=document_id)
-                    self._db.write("remove_document", document_id=document_id)
-                    self._db.write("add_gone_document", document_id=document_id)
-                    self._db.write("mark_link_due", document_id=document_id)
+                    for statement in _REMOVAL_STATEMENTS:
+                        self._db.write(statement, document_id=document_id)
                     forget_files(self._db, "remove_files", document_id=document_id)
                     removed.append(document_id)
                     freed += weight

@@ -207,7 +207,7 @@ class Crawls:
 
     def is_gone(self, item: Item, owner: str = ALICE) -> bool:
         row = f"SELECT gone_at IS NOT NULL FROM document WHERE source_key = '{item.id}' AND owner = '{owner}'"
-        return bool(self.by_hand.one(row))
+        return bool(self.by_hand.value(row))
 
     # ── What it cost ──
 

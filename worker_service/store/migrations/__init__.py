@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from worker_service.base.errors import StoreAbsent
@@ -33,19 +34,16 @@ def migrate(
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
     # A dry run must not change the journal mode either.
-    connection = connect(path, on_long_wait=on_long_wait) if dry_run else create(path, on_long_wait)
-    try:
-        with Transaction(lambda: connection, path):
-            version = schema_version_of(connection)
-            if version is None:
-                raise StoreAbsent(f"{path} has no pagemill tables yet", "make them with `pagemill init`")
-            if version > SCHEMA_VERSION:
-                raise newer_schema_error(path, version)
-            changes = _adopt_plain_table(connection) if version == 0 else _run_steps(connection, version, steps)
-            if dry_run:
-                connection.execute("ROLLBACK; BEGIN")  # leaves nothing to commit
-    finally:
-        connection.close()
+    opened = connect(path, on_long_wait=on_long_wait) if dry_run else create(path, on_long_wait)
+    with closing(opened) as connection, Transaction(lambda: connection, path):
+        version = schema_version_of(connection)
+        if version is None:
+            raise StoreAbsent(f"{path} has no pagemill tables yet", "make them with `pagemill init`")
+        if version > SCHEMA_VERSION:
+            raise newer_schema_error(path, version)
+        changes = _adopt_plain_table(connection) if version == 0 else _run_steps(connection, version, steps)
+        if dry_run:
+            connection.execute("ROLLBACK; BEGIN")  # leaves nothing to commit
     return changes
 
 
