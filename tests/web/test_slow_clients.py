@@ -41,7 +41,7 @@ def lines() -> Iterator[ExitStack]:
 @pytest.fixture
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "ANONYMOUS_MAX", 20)
-    monkeypatch.setattr(access, "REQUESTS_PER_VISITOR_MAX", 8)
+    monkeypatch.setattr(access, "OPEN_REQUESTS_PER_VISITOR_MAX", 8)
     monkeypatch.setattr(http_server, "_BACKLOG", 10)
 
 
@@ -85,7 +85,7 @@ def test_slow_uploads_of_one_visitor_do_not_lock_out_others(settings: Settings, 
     mine, theirs = bearer(settings), bearer(settings, "alice", owner="alice")["Authorization"].encode()
     upload = b"POST /api/uploads HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
     with served(settings) as address:
-        for _ in range(access.REQUESTS_PER_VISITOR_MAX + 10):
+        for _ in range(access.OPEN_REQUESTS_PER_VISITOR_MAX + 10):
             line = lines.enter_context(connected(address))
             line.sendall(upload + b"Authorization: " + theirs + b"\r\nContent-Length: 1000\r\n\r\n-")
 
@@ -123,7 +123,7 @@ def test_a_request_that_does_not_end_times_out(
         assert receive_all(again).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize("limit", ["PAUSE_SECONDS", "BODY_SECONDS"])
+@pytest.mark.parametrize("limit", ["BODY_PAUSE_SECONDS", "BODY_SECONDS"])
 def test_a_body_that_does_not_arrive_times_out(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(
 def test_too_many_open_requests_are_refused_with_retry_after(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "REQUESTS_MAX", 20)
+    monkeypatch.setattr(access, "OPEN_REQUESTS_MAX", 20)
     with served(settings) as address:
         for _ in range(20):
             line = lines.enter_context(connected(address))

@@ -51,12 +51,10 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 FAILURES_MAX = 10
 """Unknown tokens per address and minute before it gets 429."""
 _WINDOW_SECONDS = 60.0
-_ADDRESSES_MAX = 4096
-"""With more addresses, all counts start again, so that they take little memory."""
-REQUESTS_MAX = 200
-"""Requests of all visitors that are answered at the same time."""
-REQUESTS_PER_VISITOR_MAX = 64
-"""More than the event streams of a visitor, of which there are at most 40."""
+_COUNTED_ADDRESSES_MAX = 4096
+OPEN_REQUESTS_MAX = 200
+OPEN_REQUESTS_PER_VISITOR_MAX = 64
+"""Includes at most 40 event streams."""
 
 # A proxy or a browser sends them: the user who opened the Unix socket is then not the author of the request.
 _PROXY_AND_BROWSER_HEADERS = (
@@ -166,9 +164,11 @@ class AuthenticationMiddleware:
     @contextmanager
     def _limit_requests(self, visitor: Visitor) -> Iterator[None]:
         key = visitor.name, visitor.owner
-        if self._open_requests[key] >= REQUESTS_PER_VISITOR_MAX:
-            raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open", "wait for one to end")
-        if self._open_requests.total() >= REQUESTS_MAX:
+        if self._open_requests[key] >= OPEN_REQUESTS_PER_VISITOR_MAX:
+            raise VisitorTooBusy(
+                f"{visitor.name} has {OPEN_REQUESTS_PER_VISITOR_MAX} requests open", "wait for one to end"
+            )
+        if self._open_requests.total() >= OPEN_REQUESTS_MAX:
             raise TooManyRequests("the server is busy", "try again in a second")
         self._open_requests[key] += 1
         try:
@@ -255,25 +255,11 @@ class SignInFailures:
     def note(self, address: str) -> tuple[int, float]:
         """Count a failure. Return their number, and the seconds until the next minute."""
         now = time.monotonic()
-        if now >= self._ends_at or len(self._counts) > _ADDRESSES_MAX:
+        if now >= self._ends_at or len(self._counts) > _COUNTED_ADDRESSES_MAX:
             self._counts.clear()
             self._ends_at = now + _WINDOW_SECONDS
         self._counts[address] += 1
         return self._counts[address], max(1.0, self._ends_at - now)
-
-
-class TokenUses:
-    """Times at which tokens were used, in memory: a write for each request would be slow."""
-
-    def __init__(self) -> None:
-        self._used_at_by_id: dict[int, str] = {}
-
-    def note(self, token: Token) -> None:
-        self._used_at_by_id[token.id] = as_text(wall_clock())
-
-    def remove_all(self) -> dict[int, str]:
-        used_at_by_id, self._used_at_by_id = self._used_at_by_id, {}
-        return used_at_by_id
 
 
 # ── Sessions of browsers ────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +294,7 @@ def _find_token(request: HTTPConnection, find: Callable[[Any, str], Token | None
     with request.app.state.sessions.borrow("web") as session:
         token = find(session, token_text)
     if token is not None:
-        request.app.state.token_uses.note(token)
+        request.app.state.token_used_at_by_id[token.id] = as_text(wall_clock())
     return token
 
 

@@ -1,4 +1,4 @@
-"""The ASGI application, which `pagemill serve` runs: routes, middleware, shared state and background chores."""
+"""The ASGI application: routes, middleware, background chores and the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from worker_service.services.session import open_session
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web import incoming_files, sign_in
-from worker_service.web.access import ASSISTANT_PATH, AuthenticationMiddleware, SignInFailures, TokenUses
+from worker_service.web.access import ASSISTANT_PATH, AuthenticationMiddleware, SignInFailures
 from worker_service.web.api import converters, openapi
 from worker_service.web.api.events import EventStreams
 from worker_service.web.api.metrics import metrics_text
@@ -67,11 +67,10 @@ THREADS = 8
 _RENDERING_THREADS = 3
 """Requests that draw a page image or a workbook, outside `THREADS`."""
 
-_TOKEN_USES_SECONDS = 60.0
-"""Time between two writes of when tokens were used."""
+_TOKEN_USES_INTERVAL_SECONDS = 60.0
 
-_SWEEP_SECONDS = 600.0
-"""Time between two sweeps of unused uploads, each of which reads all documents."""
+_SWEEP_INTERVAL_SECONDS = 600.0
+"""Each sweep of unused uploads reads all documents."""
 
 # Each module ends with its routes.
 MODULES = (
@@ -116,7 +115,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.database_version = DatabaseVersion(settings)
     state.key = load_signing_key(settings.database)
     state.failures = SignInFailures()
-    state.token_uses = TokenUses()
+    state.token_used_at_by_id = {}
     state.renderer = PageRenderer(settings)
     state.write_slots = asyncio.Semaphore(WRITE_SLOTS)
     state.parse_slots = asyncio.Semaphore(converters.PARSED_AT_ONCE)
@@ -180,8 +179,8 @@ async def _lifespan(application: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
     application.state.rendering = CapacityLimiter(_RENDERING_THREADS)
     chores = [
-        asyncio.create_task(_repeat(_TOKEN_USES_SECONDS, _write_token_uses, application)),
-        asyncio.create_task(_repeat(_SWEEP_SECONDS, _sweep_uploads, application)),
+        asyncio.create_task(_repeat(_TOKEN_USES_INTERVAL_SECONDS, _write_token_uses, application)),
+        asyncio.create_task(_repeat(_SWEEP_INTERVAL_SECONDS, _sweep_uploads, application)),
     ]
     notifier = Notifier()
     try:
@@ -208,7 +207,8 @@ async def _repeat(seconds: float, chore: Callable[[Starlette], None], applicatio
 
 def _write_token_uses(application: Starlette) -> None:
     # If the database is busy, these times are lost: nothing depends on them.
-    if used_at_by_id := application.state.token_uses.remove_all():
+    used_at_by_id, application.state.token_used_at_by_id = application.state.token_used_at_by_id, {}
+    if used_at_by_id:
         with suppress(PagemillError), application.state.sessions.borrow("web") as session:
             tokens.note_use(session, used_at_by_id)
 

@@ -17,14 +17,12 @@ from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ANONYMOUS_MAX = 400
-"""Together with `access.REQUESTS_MAX` less than the usual limit of 1,024 open files."""
+"""Together with `access.OPEN_REQUESTS_MAX` less than the usual limit of 1,024 open files."""
 REQUEST_SECONDS = 10.0
 """Time to send a request's headers."""
 
 
-class Connections:
-    """The anonymous connections by address."""
-
+class AnonymousConnections:
     def __init__(self) -> None:
         # The keys of each inner dict are the connections of an address, oldest first.
         self._by_address: dict[str, dict[Connection, None]] = {}
@@ -51,7 +49,7 @@ class Connections:
 class Connection(H11Protocol):
     """Adds the limits that uvicorn lacks: the number of connections, and the time to send headers."""
 
-    def __init__(self, anonymous: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
+    def __init__(self, anonymous: AnonymousConnections, *, app_state: dict[str, Any], **options: Any) -> None:
         # uvicorn hands `app_state` to the application as the state of each request.
         super().__init__(app_state={**app_state, "connection": self}, **options)
         self._anonymous = anonymous

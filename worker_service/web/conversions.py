@@ -85,13 +85,13 @@ async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
 async def convert(
     request: Request, name: str, incoming: IncomingFile, options: OptionValues | None = None
 ) -> Conversion:
-    """Have the file read, and wait for it. Counts as an event stream of the visitor, since it is open as long."""
     if not incoming.size:
         raise BadInput("the request contains no file")
     streams: EventStreams = request.app.state.streams
     streams.refuse_too_many(visitor_of(request).name)
     async with write_slot_of(request):
         awaited = await run_in_threadpool(_submit, request, name, incoming, options or {})
+    # The request stays open as long as an event stream, and counts as one.
     streams.join(visitor_of(request).name)
     try:
         while True:
@@ -125,7 +125,6 @@ def _submit(request: Request, name: str, incoming: IncomingFile, options: Option
 
 
 def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:
-    """Return None until the document is read. Raise `NotConverted` if its job or its reading has failed."""
     with session_of(request) as session:
         if awaited.job_id is not None:
             job = session.job_queries.get(awaited.job_id)

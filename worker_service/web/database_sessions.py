@@ -28,7 +28,7 @@ class SessionPool:
 
     @contextmanager
     def borrow(self, actor: str) -> Iterator[Session]:
-        file_id, session = self._take_session()
+        file_id, session = self._idle_or_new_session()
         is_sound = False
         try:
             yield replace(session, actor=actor)
@@ -52,7 +52,7 @@ class SessionPool:
         for _, session in idle:
             session.close()
 
-    def _take_session(self) -> tuple[FileId, Session]:
+    def _idle_or_new_session(self) -> tuple[FileId, Session]:
         file_id = _file_id(self.settings)
         while True:
             with self._lock:
@@ -113,8 +113,3 @@ class DatabaseVersion:
         if self._session is not None:
             self._session.close()
         self._session = None
-
-
-def version_of(request: HTTPConnection) -> str:
-    database_version: DatabaseVersion = request.app.state.database_version
-    return database_version.read()

@@ -17,12 +17,10 @@ from starlette.applications import Starlette
 
 from worker_service.base.errors import PagemillError
 from worker_service.settings.value_types import LISTEN, Listen
-from worker_service.web.connections import Connection, Connections
+from worker_service.web.connections import AnonymousConnections, Connection
 
 IDLE_SECONDS = 5
-"""Time that a connection stays open between two requests."""
 _GRACE_SECONDS = 3
-"""Time that open requests have to end when the server stops."""
 STUCK_SECONDS = 60
 """The kernel disconnects a client that reads nothing for this long."""
 _BACKLOG = 128
@@ -37,7 +35,7 @@ def create_server(app: Starlette) -> uvicorn.Server:
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     config = uvicorn.Config(
         app,
-        http=cast(Any, partial(Connection, Connections())),
+        http=cast(Any, partial(Connection, AnonymousConnections())),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -28,14 +28,11 @@ from worker_service.workspace import FREE_BYTES_LEAST
 
 _UNFINISHED_PREFIX = ".unfinished-"
 _UNFINISHED_KEPT_SECONDS = 86_400
-_COMPLETE_KEPT_SECONDS = 3_600
-"""Age at which a sweep first looks at a file: its job has then been enqueued."""
+_COMPLETE_AGE_SECONDS_MIN = 3_600
 _FAILED_KEPT_SECONDS = 86_400
-"""Time in which the user can retry the job."""
 _BACKDATED_SECONDS = 60
 _SWEPT_AT_ONCE = 50
-_FAILED_JOBS_MAX = 10_000
-"""Failed jobs among which those of the files are sought."""
+_FAILED_JOBS_SEARCHED_MAX = 10_000
 
 
 class IncomingFile:
@@ -105,18 +102,17 @@ def sweep(session: Session, *, now: float | None = None) -> int:
             if entry.name.startswith(_UNFINISHED_PREFIX):
                 if age > _UNFINISHED_KEPT_SECONDS:
                     entry.unlink()
-            elif age > _COMPLETE_KEPT_SECONDS:
+            elif age > _COMPLETE_AGE_SECONDS_MIN:
                 old += entry.iterdir()
     # A random sample, because some files stay for long and must not fill every sweep.
     sample = {written(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
-    unneeded = [sample[key] for key in _unneeded_keys(session, sample, now)]
+    unneeded = [sample[key] for key in _keys_of_unneeded_files(session, sample, now)]
     for file in unneeded:
         shutil.rmtree(file.parent, ignore_errors=True)
     return len(unneeded)
 
 
-def _unneeded_keys(session: Session, files: Mapping[str, Path], now: float) -> Iterator[str]:
-    """Yield the source keys of files whose documents have a stored original, or whose jobs failed a day ago."""
+def _keys_of_unneeded_files(session: Session, files: Mapping[str, Path], now: float) -> Iterator[str]:
     if not files:
         return
     library = session.library
@@ -132,5 +128,5 @@ def _unneeded_keys(session: Session, files: Mapping[str, Path], now: float) -> I
         if key not in document_keys and now - file.stat().st_mtime > _FAILED_KEPT_SECONDS
     }
     if without_document:
-        failed_jobs = library.not_brought_in(DocumentSelector(), most=_FAILED_JOBS_MAX)
+        failed_jobs = library.not_brought_in(DocumentSelector(), most=_FAILED_JOBS_SEARCHED_MAX)
         yield from without_document & {job.source_key for job in failed_jobs if job.source_key is not None}

@@ -1,6 +1,6 @@
-"""Checks of each request (Host, body, origin, CSRF token) and headers of each response.
+"""Checks of Host, body, origin and CSRF token; security headers.
 
-`EdgeMiddleware` is outermost and answers every error; `CsrfMiddleware` runs after authentication.
+`EdgeMiddleware` is outermost; `CsrfMiddleware` runs after authentication.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 FIELDS_MAX = 20_000
 WRITE_SLOTS = 4
 """Requests that may write at once. Others wait, so that threads are left for reading."""
-PAUSE_SECONDS = 30.0
-"""Longest pause between two pieces of a body."""
+BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 60.0
-"""Longest time for a body that is no upload."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
 """Longest time for the body of a client that is not signed in."""
@@ -138,7 +136,7 @@ class CsrfMiddleware:
             refuse_without_csrf_token(request)
         # An assistant mostly reads, and may wait long for the image of a page.
         async with nullcontext() if scope["path"] == ASSISTANT_PATH else write_slot_of(request):
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, _receive_again(body, receive), send)
 
 
 def write_slot_of(request: Request) -> asyncio.Semaphore:
@@ -219,8 +217,6 @@ class _BodyLimits(NamedTuple):
 
 
 class _LimitedBody:
-    """Limits the size of a request's body and the time in which it arrives."""
-
     def __init__(self, request: Request, receive: Receive) -> None:
         self._receive = receive
         self._announced = announced_bytes(request)
@@ -269,13 +265,12 @@ def _limits(request: Request) -> _BodyLimits:
     if path in UPLOAD_PATHS:
         # A PDF in JSON is held in memory and keeps one of few turns from other requests, so its time is limited.
         seconds = BODY_SECONDS if path == PARSER_PATH else math.inf
-        return _BodyLimits(settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, seconds)
+        return _BodyLimits(settings.upload_bytes_max + BODY_BYTES_MAX, BODY_PAUSE_SECONDS, seconds)
     # JSON quoted inside JSON can take two bytes per character.
-    return _BodyLimits(max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS)
+    return _BodyLimits(max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), BODY_PAUSE_SECONDS, BODY_SECONDS)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a function that receives the body again, which has been read from `receive`."""
+def _receive_again(body: bytes, receive: Receive) -> Receive:
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body() -> Message:

@@ -18,18 +18,14 @@ from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
 from worker_service.web.middleware import announced_bytes
 
 _FIELDS_MAX = 100
-"""Of a form, and headers of each of its parts."""
 _FIELD_BYTES_MAX = 65_536
 _HEADER_BYTES_MAX = 4_096
 _FILES_MAX = 100
-_BOUNDARY_BYTES_MAX = 70
-"""RFC 2046, section 5.1.1."""
+_BOUNDARY_BYTES_MAX = 70  # RFC 2046, section 5.1.1
 
 
 @dataclass(slots=True)
 class ReceivedForm:
-    """Values of the fields by name; the files with their names."""
-
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: list[tuple[str, IncomingFile]] = field(default_factory=list)
 
@@ -64,8 +60,6 @@ async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
 
 
 class _FormReceiver:
-    """The parser calls `callbacks` as it meets headers, data and ends of the form's parts."""
-
     def __init__(self, settings: Settings) -> None:
         self.result = ReceivedForm()
         self.has_ended = False

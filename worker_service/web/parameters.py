@@ -1,4 +1,4 @@
-"""Parameters of URLs and forms, declared as Structs whose annotations also describe them in the OpenAPI file."""
+"""Parameters of URLs and forms, declared as Structs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
 Given: TypeAlias = T | UnsetType
-"""A field of JSON that may be left out, which differs from null."""
+"""Left out of the JSON if UNSET."""
 
-NUMBER_MAX = 2**53
-"""The largest integer that JavaScript represents exactly."""
+NUMBER_MAX = 2**53  # exact in JavaScript
 
 
 def about(description: str) -> Meta:
@@ -46,7 +45,7 @@ class PageQuery(Struct, frozen=True, kw_only=True):
 
 
 def read_parameters(pairs: Iterable[tuple[str, str]], kind: type[S]) -> S:
-    """Return the parameters, each of which must be a field of `kind`. Those of tuple fields may be repeated."""
+    """Return the parameters, all of which must be fields of `kind`. Its tuple fields may be repeated."""
     field_by_name = {field.name: field for field in fields(kind)}
     values: dict[str, list[str]] = {}
     for name, text in pairs:
@@ -71,7 +70,7 @@ def _convert(field: FieldInfo, texts: Sequence[str]) -> object:
 
 
 def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
-    """Return the parameters that are fields of `kind`. Ignore all others, and the empty ones that forms send."""
+    """Return the parameters that are fields of `kind`, without the empty ones that forms send."""
     names = {field.name for field in fields(kind)}
     return read_parameters(
         [(name, text) for name, text in pairs if name in names and isinstance(text, str) and text], kind

@@ -5,8 +5,6 @@ A link only shows a button, because programs that preview messages open links, t
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -99,9 +97,9 @@ def _is_signed_in(request: Request) -> bool:
     return True
 
 
-def safe_path(wanted: Any, default: str = "/") -> str:
+def safe_path(path: str | None, default: str = "/") -> str:
     """Return a path of this site, never an address elsewhere."""
-    path = wanted if isinstance(wanted, str) else ""
+    path = path or ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
     return path if is_ours and not path.startswith(SIGN_IN_PATH) else default
 

@@ -57,6 +57,6 @@ class AssistantEndpoint:
 def _add(caller: Caller, source: str) -> dict[str, Any]:
     visitor = _visitor.get()
     owner = owner_for(visitor, None)
-    found = source_jobs(caller.session, visitor, [source], {}, owner=owner)
-    added = batches.add_batch(caller.session, found.jobs, batches.BatchRequest(owner, asked={"sources": [source]}))
-    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(found.left_out)}
+    batch_jobs = source_jobs(caller.session, visitor, [source], {}, owner=owner)
+    added = batches.add_batch(caller.session, batch_jobs.jobs, batches.BatchRequest(owner, asked={"sources": [source]}))
+    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(batch_jobs.left_out)}

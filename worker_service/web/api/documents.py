@@ -19,7 +19,6 @@ from worker_service.services import document_removal, documents, exports, keywor
 from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentList
 from worker_service.services.keyword_counts import TermCounts
-from worker_service.services.page_images import WIDTH
 from worker_service.services.page_tables import tables_of
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.api.passage_feed import PassageChanges, changed_passages
@@ -28,6 +27,7 @@ from worker_service.web.resources import documents as resource
 from worker_service.web.resources.documents import (
     BatchParameter,
     DocumentsQuery,
+    ImageQuery,
     OwnerParameter,
     SearchQuery,
     count_keywords,
@@ -45,10 +45,6 @@ _FILE_RESPONSES: dict[str, Any] = {"media": "application/octet-stream", "statuse
 
 class PagesQuery(Struct, frozen=True):
     pages: Annotated[str, about("3, 3-5, 3- or -5.")] | None = None
-
-
-class ImageQuery(Struct, frozen=True):
-    width: Annotated[Id, about("In pixels, rounded up to 240, 600, 1200 or 1800; default 1200.")] = WIDTH
 
 
 class KeywordsQuery(Struct, frozen=True, kw_only=True):

@@ -25,13 +25,12 @@ from worker_service.services.idempotency import StoredResponse, run_once
 from worker_service.services.serialize import as_object
 from worker_service.services.session import Session
 from worker_service.web.access import Power, Visitor, visitor_of
-from worker_service.web.database_sessions import session_of, version_of
+from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import BodyTooLarge, WrongMediaType
 from worker_service.web.parameters import NoParameters, read_parameters
 
 T = TypeVar("T")
-Run = Callable[..., Any]
-"""Function of an endpoint. It takes an `ApiRequest`, and its Structs `query` and `body` if it declares them."""
+EndpointFunction = Callable[..., Any]
 
 _KEY_CHARACTERS_MAX = 255
 _BODY_BYTES_BESIDE_PAYLOAD = 64 * 1024
@@ -66,16 +65,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
-    run: Run
+    run: EndpointFunction
     query: type[Struct]
     body: type[Struct] | None
     answer: Any
-    """Type of the response; None if it is a file or text of type `media`."""
     statuses: Sequence[int] = (200,)
     refusals: Sequence[int] = ()
-    """Statuses of refusals, besides those that all endpoints have."""
     headers: Mapping[str, str]
-    """Request headers with their descriptions."""
     media: str = "application/json"
     body_media: str = "application/json"
     is_time_dependent: bool = False
@@ -113,9 +109,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return await run_in_threadpool(self._run, request, visitor, arguments)
 
     def _run(self, request: Request, visitor: Visitor, arguments: Mapping[str, Struct]) -> Response:
-        """Answer 304, or call the function and send what it returns."""
         request_digest = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
-        state = f"{version_of(request)}-{request_digest}" if self.has_etag and not self.is_time_dependent else ""
+        state = ""
+        if self.has_etag and not self.is_time_dependent:
+            state = f"{request.app.state.database_version.read()}-{request_digest}"
         known_state, known_content = _known_etag(request) if self.has_etag else ("", "")
         if state and known_state == state:
             return _not_modified(state, known_content)
@@ -145,17 +142,16 @@ def endpoint(
     body: type[Struct] | None = None,
     headers: Mapping[str, str] | None = None,
     **options: Any,
-) -> Callable[[Run], Endpoint]:
-    """Turn a function into an endpoint. Its annotations and docstring also make the OpenAPI file.
+) -> Callable[[EndpointFunction], Endpoint]:
+    """Declare an endpoint, whose docstring describes it in the OpenAPI file.
 
-    A function is called in a thread, with a session. A coroutine function gets neither, but the bare request.
-    `options` are the fields of `Endpoint` that have defaults.
+    A coroutine function gets no thread or session. `options`: other fields of `Endpoint`.
     """
     headers = headers or {}
     if method == "POST":
         headers = {**headers, IDEMPOTENCY: "A request repeated with the same key within 30 days is executed once."}
 
-    def declare(run: Run) -> Endpoint:
+    def declare(run: EndpointFunction) -> Endpoint:
         types = get_type_hints(run, include_extras=True)
         returns = answer or types["return"]
         if get_origin(returns) is ApiResponse:
@@ -203,7 +199,7 @@ def stored_response(answer: Any) -> StoredResponse:
 
 
 def _known_etag(request: Request) -> tuple[str, str]:
-    """Return state and content digest from If-None-Match; empty if the header is not one of ours."""
+    """Return state and content digest; empty if the ETag is not ours."""
     state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
     return state, content
 
@@ -221,7 +217,7 @@ def _not_modified(state: str, content: str) -> Response:
 
 
 def _read_query(request: Request, kind: type[Struct]) -> Struct:
-    pairs = [(word.replace("-", "_"), value) for word, value in request.query_params.multi_items()]
+    pairs = [(name.replace("-", "_"), value) for name, value in request.query_params.multi_items()]
     for name, _ in pairs:
         if name not in kind.__struct_encode_fields__:
             hint = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))

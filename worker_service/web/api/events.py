@@ -26,14 +26,12 @@ from worker_service.web.error_responses import HttpProblem
 from worker_service.web.parameters import Id, about
 
 _POLL_SECONDS = 0.25
-_COMMENT_SECONDS = 15.0
-"""After silence of this length, a comment shows proxies and clients that the connection is alive."""
+_SILENCE_SECONDS_MAX = 15.0
 _STREAM_SECONDS = 600.0
 """Length of a stream. The client reconnects, and is authenticated again."""
 _STREAMS_MAX = 128
 _STREAMS_PER_VISITOR_MAX = 40
-_MISSED_MAX = 20_000
-"""A client that has missed more events is told to load everything again (`reset`)."""
+_MISSED_EVENTS_MAX = 20_000
 
 
 class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...
@@ -84,10 +82,10 @@ class EventStreams:
             self._poller = None
 
     async def has_changed(self, since: str) -> bool:
-        """Wait until the version differs from `since` or the server stops; return False after `_COMMENT_SECONDS`."""
+        """Wait until the version differs or the server stops; return False after `_SILENCE_SECONDS_MAX`."""
         if self.version == since:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_COMMENT_SECONDS):
+                async with asyncio.timeout(_SILENCE_SECONDS_MAX):
                     await self._changed.wait()
         return self.version != since
 
@@ -102,7 +100,7 @@ class EventStreams:
             except Exception as error:
                 # The database may be unavailable for a moment. Streams keep sending comments meanwhile.
                 self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
-                await asyncio.sleep(_COMMENT_SECONDS)
+                await asyncio.sleep(_SILENCE_SECONDS_MAX)
         self._wake()
 
     def _wake(self) -> None:
@@ -111,8 +109,6 @@ class EventStreams:
 
 
 class EventReader:
-    """Reads the events of one stream, in a thread."""
-
     def __init__(self, app: Starlette, visitor: Visitor, query: EventsQuery, cursor: EventCursor | None) -> None:
         self._app = app
         self._visitor = visitor
@@ -121,7 +117,6 @@ class EventReader:
         self._sent_progress: Mapping[int, JobProgress] = {}
 
     def read(self) -> list[str]:
-        """Return what has happened since the last call, as texts to send."""
         with self._app.state.sessions.borrow(self._visitor.name) as session:
             newest, running = feed.newest_cursor(session), feed.progress_of_running_jobs(session)
             texts = self._read_changes(session, newest)
@@ -134,7 +129,7 @@ class EventReader:
         if cursor is None:
             # Send an id at once, so that a client that reconnects before the first event misses nothing.
             return [_event("hello", {}, newest)]
-        if newest.event_id - cursor.event_id + newest.notice_id - cursor.notice_id > _MISSED_MAX:
+        if newest.event_id - cursor.event_id + newest.notice_id - cursor.notice_id > _MISSED_EVENTS_MAX:
             return [_event("reset", {}, newest)]
         texts: list[str] = []
         is_all = False
@@ -160,7 +155,7 @@ class EventReader:
 
 
 def _with_cursors(cursor: EventCursor, new_events: NewEvents) -> Iterator[tuple[str, Any, EventCursor]]:
-    """Yield each event with its kind and the cursor after it, which a client sends when it reconnects."""
+    """Yield kind, event and the cursor after it."""
     for move in new_events.moves:
         cursor = EventCursor(cursor.notice_id, move.id, move.job_id)
         yield "job", move, cursor

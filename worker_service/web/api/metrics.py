@@ -19,10 +19,8 @@ MEDIA_TYPE = "text/plain; version=0.0.4"
 _FAILED_JOBS_PERIOD = timedelta(days=1)
 _TYPES_MAX = 100
 
-Sample = tuple[Mapping[str, object], float]
-"""Labels and value."""
-Family = tuple[str, str, Sequence[Sample]]
-"""Name, help text and samples of a metric."""
+Sample = tuple[Mapping[str, object], float]  # labels, value
+Family = tuple[str, str, Sequence[Sample]]  # name of the metric, help text, samples
 
 
 def metrics_text(session: Session) -> str:

@@ -128,14 +128,13 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 def _query_parameters(query: type[Struct]) -> Iterable[dict[str, Any]]:
     for field in fields(query):
         # An optional parameter is left out, never null.
-        kinds = [kind for kind in _members(field.type) if kind is not NoneType]
+        kinds = [kind for kind in _union_members(field.type) if kind is not NoneType]
         schema = msgspec.json.schema(kinds[0])
         parameter = {"name": field.name, "in": "query", "description": schema.pop("description", ""), "schema": schema}
         yield parameter | ({"required": True} if field.required else {})
 
 
-def _members(kind: Any) -> Sequence[Any]:
-    """Return the members of a union, or the type itself."""
+def _union_members(kind: Any) -> Sequence[Any]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
@@ -143,12 +142,10 @@ def _members(kind: Any) -> Sequence[Any]:
 
 
 class _Schemas:
-    """JSON Schemas of the endpoints' bodies and answers, and the components that they refer to."""
-
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         # As keys of dicts, the types are unique and keep their order.
         bodies = dict.fromkeys(endpoint.body for endpoint in endpoints if endpoint.body is not None)
-        answers = dict.fromkeys(kind for endpoint in endpoints for kind in _members(endpoint.answer))
+        answers = dict.fromkeys(kind for endpoint in endpoints for kind in _union_members(endpoint.answer))
         answers.pop(None, None)
         body_schemas, self.components = _components(bodies)
         answer_schemas, components = _components(answers)
@@ -156,7 +153,7 @@ class _Schemas:
         self.components |= _adapt_to_serializer(components)
 
     def get(self, kind: Any) -> Any:
-        schemas = [self._schemas[member] for member in _members(kind)]
+        schemas = [self._schemas[member] for member in _union_members(kind)]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 

@@ -76,5 +76,5 @@ def _submit(request: Request, visitor: Visitor, form: ReceivedForm) -> Response:
 def _response(session: Session, visitor: Visitor, form: ReceivedForm) -> ApiResponse[UploadedFiles]:
     upload = submit_upload(session, visitor, form)
     items = [UploadedFile(**asdict(request), name=name) for name, request in upload.accepted]
-    refused = [RefusedFile(name, "empty_file", f"{name!r} is empty") for name in upload.empty]
+    refused = [RefusedFile(name, "empty_file", f"{name!r} is empty") for name in upload.empty_names]
     return ApiResponse(UploadedFiles(items, refused, upload.batch_id), 201)

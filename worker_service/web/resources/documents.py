@@ -18,7 +18,7 @@ from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, keyword_counts
 from worker_service.services.documents import DocumentList
 from worker_service.services.keyword_counts import KeywordPart
-from worker_service.services.page_images import page_image
+from worker_service.services.page_images import WIDTH, page_image
 from worker_service.services.parse import read_document_order, read_document_selector
 from worker_service.services.search import find_documents, read_added
 from worker_service.services.session import Session
@@ -46,6 +46,10 @@ class DocumentsQuery(PageQuery, frozen=True, kw_only=True):
     sort: Annotated[
         str, about("date (newest first, the default), name, pages or state; -name and others for the reverse.")
     ] = "date"
+
+
+class ImageQuery(Struct, frozen=True):
+    width: Annotated[Id, about("In pixels, rounded up to 240, 600, 1200 or 1800; default 1200.")] = WIDTH
 
 
 class SearchQuery(Struct, frozen=True, kw_only=True):

@@ -72,13 +72,13 @@ def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs
     """Search for about `SEARCH_SECONDS_MAX`, because some selectors have no index."""
     selector = visitor.limit_selector(selector_of(session, query))
     queries, limit = session.job_queries, query.limit
-    found, first_id = list[Job](), 1
+    jobs, first_id = list[Job](), 1
     for first_id, before_id in id_ranges(session, SEARCH_SECONDS_MAX, before_id=query.before):
-        found += queries.list(selector, most=limit + 1 - len(found), before_id=before_id, from_id=first_id)
-        if len(found) > limit:
-            return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
+        jobs += queries.list(selector, most=limit + 1 - len(jobs), before_id=before_id, from_id=first_id)
+        if len(jobs) > limit:
+            return FoundJobs(jobs[:limit], jobs[limit - 1].id, is_partial=False)
     is_partial = first_id > 1
-    return FoundJobs(found, first_id if is_partial else None, is_partial)
+    return FoundJobs(jobs, first_id if is_partial else None, is_partial)
 
 
 def selector_of(session: Session, filters: JobFilters) -> Selector:
@@ -109,7 +109,7 @@ def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
 
 
 def visible_job_details(session: Session, visitor: Visitor, job_id: int) -> JobDetails:
-    """Return the details of a job, without the jobs of other owners that it waits for."""
+    """Leave out jobs of other owners that it waits for."""
     visible_job(session, visitor, job_id)
     details = get_job_details(session, job_id)
     if visitor.owner is None:
@@ -144,7 +144,7 @@ def refuse_server_files(visitor: Visitor, value: object) -> None:
 
 
 def refuse_hidden_job(session: Session, visitor: Visitor, job_id: int) -> None:
-    """Raise `Refused` without a word about the job that has the same unique_key, if the visitor may not see it."""
+    """Raise `Refused` without details of the job."""
     if not visitor.may_see(session.job_queries.get(job_id).owner):
         raise Refused("another job that has not ended has this unique_key", "choose another key")
 

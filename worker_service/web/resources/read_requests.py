@@ -35,15 +35,12 @@ BATCH_JOBS_MAX = 10_000
 """A batch is one transaction, and all other writers wait for it."""
 
 _NAME_CHARACTERS_MAX = 40
-_SOURCES_KEPT_MAX = 100
-"""Names of files that the batch shows as its sources."""
+_SOURCE_NAMES_MAX = 100
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
 _FIELDS_BESIDE_OPTIONS = ("owner", "force", "csrf", "notify", "replaces")
 
 
 class ReadRequest(Struct, frozen=True):
-    """The answer to a request to read a file or document."""
-
     id: Annotated[int | None, about("Job id; null: there is nothing to do.")]
     existing: bool
     document_id: int | None
@@ -59,7 +56,6 @@ class SourceJobs(Struct, frozen=True):
     jobs: Sequence[NewJob]
     lacking: Sequence[str]
     left_out: Mapping[str, int]
-    """Number of files that were left out of folders, by reason."""
     left_out_files: Sequence[Mapping[str, str]] = ()
 
 
@@ -77,7 +73,7 @@ def submit_files(
     is_forced: bool = False,
     notify: str = "",
 ) -> SubmittedFiles:
-    """Enqueue a job for each file; several files become a batch, and so does one whose end is notified."""
+    """Enqueue the files, several as a batch."""
     options = parse_options(ReadOptions, values)
     lacking = _check_options(session, options)
     jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
@@ -86,7 +82,7 @@ def submit_files(
         return SubmittedFiles([ReadRequest.from_enqueued(enqueue_job(session, jobs[0]), lacking)], None)
     names = [file.name for file in files]
     name = names[0][:_NAME_CHARACTERS_MAX] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-    request = batches.BatchRequest(owner, name, asked={"sources": names[:_SOURCES_KEPT_MAX]}, notify=notify)
+    request = batches.BatchRequest(owner, name, asked={"sources": names[:_SOURCE_NAMES_MAX]}, notify=notify)
     added: BatchAdded | None
     items: Sequence[InBatch]
     if notify:
@@ -102,7 +98,7 @@ def submit_files(
 
 
 def notify_address(session: Session, text: str, *, owner: str) -> str:
-    """Return the address to notify, which may be "me" or empty. Raise `NotAllowed` unless the owner may name it."""
+    """Raise `NotAllowed` if only the administrator may name the address."""
     address = notifications.read_address(session, text.strip(), owner=owner)
     if not notifications.is_allowed_address(session, address, owner=owner):
         raise NotAllowed(
@@ -151,7 +147,6 @@ def unlock_document(
 def source_jobs(
     session: Session, visitor: Visitor, sources: Sequence[object], values: OptionValues, *, owner: str
 ) -> SourceJobs:
-    """Return the jobs of a batch that reads the sources. Enqueues nothing."""
     refuse_server_files(visitor, [sources, values])
     options, left_out = parse_options(SourceOptions, values), LeftOut()
     jobs = jobs_of_request(sources, options, owner=owner, left_out=left_out)
@@ -174,9 +169,7 @@ def _check_options(session: Session, options: ReadOptions) -> Sequence[str]:
 
 class Upload(Struct, frozen=True):
     accepted: Sequence[tuple[str, ReadRequest]]
-    """Name of each file, and its request."""
-    empty: Sequence[str]
-    """Names of the empty files."""
+    empty_names: Sequence[str]
     batch_id: int | None
 
 

@@ -1,4 +1,4 @@
-"""What all web pages share: the environment of the templates, navigation, and routes with a database session.
+"""What all pages share: templates, navigation, routes with a session.
 
 Templates escape every value; scripts and styles are files, since the Content-Security-Policy allows no others.
 """
@@ -67,10 +67,7 @@ def render(
     headers: Mapping[str, str] | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Render a template with what every page shows.
-
-    Reads the database, so call it only in a thread. An error page reads nothing: the error may be the database's.
-    """
+    """Blocks: it reads the database, except for an error page, since the error may be the database's."""
     visitor = request.scope.get("state", {}).get("visitor")
     path = request.url.path
     being_read, failures, flash = 0, 0, None
@@ -122,7 +119,6 @@ def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place
 
 
 def page(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
-    """Return a route that calls `respond` with a session of the visitor."""
 
     def respond_in_session(request: Request) -> Response:
         with session_of(request) as session:

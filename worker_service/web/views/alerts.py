@@ -18,8 +18,7 @@ from worker_service.services.schedules import HOW_TO_RUN_TICKS, overdue_schedule
 from worker_service.services.session import Session
 from worker_service.web.views.template_filters import capitalised
 
-_BATCHES_MAX = 5
-"""Stopped batches that are shown, and as many waiting ones."""
+_BATCHES_PER_STATE_MAX = 5
 
 
 class AlertButton(Struct, frozen=True):
@@ -38,7 +37,7 @@ class Alert(Struct, frozen=True):
 
 
 def list_alerts(session: Session, overview: Overview | None, *, owner: str | None = None) -> list[Alert]:
-    """Return the alerts, worst first. A visitor of one owner sees only batches, so `overview` is None."""
+    """`overview` is None for a visitor of one owner, who sees only the batches."""
     alerts = list(_batch_alerts(session, owner))
     if overview is not None:
         alerts += [
@@ -124,4 +123,7 @@ def _batch_alerts(session: Session, owner: str | None) -> Iterator[Alert]:
 
 def _batches_in_state(session: Session, owner: str | None, state: BatchState) -> Sequence[Batch]:
     owners = () if owner is None else (owner,)
-    return [details.batch for details in list_batches(session, owners=owners, states=[state], limit=_BATCHES_MAX).items]
+    return [
+        details.batch
+        for details in list_batches(session, owners=owners, states=[state], limit=_BATCHES_PER_STATE_MAX).items
+    ]

@@ -38,7 +38,7 @@ from worker_service.web.views.template_filters import command, size
 BATCHES_PER_PAGE = 20
 _FAILURES_MAX = 20
 _FILES_MAX = 25
-_SOURCES_KEPT_MAX = 100
+_SOURCE_NAMES_MAX = 100
 
 
 class BatchAction(Struct, frozen=True):
@@ -93,7 +93,6 @@ class BatchRow(Struct, frozen=True):
 
 class MeterPart(NamedTuple):
     kind: Literal["done", "now", "bad", "wait"]
-    """CSS class of its colour."""
     number: int
     label: str
 
@@ -285,15 +284,15 @@ def _submit_batch(session: Session, visitor: Visitor, form: Mapping[str, str]) -
     if not sources:
         raise BadInput("enter at least one source: a folder, file or URL on each line")
     owner = owner_for(visitor, form["owner"].strip() or None)
-    found = source_jobs(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
+    batch_jobs = source_jobs(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
     return batches.add_batch(
         session,
-        found.jobs,
+        batch_jobs.jobs,
         batches.BatchRequest(
             owner,
             name=form["name"].strip(),
             priority=parse_number(form["priority"] or str(batches.PRIORITY), "priority"),
-            asked={"sources": sources[:_SOURCES_KEPT_MAX]},
+            asked={"sources": sources[:_SOURCE_NAMES_MAX]},
         ),
     )
 

@@ -12,7 +12,6 @@ WIDTH, HEIGHT = 280, 108
 _TOP, _FOOT = 16, 17
 """Space for text above and below the bars."""
 _GAP = 2.0
-"""Space between two bars."""
 _LOWEST = 1.5
 """Height of a bar that would be too low to see."""
 

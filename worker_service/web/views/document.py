@@ -33,12 +33,10 @@ from worker_service.web.views.documents import state_words
 from worker_service.web.views.page_view import DOUBTFUL, page_view
 from worker_service.web.views.reading_progress import reading_progress
 
-_PAGES_SHOWN = 41
-"""In the list of pages, with the current one in the middle."""
+_RAIL_PAGES_MAX = 41
 _HARD_PAGES_SHOWN = 30
 _JOBS_SHOWN = 200
-_COUNTED_PAGES_MAX = 200
-"""Pages with matches, above which the matches are not counted."""
+_COUNTED_HIT_PAGES_MAX = 200
 _METHODS: Mapping[str, str] = {
     "layer": "text of its own", "ocr": "recognised", "rows": "rows of a spreadsheet", "blank": "blank",
     "partial": "recognised in part, because its picture is damaged",
@@ -48,7 +46,6 @@ _ROLES: Mapping[str, str] = {
     "pdf": "Searchable PDF", "original": "Original", "text": "Text", "pages": "Words with positions",
 }  # fmt: skip
 _HARD_METHODS = ("partial", "too_large", "unreadable")
-"""Methods of pages that were hard to read."""
 _ZOOMS = (100, 150, 200, 300)
 _LAST_MATCH = -1
 
@@ -66,7 +63,7 @@ class ReaderQuery(Struct, frozen=True):
     """Generation of the text on display while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
-        """Return the path of this view with some parameters changed. `match` and `seen` are dropped unless changed."""
+        """Drop `match` and `seen` unless they are among the changes."""
         values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
         defaults = msgspec.structs.asdict(ReaderQuery())
         parameters = {name: value for name, value in values.items() if value != defaults[name]}
@@ -155,8 +152,8 @@ def document_page(request: Request, session: Session) -> Response:
 
 def _rail(pages: Sequence[PageSummary], hits: Collection[int], hard: Collection[int], here: int) -> list[RailPage]:
     index = next((index for index, page in enumerate(pages) if page.number >= here), 0)
-    begin = max(0, min(index - _PAGES_SHOWN // 2, len(pages) - _PAGES_SHOWN))
-    numbers = [page.number for page in pages[begin : begin + _PAGES_SHOWN]]
+    begin = max(0, min(index - _RAIL_PAGES_MAX // 2, len(pages) - _RAIL_PAGES_MAX))
+    numbers = [page.number for page in pages[begin : begin + _RAIL_PAGES_MAX]]
     return [RailPage(number, number == here, number in hits, number in hard) for number in numbers]
 
 
@@ -205,7 +202,7 @@ def _hit_pages(session: Session, document_id: int, query: str) -> Sequence[int]:
 
 def _matches_by_page(session: Session, document_id: int, hit_pages: Sequence[int], query: str) -> Mapping[int, int]:
     """Return nothing if there are too many pages to count."""
-    if not 0 < len(hit_pages) <= _COUNTED_PAGES_MAX:
+    if not 0 < len(hit_pages) <= _COUNTED_HIT_PAGES_MAX:
         return {}
     return session.search.match_counts(document_id, query)
 
@@ -219,7 +216,7 @@ def _newest_files(files: Sequence[PublishedFile]) -> list[PublishedFile]:
 
 
 def _generations(jobs_of_document: Sequence[Job]) -> list[Generation]:
-    """Group the jobs by generation, newest first. Jobs without one, such as the one that fetched the file, are last."""
+    """Put jobs without a generation, such as the one that fetched the file, last."""
     jobs_by_generation: dict[int | None, list[Job]] = {}
     for job in jobs_of_document:
         jobs_by_generation.setdefault(job.generation, []).append(job)

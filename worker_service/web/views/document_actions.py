@@ -63,11 +63,11 @@ def reindex(request: Request, session: Session) -> Response:
 
 def set_tags(request: Request, session: Session) -> Response:
     document = requested_document(session, request)
-    wanted = read_tags([form_of(request).get("tags", "")])
-    removed = [tag for tag in document.tags if tag not in wanted]
+    new_tags = read_tags([form_of(request).get("tags", "")])
+    removed = [tag for tag in document.tags if tag not in new_tags]
     if removed:
         tags.remove_tags(session, [document.id], removed)
-    added = [tag for tag in wanted if tag not in document.tags]
+    added = [tag for tag in new_tags if tag not in document.tags]
     if added:
         tags.add_tags(session, [document.id], added)
     return redirect(f"/documents/{document.id}", message="tagged")

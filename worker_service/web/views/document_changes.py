@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
@@ -23,6 +23,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, zip_response
 from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.views import page, render
+from worker_service.web.views.flash import redirect
 
 _AT_ONCE_MAX = 1000
 """Reading again or removing takes milliseconds for each document."""
@@ -49,7 +50,6 @@ class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
 
     @property
     def filters(self) -> Sequence[tuple[str, object]]:
-        """Parameters of the list that the user came from, without its default order."""
         pairs: list[tuple[str, object]] = []
         for name in _LIST_PARAMETERS:
             value = getattr(self, name)
@@ -86,7 +86,7 @@ def confirm_change(request: Request, session: Session) -> Response:
     selector = _selector(request, session, query)
     count = 0 if query.is_empty else session.library.totals(selector).documents
     if not count:
-        return _to_list(query, message="nothing-chosen")
+        return redirect(_list_path(query), message="nothing-chosen")
     _refuse_too_many(query.verb, count)
     is_removal = query.verb == "remove"
     documents = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_DOCUMENTS_MAX)
@@ -102,7 +102,7 @@ def confirm_change(request: Request, session: Session) -> Response:
         tags_of_chosen=sorted({tag for document in documents for tag in document.tags}),
         tags_known=tags.name_tags(session, visitor.owner),
         offered=enqueue.offered_choices(session) if query.verb == "again" else {},
-        back=_list_address(query),
+        back=_list_path(query),
     )
 
 
@@ -111,7 +111,7 @@ def apply_change(request: Request, session: Session) -> Response:
     query = read_known(form.multi_items(), ChangeQuery)
     ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
     if not ids:
-        return _to_list(query, message="nothing-chosen")
+        return redirect(_list_path(query), message="nothing-chosen")
     _refuse_too_many(query.verb, len(ids))
     if query.expect not in (None, len(ids)):
         raise BadInput(f"now {counted(len(ids), 'document')} match, not {query.expect}", "go back and look again")
@@ -121,11 +121,11 @@ def apply_change(request: Request, session: Session) -> Response:
         options = {name: form.getlist(name) for name in _OPTIONS if name in form}
         requests = [submit_reindex(session, document_id, options, is_forced=query.anyway) for document_id in ids]
         is_unchanged = all(read_request.decision == Decision.UNCHANGED for read_request in requests)
-        return _to_list(query, message="all-unchanged" if is_unchanged else "read-again")
+        return redirect(_list_path(query), message="all-unchanged" if is_unchanged else "read-again")
     if query.verb == "remove":
         documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids))
         removed, _ = document_removal.remove_documents(session, documents)
-        return _to_list(query, done=removed.action_id, refused=len(removed.refused) or None)
+        return redirect(_list_path(query), done=removed.action_id, refused=len(removed.refused) or None)
     raise BadInput(f"documents have no change {query.verb!r}")
 
 
@@ -134,7 +134,7 @@ def _tag(session: Session, ids: Sequence[int], query: ChangeQuery) -> Response:
         tags.remove_tags(session, ids, query.without)
     if query.add.strip():
         tags.add_tags(session, ids, [query.add])
-    return _to_list(query, message="tagged" if query.without or query.add.strip() else "nothing")
+    return redirect(_list_path(query), message="tagged" if query.without or query.add.strip() else "nothing")
 
 
 def files(request: Request, session: Session) -> Response:
@@ -160,14 +160,8 @@ def _refuse_too_many(verb: str, count: int) -> None:
         raise BadInput(f"{counted(count, 'document')}: at most {_AT_ONCE_MAX:,} can be changed at a time", remedy)
 
 
-def _list_address(query: ChosenQuery) -> str:
+def _list_path(query: ChosenQuery) -> str:
     return f"/documents?{urlencode(query.filters)}" if query.filters else "/documents"
-
-
-def _to_list(query: ChosenQuery, **message: object) -> Response:
-    """Redirect to the list that the user came from, with a message about the change."""
-    parameters = [*query.filters, *((name, value) for name, value in message.items() if value is not None)]
-    return RedirectResponse(f"/documents?{urlencode(parameters)}", 303)
 
 
 routes = [

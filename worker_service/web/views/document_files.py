@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -10,23 +9,19 @@ from starlette.routing import Route
 
 from worker_service.base.sanitize import harmless
 from worker_service.services import documents, exports
-from worker_service.services.page_images import WIDTH, WIDTHS
+from worker_service.services.page_images import WIDTHS
 from worker_service.services.page_tables import tables_of, tables_with_all_rows, write_csv, write_tables
 from worker_service.services.session import Session
 from worker_service.web.database_sessions import session_of
-from worker_service.web.parameters import Id, read_known
-from worker_service.web.resources.documents import page_image_response, requested_document
+from worker_service.web.parameters import read_known
+from worker_service.web.resources.documents import ImageQuery, page_image_response, requested_document
 from worker_service.web.streaming import WORKBOOK, stream_made_file
 from worker_service.web.views import in_rendering_thread, page
 
 
-class ImageWidth(Struct, frozen=True):
-    width: Id = WIDTH
-
-
 @in_rendering_thread
 def image(request: Request) -> Response:
-    width = read_known(request.query_params.multi_items(), ImageWidth).width
+    width = read_known(request.query_params.multi_items(), ImageQuery).width
     ids = request.path_params
     with session_of(request) as session:
         return page_image_response(request, session, ids["document_id"], ids["number"], width)
@@ -78,7 +73,7 @@ def workbook(request: Request, session: Session) -> Response:
 
 
 def table(request: Request, session: Session) -> Response:
-    """Send one table of a page, or all rows of its worksheet, which may have a part on each page."""
+    """Send a worksheet with its rows on all pages."""
     page_number, table_number = request.path_params["number"], request.path_params["table"]
     document = requested_document(session, request)
     tables_on_page = tables_of(session, document.id, pages=str(page_number))

@@ -85,7 +85,7 @@ def documents_page(request: Request, session: Session) -> Response:
         state_words=state_words,
         why_failed=why_failed,
         explain_failure=explain_failure,
-        filters=_filters(request),
+        filters=_filter_fields(request),
         address=request.url.query,
     )
 
@@ -109,8 +109,7 @@ def why_failed(document: Document) -> str:
     return f"{explanation.happened} {explanation.advice or document.error_remedy or ''}".strip()
 
 
-def _filters(request: Request) -> list[tuple[str, str]]:
-    """Return the parameters that forms on the page send again as hidden fields."""
+def _filter_fields(request: Request) -> list[tuple[str, str]]:
     filter_names = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before"}
     return [(name, value) for name, value in request.query_params.multi_items() if name in filter_names and value]
 
@@ -181,7 +180,7 @@ def list_workbook(request: Request) -> Response:
 
 
 def _rows(request: Request) -> Iterator[tuple[object, ...]]:
-    """Check the filters at once, so that errors precede the response; read the rows while the client does."""
+    """Check the filters before the response, and read the rows during it."""
     query = read_known(request.query_params.multi_items(), DocumentsQuery)
     with session_of(request) as session:
         selector = document_selector(session, visitor_of(request), query)

@@ -52,7 +52,7 @@ def failures_page(request: Request, session: Session) -> Response:
 
 def dismiss(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    ids = [parse_number(word, "job") for word in form.getlist("job")]
+    ids = [parse_number(text, "job") for text in form.getlist("job")]
     changed = dismiss_failures(
         session, visitor.owner, job_ids=None if "all" in form else ids, code=form.get("error") or None
     )
@@ -61,7 +61,7 @@ def dismiss(request: Request, session: Session) -> Response:
 
 def retry(request: Request, session: Session) -> Response:
     visitor, form = visitor_of(request), form_of(request)
-    ids = [parse_number(word, "job") for word in form.getlist("job")]
+    ids = [parse_number(text, "job") for text in form.getlist("job")]
     # All at once only with one error code, whose cause the user has removed.
     code = form.get("error") or None
     changed = retry_failures(session, visitor.owner, job_ids=None if "all" in form and code else ids, code=code)

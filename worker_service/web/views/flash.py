@@ -16,8 +16,7 @@ from worker_service.web.access import visitor_of
 from worker_service.web.parameters import read_known
 from worker_service.web.views.template_filters import capitalised
 
-_ACTIONS_MAX = 200
-"""Newest actions among which the one of the URL is sought: it was taken a moment ago."""
+_NEWEST_ACTIONS_SEARCHED = 200
 
 _SENTENCES = {
     "nothing": "Nothing to do",
@@ -73,24 +72,20 @@ _BATCH_PARTICIPLES = {
 
 class Flash(Struct, frozen=True):
     sentence: str
-    undo: int | None = None
-    """The action that the button Undo undoes."""
-    path: str = "/activity"
-    """Where undoing leads back to."""
+    undo_action_id: int | None = None
+    path_after_undo: str = "/activity"
     is_bad: bool = False
 
 
 class FlashQuery(Struct, frozen=True):
     message: str = ""
-    """A key of `_SENTENCES`."""
     done: int | None = None
     """Id of the action that was taken."""
     refused: int = 0
-    """Number of jobs that it could not change."""
 
 
 def redirect(path: str, **parameters: object) -> Response:
-    query = urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
+    query = urlencode({name: value for name, value in parameters.items() if value not in (None, "")}, doseq=True)
     separator = "&" if "?" in path else "?"
     return RedirectResponse(f"{path}{separator}{query}" if query else path, 303)
 
@@ -108,7 +103,9 @@ def flash_of(session: Session, request: Request) -> Flash | None:
     if query.done is None:
         sentence = f"{counted(query.refused, 'job')} could not be changed; each job's page says why"
         return Flash(sentence, is_bad=True) if query.refused else None
-    action = next((action for action in session.history.actions(most=_ACTIONS_MAX) if action.id == query.done), None)
+    action = next(
+        (action for action in session.history.actions(most=_NEWEST_ACTIONS_SEARCHED) if action.id == query.done), None
+    )
     if action is None or (visitor.owner is not None and action.actor != visitor.name):
         return None
     sentence = describe_action(action) + (f"; {query.refused:,} could not be changed" if query.refused else "")

@@ -15,21 +15,16 @@ _NUMBER_DIGITS_MAX = 15
 
 
 class FilterLink(Struct, frozen=True):
-    """A link to the same list with another filter or order."""
-
     label: str
     path: str
     is_chosen: bool = False
     count: int | None = None
-    """Number of matching rows, if it is shown."""
 
 
 class FilterChip(Struct, frozen=True):
     label: str
-    chosen: str
-    """Labels of the chosen values; empty if the filter is not set."""
-    clear: str
-    """Path of the list without this filter."""
+    chosen_labels: str
+    clear_path: str
     options: Sequence[FilterLink]
 
 
@@ -51,7 +46,6 @@ def same_page(request: Request, **changes: object) -> str:
 def filter_chip(
     request: Request, label: str, parameter: str, chosen: Sequence[str], labels: Mapping[str, str]
 ) -> FilterChip:
-    """Return the filter of a list by `parameter`. `labels` has the values to offer."""
 
     def path(value: str | None) -> str:
         return same_page(request, **{parameter: value}, before=None, skip=None)

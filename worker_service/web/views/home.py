@@ -29,14 +29,13 @@ _LIVE_BATCHES_MAX = 100
 _RECENT_MAX = 6
 _FAILURES_MAX = 5
 _FILES_PICTURED_MAX = 500
-"""Largest batch that is shown with the first page of one of its documents, which takes long to find."""
+"""Finding a document takes long in a larger batch."""
 
 
 class ReadingNow(Struct, frozen=True):
     name: str
     path: str
-    document: Document | None
-    """Its first page is the entry's picture."""
+    pictured_document: Document | None
     progress: ReadingProgress
 
 

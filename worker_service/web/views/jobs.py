@@ -57,8 +57,7 @@ class JobRow(Struct, frozen=True):
     job: Job
     state: str
     about: str
-    at: str
-    """Time of its last change of status."""
+    changed_at: str
 
 
 class JobGroup(Struct, frozen=True):
@@ -154,7 +153,6 @@ def jobs_page(request: Request, session: Session) -> Response:
 
 
 def _groups(session: Session, jobs: Sequence[Job]) -> Sequence[JobGroup]:
-    """Group the jobs by document, in the order of their newest jobs."""
     ids = tuple({job.document_id for job in jobs if job.document_id})
     documents = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else ()
     document_by_id = {document.id: document for document in documents}

@@ -42,7 +42,6 @@ class TextBlock(Struct, frozen=True):
 
 
 def marks_of(text: str, doubtful: Sequence[TextRange], hits: Sequence[TextRange]) -> list[Mark]:
-    """Return one mark for each character."""
     marks = [Mark()] * len(text)
     for begin, end in doubtful:
         marks[begin:end] = [Mark(0, True)] * len(marks[begin:end])
@@ -67,7 +66,7 @@ def text_blocks(page: StructuredPage, marks: Sequence[Mark]) -> Iterator[TextBlo
 
 
 def marked_cells(rows: Sequence[Sequence[Any]], text: str, marks: Sequence[Mark]) -> list[list[SheetCell]]:
-    """Return the cells with their matches. Each row is a line of the text, whose tabs separate the cells."""
+    """Each row is a line of the text, whose tabs separate the cells."""
     cells: list[list[SheetCell]] = []
     lines, begin = text.splitlines(keepends=True), 0
     for row, line in zip_longest(rows, lines[: len(rows)], fillvalue=""):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -20,7 +20,6 @@ DOUBTFUL = 70
 """Per cent below which a word is doubtful, and a page was hard to read."""
 
 _BOXES_MAX = 8000
-"""Boxes drawn on a page: a browser is slow with more."""
 _PATIENCE_SECONDS = 3.0
 """The text is shown without positions if the renderer takes longer."""
 
@@ -57,6 +56,24 @@ class PageView(Struct, frozen=True):
     lacks_boxes: bool = False
 
 
+class PlacedWord(NamedTuple):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    text: str
+    confidence: float = 100.0
+
+
+class TextArea(NamedTuple):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    begin: int
+    end: int
+
+
 def page_view(
     session: Session, document_id: int, number: int, renderer: PageRenderer, *, query: str = ""
 ) -> PageView | None:
@@ -80,18 +97,21 @@ def _page_view(
     renderer: PageRenderer,
 ) -> PageView:
     layout, text = json.loads(page.layout or "{}"), page.text or ""
-    words = [word for line in layout.get("lines", ()) for word in line]
+    recognised = [
+        PlacedWord(x0, y0, x1, y1, word_text, confidence)
+        for line in layout.get("lines", ())
+        for x0, y0, x1, y1, confidence, *_, word_text in line
+    ]
     doubtful: list[TextRange] = []
     boxes: list[WordBox] = []
     lacks_boxes = False
-    if words:
-        for word, place in _locate_words(text, words):
-            x0, y0, x1, y1, confidence, *_, word_text = word
-            is_doubtful = confidence < DOUBTFUL
-            box = _box((x0, y0, x1, y1), place, hits)
+    if recognised:
+        for word, text_range in _locate_words(text, recognised):
+            is_doubtful = word.confidence < DOUBTFUL
+            box = _box(word, text_range, hits)
             if is_doubtful:
-                doubtful.append(place)
-            if box.match or (is_doubtful and word_text.strip()):
+                doubtful.append(text_range)
+            if box.match or (is_doubtful and word.text.strip()):
                 boxes.append(box)
     elif hits and "blocks" in layout:
         hit_boxes = _hit_boxes(session, renderer, document_id, page, layout, hits)
@@ -126,9 +146,9 @@ def _find_hits(session: Session, document_id: int, number: int, query: str) -> S
         return []
 
 
-def _match_of(place: TextRange, hits: Sequence[TextRange]) -> int:
+def _match_of(text_range: TextRange, hits: Sequence[TextRange]) -> int:
     """Return the number from 1 of the match that overlaps the range; 0 if there is none."""
-    begin, end = place
+    begin, end = text_range
     overlaps = (number for number, (hit_begin, hit_end) in enumerate(hits, 1) if hit_begin < end and begin < hit_end)
     return next(overlaps, 0)
 
@@ -136,40 +156,35 @@ def _match_of(place: TextRange, hits: Sequence[TextRange]) -> int:
 # ── Words and their positions ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRange]]:
-    """Yield each word (x0, y0, x1, y1, confidence, …, text) with its range; text and words have one order."""
+def _locate_words(text: str, words: Sequence[PlacedWord]) -> Iterator[tuple[PlacedWord, TextRange]]:
+    """Yield each word with its range. Text and words have the same order."""
     end_of_previous = 0
     for word in words:
-        begin = text.find(word[-1], end_of_previous)
+        begin = text.find(word.text, end_of_previous)
         if begin >= 0:
-            end_of_previous = begin + len(word[-1])
+            end_of_previous = begin + len(word.text)
             yield word, (begin, end_of_previous)
 
 
 def _locate_in_areas(
-    text: str, words: Sequence[Any], areas: Sequence[Sequence[Any]]
-) -> Iterator[tuple[Any, TextRange]]:
-    """Yield the words (x0, y0, x1, y1, text) of the areas (x0, y0, x1, y1, begin, end) with their ranges.
-
-    Only within an area do the orders of words and text agree.
-    """
-    # In each area, the end of the last word that was found.
-    reached = [begin for _, _, _, _, begin, _ in areas]
+    text: str, words: Sequence[PlacedWord], areas: Sequence[TextArea]
+) -> Iterator[tuple[PlacedWord, TextRange]]:
+    """Yield the words of the areas with their ranges. Words and text have the same order only within an area."""
+    end_of_previous = [area.begin for area in areas]
     for word in words:
-        left, top, right, bottom, word_text = word
-        x, y = (left + right) / 2, (top + bottom) / 2
-        for number, (x0, y0, x1, y1, _, end) in enumerate(areas):
-            is_inside = x0 <= x <= x1 and y0 <= y <= y1
-            begin = text.find(word_text, reached[number], end) if is_inside else -1
+        x, y = (word.x0 + word.x1) / 2, (word.y0 + word.y1) / 2
+        for number, area in enumerate(areas):
+            is_inside = area.x0 <= x <= area.x1 and area.y0 <= y <= area.y1
+            begin = text.find(word.text, end_of_previous[number], area.end) if is_inside else -1
             if begin >= 0:
-                reached[number] = begin + len(word_text)
-                yield word, (begin, reached[number])
+                end_of_previous[number] = begin + len(word.text)
+                yield word, (begin, end_of_previous[number])
                 break
 
 
-def _box(corners: Any, place: TextRange, hits: Sequence[TextRange]) -> WordBox:
-    x0, y0, x1, y1 = corners
-    return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), _match_of(place, hits))
+def _box(word: PlacedWord, text_range: TextRange, hits: Sequence[TextRange]) -> WordBox:
+    width, height = round(word.x1 - word.x0, 1), round(word.y1 - word.y0, 1)
+    return WordBox(round(word.x0, 1), round(word.y0, 1), width, height, _match_of(text_range, hits))
 
 
 def _hit_boxes(
@@ -180,18 +195,16 @@ def _hit_boxes(
     layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
-    """Return the boxes of the words that match. None: the page is not rendered yet, and only then have words boxes."""
+    """Return None before the page is rendered: until then only paragraphs have boxes, not words."""
     try:
         image = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
     except NoPageImage:
         return None
-    words = [(word.x0, word.y0, word.x1, word.y1, word.text) for word in image.words]
-    areas = [
-        *(block[:6] for block in layout["blocks"]),
-        *([*table["box"], table["begin"], table["end"]] for table in layout.get("tables", ())),
-    ]
+    words = [PlacedWord(word.x0, word.y0, word.x1, word.y1, word.text) for word in image.words]
+    areas = [TextArea(*block[:6]) for block in layout["blocks"]]
+    areas += [TextArea._make([*table["box"], table["begin"], table["end"]]) for table in layout.get("tables", ())]
     located = _locate_in_areas(page.text or "", words, areas)
-    boxes = [_box(word[:4], place, hits) for word, place in located]
+    boxes = [_box(word, text_range, hits) for word, text_range in located]
     return [box for box in boxes if box.match]
 
 

@@ -39,14 +39,12 @@ from worker_service.web.views.template_filters import capitalised
 _RUNNING_MAX = 200
 _READING_MAX = 20
 _WAITING_MAX = 10
-_STEPS_MAX = 40
-"""Jobs that are shown of a document."""
+_STEPS_PER_DOCUMENT_MAX = 40
 _COUNTED_MAX = 1001
 """One more than the largest number that is shown exactly."""
 _RATES_MAX = 4
-SPANS = {24: "24 hours", 24 * 7: "7 days"}
-"""Hours over which rates are computed."""
-_DEFAULT_SPAN = 24
+LABEL_BY_HOURS = {24: "24 hours", 24 * 7: "7 days"}
+_DEFAULT_HOURS = 24
 
 _STEP_TITLES = {
     "download": "Fetch the file", "ingest": "Count pages", "ocr_pages": "Read pages", "extract_rows": "Read rows",
@@ -62,7 +60,7 @@ _WAITS = {"waiting": "Waiting for other steps", "backoff": "Trying again later",
 
 
 class QueueQuery(Struct, frozen=True):
-    hours: int = _DEFAULT_SPAN
+    hours: int = _DEFAULT_HOURS
 
 
 class Step(Struct, frozen=True):
@@ -96,7 +94,7 @@ class RateTile(Struct, frozen=True):
 
 def queue(request: Request, session: Session) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), QueueQuery)
-    hours = query.hours if query.hours in SPANS else _DEFAULT_SPAN
+    hours = query.hours if query.hours in LABEL_BY_HOURS else _DEFAULT_HOURS
     sees_all = visitor.owner is None
     overview = Overview(session) if sees_all else None
     reading = _rows_being_read(session, visitor)
@@ -110,7 +108,7 @@ def queue(request: Request, session: Session) -> Response:
         title="Queue",
         headline=_headline(being_read_total, waiting_total),
         reading=reading,
-        waiting=[_waiting_row(session, visitor, document) for document in _documents(session, waiting_ids)],
+        waiting=[_waiting_row(session, visitor, document) for document in _documents_in_order(session, waiting_ids)],
         waiting_total=waiting_total,
         other=[*_other_work(session, visitor)],
         pauses=pauses,
@@ -121,9 +119,9 @@ def queue(request: Request, session: Session) -> Response:
         # A visitor limited to an owner may not see workers, so no missing worker is reported.
         has_worker=overview is None or bool(overview.live_workers),
         tiles=[_tile(rate) for rate in work_rates(session, hours=hours)[:_RATES_MAX]] if sees_all else (),
-        spans=SPANS,
+        spans=LABEL_BY_HOURS,
         hours=hours,
-        default_span=_DEFAULT_SPAN,
+        default_span=_DEFAULT_HOURS,
     )
 
 
@@ -165,7 +163,7 @@ def _rows_being_read(session: Session, visitor: Visitor) -> list[QueueRow]:
     selector = visitor.limit_selector(DocumentSelector(statuses=(IndexStatus.INDEXING,)))
     newest_ids = [document.id for document in session.library.documents(selector, most=_READING_MAX)]
     ids = list(dict.fromkeys([*running_ids, *reversed(newest_ids)]))[:_READING_MAX]
-    documents = _documents(session, ids)
+    documents = _documents_in_order(session, ids)
     progress = reading_progress(session, documents)
     rows = [_document_row(session, visitor, document, progress.get(document.id)) for document in documents]
     return rows + [_job_row(session, visitor, job) for job in other_jobs]
@@ -176,8 +174,7 @@ def _reads_document(job: Job) -> bool:
     return bool(job.document_id and job.generation)
 
 
-def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
-    """Return the documents in the order of the ids, without those that were removed."""
+def _documents_in_order(session: Session, ids: Sequence[int]) -> Sequence[Document]:
     if not ids:
         return []
     documents = session.library.documents(DocumentSelector(ids=tuple(ids)), most=len(ids))
@@ -186,7 +183,7 @@ def _documents(session: Session, ids: Sequence[int]) -> Sequence[Document]:
 
 
 def _document_row(session: Session, visitor: Visitor, document: Document, progress: ReadingProgress | None) -> QueueRow:
-    jobs = session.job_queries.list(Selector(document_ids=(document.id,)), most=_STEPS_MAX + 1)
+    jobs = session.job_queries.list(Selector(document_ids=(document.id,)), most=_STEPS_PER_DOCUMENT_MAX + 1)
     jobs = [job for job in jobs if job.generation == document.index_generation]
     started = min((job.started_at for job in jobs if job.started_at), default=None)
     return QueueRow(
@@ -197,8 +194,8 @@ def _document_row(session: Session, visitor: Visitor, document: Document, progre
         since=started,
         document=document,
         progress=progress,
-        steps=[_step(job) for job in sorted(jobs[:_STEPS_MAX], key=lambda job: job.id)],
-        has_more_steps=len(jobs) > _STEPS_MAX,
+        steps=[_step(job) for job in sorted(jobs[:_STEPS_PER_DOCUMENT_MAX], key=lambda job: job.id)],
+        has_more_steps=len(jobs) > _STEPS_PER_DOCUMENT_MAX,
     )
 
 
@@ -283,7 +280,6 @@ class OtherWork(NamedTuple):
 
 
 def _other_work(session: Session, visitor: Visitor) -> Iterator[OtherWork]:
-    """Yield the ready jobs that read no document, by type."""
     for job_type, number in session.overview.ready_by_type(visitor.owner, most=_COUNTED_MAX).items():
         if number and job_type not in _READING_TYPES:
             count = f"{number:,}" if number < _COUNTED_MAX else f"over {number - 1:,}"
@@ -311,7 +307,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _draw_line(values: Sequence[int]) -> Markup:
-    """Draw a curve of 100 by 24 units, with room for half the width of the line above and below."""
     highest, step = max([*values, 1]), 100 / max(1, len(values) - 1)
     points = " ".join(f"{number * step:.1f},{23 - 21 * value / highest:.1f}" for number, value in enumerate(values))
     return Markup(

@@ -1,4 +1,4 @@
-"""Progress of reading, in the same words on all surfaces."""
+"""Progress of documents and batches that are being read, in the words that all pages show."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ class ReadingProgress(Struct, frozen=True):
 
 def reading_progress(session: Session, documents: Sequence[Document]) -> Mapping[int, ReadingProgress]:
     now = session.clock()
-    recent = session.library.pages_read([one.id for one in documents], since=as_text(now - _RECENT), now=as_text(now))
-    return {one.id: _document_progress(one, *recent[one.id]) for one in documents if one.id in recent}
+    ids = [document.id for document in documents]
+    pages_read = session.library.pages_read(ids, since=as_text(now - _RECENT), now=as_text(now))
+    return {
+        document.id: _document_progress(document, *pages_read[document.id])
+        for document in documents
+        if document.id in pages_read
+    }
 
 
 def _document_progress(document: Document, read: int, read_recently: int, recent_seconds: float) -> ReadingProgress:
@@ -43,9 +48,9 @@ def _document_progress(document: Document, read: int, read_recently: int, recent
     return ReadingProgress(read, pages, f"Page {read:,} of {pages:,}{left}")
 
 
-def batch_progress(found: BatchDetails) -> ReadingProgress:
+def batch_progress(details: BatchDetails) -> ReadingProgress:
     """Count files; of a single file its pages; without files, jobs."""
-    now, batch = found.progress, found.batch
+    now, batch = details.progress, details.batch
     done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
     unit = "file" if now.files else "job"
     if batch.state.is_ended:

@@ -111,7 +111,7 @@ def _save(session: Session, visitor: Visitor, form: Mapping[str, str], *, is_new
 
 
 def _changeable_schedule(session: Session, visitor: Visitor, name: str) -> ScheduleState:
-    """Return the schedule. Raise `Refused` for one of the settings file, which has no definition in the database."""
+    """Raise `Refused` for a schedule of the settings file, which cannot be changed here."""
     schedule = next((schedule for schedule in list_schedules(session, visitor) if schedule.name == name), None)
     if schedule is None or schedule.definition is None:
         raise Refused(f"there is no schedule {name!r} that can be changed here")

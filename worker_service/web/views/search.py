@@ -27,9 +27,7 @@ from worker_service.web.views.forms import FilterChip, filter_chip, same_page
 from worker_service.web.views.template_filters import command
 
 _MARKS = ("\x02", "\x03")
-"""Around matches in snippets: characters that no text of a page has."""
-_NUMBERS_SHOWN = 12
-"""Numbers of further pages with matches, per document."""
+_FURTHER_PAGES_SHOWN = 12
 
 
 class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
@@ -66,15 +64,14 @@ def search_page(request: Request, session: Session) -> Response:
         suggested=same_page(request, q=result.suggestion, skip=None),
         tag_page=lambda tag: same_page(request, tag=tag, skip=None),
         page_path=page_path,
-        marked=marked,
-        numbers_shown=_NUMBERS_SHOWN,
+        snippet_as_html=snippet_as_html,
+        numbers_shown=_FURTHER_PAGES_SHOWN,
         width=WIDTHS[0],
-        command_line=_command(query),
+        command_line=_command_line(query),
     )
 
 
 def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[FilterChip]:
-    """Return the filters that are set, and those with a choice."""
     # Label, parameter, chosen values, and the values to offer with their labels.
     filters: Sequence[tuple[str, str, Sequence[object], Mapping[str, str]]] = (
         ("Owner", "owner", [query.owner], {owner: owner for owner in owners}),
@@ -94,8 +91,7 @@ def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], ta
     return chips
 
 
-def marked(snippet: str) -> Markup:
-    """Return the snippet as HTML, with its matches in <mark>."""
+def snippet_as_html(snippet: str) -> Markup:
     begin, end = _MARKS
     before_first_match, *pieces = " ".join(snippet.splitlines()).split(begin)
     html = escape(harmless(before_first_match))
@@ -105,16 +101,15 @@ def marked(snippet: str) -> Markup:
     return html
 
 
-def _command(query: SearchPageQuery) -> str:
-    """Return the `pagemill search` with the same query and filters."""
+def _command_line(query: SearchPageQuery) -> str:
     values = asdict(query)
-    words: list[object] = []
+    options: list[object] = []
     for name in ("owner", "batch", "kind", "since", "until"):
-        words += [f"--{name}", values[name]] if values[name] else []
+        options += [f"--{name}", values[name]] if values[name] else []
     for tag in query.tag:
-        words += ["--tag", tag]
-    words += [f"--{name}" for name in ("sure", "all") if values[name]]
-    return command("search", query.q.strip(), *words)
+        options += ["--tag", tag]
+    options += [f"--{name}" for name in ("sure", "all") if values[name]]
+    return command("search", query.q.strip(), *options)
 
 
 routes = [page("/search", search_page)]

@@ -91,7 +91,7 @@ def capitalised(text: str) -> str:
 
 
 def label(state: object) -> str:
-    return capitalised(", ".join(_LABELS.get(word, word) for word in str(state).split(", ")))
+    return capitalised(", ".join(_LABELS.get(part, part) for part in str(state).split(", ")))
 
 
 def tone(state: object) -> str:
@@ -104,9 +104,9 @@ def tone(state: object) -> str:
     return "warn" if earlier and tone == "bad" else tone
 
 
-def slug(word: object) -> str:
-    return _NOT_ALPHANUMERIC.sub("-", str(word).lower())
+def slug(state: object) -> str:
+    return _NOT_ALPHANUMERIC.sub("-", str(state).lower())
 
 
-def command(*words: object) -> str:
-    return shlex.join(["pagemill", *map(str, words)])
+def command(*arguments: object) -> str:
+    return shlex.join(["pagemill", *map(str, arguments)])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from urllib.parse import urlencode
-
 from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.jobs.documents import IndexStatus
@@ -28,6 +25,7 @@ from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import owners_of
+from worker_service.web.views.flash import redirect
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
 
@@ -109,18 +107,12 @@ async def receive_upload(request: Request) -> Response:
     async with receive_form(request) as form, write_slot_of(request):
         upload = await run_in_threadpool(_submit, request, form)
     job_ids = [request.id for _name, request in upload.accepted if request.id is not None]
-    return RedirectResponse(_upload_address(upload.batch_id, job_ids, upload.empty), 303)
+    return redirect("/upload", batch=upload.batch_id, job=job_ids, empty=upload.empty_names)
 
 
 def _submit(request: Request, form: ReceivedForm) -> Upload:
     with session_of(request) as session:
         return submit_upload(session, visitor_of(request), form)
-
-
-def _upload_address(batch_id: int | None, job_ids: Sequence[int], empty: Sequence[str]) -> str:
-    batch = [] if batch_id is None else [("batch", batch_id)]
-    jobs = [("job", job_id) for job_id in job_ids]
-    return f"/upload?{urlencode([*batch, *jobs, *(('empty', name) for name in empty)])}"
 
 
 routes = [page("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]

@@ -78,8 +78,7 @@ def activity(request: Request, session: Session) -> Response:
 
 
 class ActivityRow(NamedTuple):
-    action: Action
-    """The newest of equal actions."""
+    newest_action: Action
     description: str
     times: int = 1
 
@@ -97,8 +96,8 @@ def _activity_rows(actions: Sequence[Action]) -> Sequence[ActivityRow]:
 
 
 def _is_repeat(newer: ActivityRow, row: ActivityRow) -> bool:
-    can_undo = newer.action.opposite is not None
-    return not can_undo and (newer.action.actor, newer.description) == (row.action.actor, row.description)
+    can_undo = newer.newest_action.opposite is not None
+    return not can_undo and (newer.newest_action.actor, newer.description) == (row.newest_action.actor, row.description)
 
 
 def undo(request: Request, session: Session) -> Response:
