@@ -15,7 +15,7 @@ from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Function, Invocation, name_completer, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
-from worker_service.services.schedule_ticks import StartedSchedule, known_schedules, run_tick
+from worker_service.services.schedule_ticks import StartedSchedule, run_tick, schedule_entries
 from worker_service.settings.cron_schedules import EXAMPLE, cron_every
 
 _COLUMNS = (
@@ -27,7 +27,7 @@ _DROP_FIRST = ("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
 
 _name_argument = click.argument(
     "name",
-    shell_complete=name_completer(lambda call: [known.schedule.name for known in known_schedules(call.session)]),
+    shell_complete=name_completer(lambda call: [entry.schedule.name for entry in schedule_entries(call.session)]),
 )
 
 

@@ -154,8 +154,8 @@ class AssistantTools:
     def page_image(self, document: int, page: int) -> Image:
         """Return a page as an image, to look at a figure, a signature or a layout."""
         with self._caller() as caller:
-            found = caller.document(document)
-            return Image(path=page_image(caller.session, self._renderer, found.id, page).path)
+            caller.document(document)  # raises unless the caller may see it
+            return Image(path=page_image(caller.session, self._renderer, document, page).path)
 
     def add_document(self, source: str) -> dict[str, Any]:
         """Add a file or directory of the server, a Google Drive folder or an https address. Returns the batch."""

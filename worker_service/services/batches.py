@@ -63,7 +63,7 @@ class BatchProgress(Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Return the share of pages if all are counted, else of files, else of jobs."""
+        """Return the share of pages if all are counted; without pages, of files; without files, of jobs."""
         if self.pages_left is not None and self.pages:
             done, total = self.pages_read, self.pages_read + self.pages_left
         elif self.files:

@@ -203,7 +203,7 @@ def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterato
 def _words_of_pages(
     session: Session, document: Document, pages: Sequence[StructuredPage]
 ) -> Iterator[tuple[StructuredPage, list[_PageWord]]]:
-    """Yield pages with the words of OCR, or else with those that the renderer finds."""
+    """Yield pages with the words of OCR, or with the words that the renderer finds."""
     with closing(PageRenderer(session.settings)) as renderer:
         for page in pages:
             words = [
@@ -317,8 +317,8 @@ def _words_by_block(page: StructuredPage, words: Sequence[_PageWord]) -> list[li
     """Return the words of each block, and last the words in no block."""
     groups = [block_words for _, block_words in _words_of_blocks(page, words)]
     grouped = {word for block_words in groups for word in block_words}
-    others = [word for word in words if word not in grouped]
-    return [*groups, others] if others else groups
+    words_in_no_block = [word for word in words if word not in grouped]
+    return [*groups, words_in_no_block] if words_in_no_block else groups
 
 
 def _bounds_of(words: Sequence[_PageWord]) -> tuple[float, float, float, float]:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from worker_service.handlers.contract import Choices
 
 _JOB_TYPES_MAX = 10_000
-
-
 _OwnerAndPlatform = tuple[str, str]
 
 

@@ -24,32 +24,32 @@ class StoredResponse(Struct, frozen=True):
     location: str | None = None
 
 
-def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
-    """Run `grant` once per key. `wish` is a digest of the request. An error of `grant` frees the key."""
+def run_once(session: Session, key: str, request_digest: str, execute: Callable[[], StoredResponse]) -> StoredResponse:
+    """Execute the request once per key. A `PagemillError` frees the key."""
     keys = session.store.idempotency_keys
     if (earlier := keys.find(key)) is None:
         try:
-            with keys.granting(key, wish):
-                response = grant()
+            with keys.granting(key, request_digest):
+                response = execute()
         except IdempotencyConflict:  # the same request arrived at the same time
             if (earlier := keys.find(key)) is None:
                 raise
         except PagemillError:
-            keys.forget(key, wish)
+            keys.forget(key, request_digest)
             raise
         else:
-            keys.store_response(key, wish, response.status, response.answer, response.location)
+            keys.store_response(key, request_digest, response.status, response.answer, response.location)
             return response
-    return _await_answer(session, key, wish, earlier)
+    return _await_answer(session, key, request_digest, earlier)
 
 
-def _await_answer(session: Session, key: str, wish: str, earlier: GrantedRequest) -> StoredResponse:
-    if earlier.wish != wish:
+def _await_answer(session: Session, key: str, request_digest: str, earlier: GrantedRequest) -> StoredResponse:
+    if earlier.wish != request_digest:
         raise Refused("that Idempotency-Key was used for another request", "use a new one")
     deadline = time.monotonic() + _ANSWER_SECONDS_MAX
-    for found in poll(session, lambda: session.store.idempotency_keys.find(key), deadline=deadline):
-        if found is not None and found.answer is not None and found.status is not None:
-            return StoredResponse(found.status, found.answer, found.location)
+    for request in poll(session, lambda: session.store.idempotency_keys.find(key), deadline=deadline):
+        if request is not None and request.answer is not None and request.status is not None:
+            return StoredResponse(request.status, request.answer, request.location)
     raise AnswerUnknown(
         f"this request was accepted at {earlier.at[:19]} UTC, and its answer is not known",
         "look for what it has created; with a new Idempotency-Key it is executed again",

@@ -116,7 +116,7 @@ def channel_warnings(session: Session, address: str) -> list[str]:
 
 
 def is_allowed_address(session: Session, address: str, *, owner: str) -> bool:
-    """Allow the owner's own address and those of `notify_allow`, so that users cannot send to any address."""
+    """Allow only the owner's own address and the patterns of `notify_allow`."""
     # A * must not match a character that ends the host of an address, or that begins a second address.
     patterns = [re.escape(text).replace(r"\*", r"[^/@?#\\%:,;\s]*") for text in session.settings.notify_allow]
     is_own = address in ("", session.settings.addresses.get(owner))

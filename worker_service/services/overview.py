@@ -37,7 +37,7 @@ class CheckedWorker(WorkerState, frozen=True):
 
 
 class CheckedNode(NodeRow, frozen=True):
-    """The state is `down` if the daemon of the node is dead, whatever its row says."""
+    """The state is `down` if the daemon of the node is dead."""
 
     jobs: Sequence[int] = ()
 
@@ -64,7 +64,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """All workers, also those without a row that running jobs name."""
+        """All workers, with workers that running jobs name but that have no row."""
         overview = self._session.overview
         checked = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
         for row in overview.absent_workers():

@@ -27,7 +27,7 @@ from worker_service.settings.cron_schedules import (
 )
 
 
-class KnownSchedule(Struct, frozen=True):
+class ScheduleEntry(Struct, frozen=True):
     schedule: Schedule
     stored: StoredSchedule | None = None
     """None if the schedule is defined in the settings file."""
@@ -79,15 +79,15 @@ def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
-    for known in known_schedules(session, with_settings=with_settings):
-        name = known.schedule.name
-        if known.is_paused:
+    for entry in schedule_entries(session, with_settings=with_settings):
+        name = entry.schedule.name
+        if entry.is_paused:
             continue
-        if known.fault:
-            faults.append(ScheduleFault(name, known.fault))
+        if entry.fault:
+            faults.append(ScheduleFault(name, entry.fault))
             continue
         try:
-            _start_due_slots(session, known.schedule, started, missed)
+            _start_due_slots(session, entry.schedule, started, missed)
         except PagemillError as error:
             # A failing database ends the tick, but a job that breaks a rule is a fault of its schedule.
             if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
@@ -98,33 +98,33 @@ def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
 
 def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
     now = session.clock()
-    schedules = known_schedules(session, with_settings=with_settings)
-    slots = [next_slot(known.schedule, now) for known in schedules if not known.is_paused]
+    entries = schedule_entries(session, with_settings=with_settings)
+    slots = [next_slot(entry.schedule, now) for entry in entries if not entry.is_paused]
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
-def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
+def schedule_entries(session: Session, *, with_settings: bool = True) -> Sequence[ScheduleEntry]:
     from_settings = session.settings.schedule
     names = {schedule.name for schedule in from_settings}
     stored = [read_stored(session, row) for row in session.store.schedules.stored() if row.name not in names]
-    return [*map(KnownSchedule, from_settings if with_settings else ()), *stored]
+    return [*map(ScheduleEntry, from_settings if with_settings else ()), *stored]
 
 
-def read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
+def read_stored(session: Session, stored: StoredSchedule) -> ScheduleEntry:
     """Return a schedule with a `fault`, which starts nothing, if the definition cannot be read."""
     try:
         return read_definition(session, stored)
     except BadInput as error:
-        return KnownSchedule(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
+        return ScheduleEntry(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
 
 
-def read_definition(session: Session, stored: StoredSchedule) -> KnownSchedule:
+def read_definition(session: Session, stored: StoredSchedule) -> ScheduleEntry:
     table = {**json.loads(stored.definition), "name": stored.name, "owner": stored.owner}
     try:
         schedule = read_schedule(table, "schedule")
     except ConfigError as error:
         raise BadInput(error.detail, error.remedy) from error
-    return KnownSchedule(replace(schedule, zone=schedule.zone or session.settings.zone), stored)
+    return ScheduleEntry(replace(schedule, zone=schedule.zone or session.settings.zone), stored)
 
 
 def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:

@@ -20,11 +20,11 @@ from worker_service.jobs.batches import Batch
 from worker_service.jobs.job import Job, StoredSchedule
 from worker_service.services.jobs import each_job
 from worker_service.services.schedule_ticks import (
-    KnownSchedule,
+    ScheduleEntry,
     StartedSchedule,
-    known_schedules,
     read_definition,
     read_stored,
+    schedule_entries,
     work_of,
 )
 from worker_service.services.session import Session
@@ -65,12 +65,12 @@ class ScheduleState(Struct, frozen=True):
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
-    return [_state_of(session, known) for known in known_schedules(session)]
+    return [_state_of(session, entry) for entry in schedule_entries(session)]
 
 
 def overdue_schedules(session: Session) -> list[str]:
     """Include schedules that no tick has seen."""
-    return [known.schedule.name for known in known_schedules(session) if _is_overdue(session, known)]
+    return [entry.schedule.name for entry in schedule_entries(session) if _is_overdue(session, entry)]
 
 
 def start_schedule_now(session: Session, name: str, *, owner: str | None = None) -> StartedSchedule:
@@ -81,23 +81,23 @@ def start_schedule_now(session: Session, name: str, *, owner: str | None = None)
     return StartedSchedule(name, None, work.job_id, work.batch_id, work.existing)
 
 
-def _find_schedule(session: Session, name: str, owner: str | None = None) -> KnownSchedule:
-    known_by_name = {
-        known.schedule.name: known for known in known_schedules(session) if owner in (None, known.schedule.owner)
+def _find_schedule(session: Session, name: str, owner: str | None = None) -> ScheduleEntry:
+    entry_by_name = {
+        entry.schedule.name: entry for entry in schedule_entries(session) if owner in (None, entry.schedule.owner)
     }
-    if name in known_by_name:
-        return known_by_name[name]
+    if name in entry_by_name:
+        return entry_by_name[name]
     names = (
-        f"the schedules are {', '.join(known_by_name)}" if known_by_name else "there are none: pagemill schedules add"
+        f"the schedules are {', '.join(entry_by_name)}" if entry_by_name else "there are none: pagemill schedules add"
     )
-    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, known_by_name, names))
+    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, entry_by_name, names))
 
 
-def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
-    schedule, stored = known.schedule, known.stored
+def _state_of(session: Session, entry: ScheduleEntry) -> ScheduleState:
+    schedule, stored = entry.schedule, entry.stored
     now, last_run = session.clock(), session.store.schedules.last_run(schedule.name)
-    next_at = None if known.is_paused else next_slot(schedule, now)
-    trouble: str | None = known.fault or None
+    next_at = None if entry.is_paused else next_slot(schedule, now)
+    trouble: str | None = entry.fault or None
     try:
         work_of(session, schedule, now)
     except PagemillError as error:
@@ -124,17 +124,17 @@ def _state_of(session: Session, known: KnownSchedule) -> ScheduleState:
         job=job,
         batch_id=None if last_run is None else last_run.batch_id,
         batch=batch,
-        is_waiting=_is_overdue(session, known),
+        is_waiting=_is_overdue(session, entry),
         trouble=trouble,
         paused_at=None if stored is None else stored.paused_at,
         definition=None if stored is None else json.loads(stored.definition),
     )
 
 
-def _is_overdue(session: Session, known: KnownSchedule) -> bool:
-    if known.is_paused:
+def _is_overdue(session: Session, entry: ScheduleEntry) -> bool:
+    if entry.is_paused:
         return False
-    schedule = known.schedule
+    schedule = entry.schedule
     last_slot = session.store.schedules.last_handled_slot(schedule.name, schedule.plan)
     if last_slot is None:
         return True  # no tick has seen it
@@ -146,7 +146,7 @@ def _is_overdue(session: Session, known: KnownSchedule) -> bool:
 
 
 def add_schedule(session: Session, name: str, definition: Mapping[str, Any], *, owner: str = "") -> ScheduleState:
-    if name in _known_names(session):
+    if name in _schedule_names(session):
         raise Refused(f"there is a schedule {name!r}", "choose another name")
     return _save(session, None, StoredSchedule(name, owner, definition_as_json(definition)))
 
@@ -189,7 +189,7 @@ def watch_folder(
     is_directory = "://" not in folder or folder.startswith(FILE_URL)
     every = every or (_WATCH_DIRECTORY_EVERY if is_directory else _WATCH_ADDRESS_EVERY)
     definition = {"cron": cron_every(every), "crawl": {"folder": folder, **(options or {})}}
-    names = [known.schedule.name for known in known_schedules(session) if _crawls(known, folder, owner)]
+    names = [entry.schedule.name for entry in schedule_entries(session) if _crawls(entry, folder, owner)]
     if names:
         state = change_schedule(session, names[0], definition)
     else:
@@ -197,22 +197,22 @@ def watch_folder(
     return state, start_schedule_now(session, state.name)
 
 
-def _crawls(known: KnownSchedule, folder: str, owner: str) -> bool:
-    crawl = known.schedule.crawl
+def _crawls(entry: ScheduleEntry, folder: str, owner: str) -> bool:
+    crawl = entry.schedule.crawl
     crawled = crawl.get("folder") if isinstance(crawl, Mapping) else crawl
-    return known.stored is not None and known.schedule.owner == owner and crawled == folder
+    return entry.stored is not None and entry.schedule.owner == owner and crawled == folder
 
 
 def _new_name_for(session: Session, folder: str) -> str:
     last_part = folder.rstrip("/").rpartition("/")[2]
     base = _INVALID_IN_NAME.sub("-", last_part).lstrip(" .-")[:_FOLDER_NAME_CHARACTERS_MAX] or "folder"
-    taken = _known_names(session)
+    taken = _schedule_names(session)
     names = (base if number == 1 else f"{base} {number}" for number in count(1))
     return next(name for name in names if name not in taken)
 
 
-def _known_names(session: Session) -> set[str]:
-    return {known.schedule.name for known in known_schedules(session)}
+def _schedule_names(session: Session) -> set[str]:
+    return {entry.schedule.name for entry in schedule_entries(session)}
 
 
 def _find_stored(session: Session, name: str, owner: str | None) -> StoredSchedule:
@@ -223,13 +223,13 @@ def _find_stored(session: Session, name: str, owner: str | None) -> StoredSchedu
 
 
 def _save(session: Session, before: StoredSchedule | None, after: StoredSchedule) -> ScheduleState:
-    known = read_definition(session, after)
+    entry = read_definition(session, after)
     # Refuse now what a tick could not start, such as a folder that does not exist.
-    work_of(session, known.schedule, session.clock())
+    work_of(session, entry.schedule, session.clock())
     if before != after:
         session.store.schedules.change(before, after, actor=session.actor)
-        session.store.schedules.begin(after.name, known.schedule.plan)
-    return _state_of(session, known)
+        session.store.schedules.begin(after.name, entry.schedule.plan)
+    return _state_of(session, entry)
 
 
 def begin_restored_schedules(session: Session) -> None:
