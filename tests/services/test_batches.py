@@ -91,7 +91,7 @@ def test_a_batch_starts_stops_and_resumes_and_is_shown_as_json(session: Session)
     assert shown["batch"]["asked"] == asked
     assert shown["progress"]["by_job_status"] == {"pending": 3}
     assert json.loads(json.dumps(shown)) == shown
-    assert session.store.job_queries.get(1).priority == batches.PRIORITY
+    assert session.job_queries.get(1).priority == batches.PRIORITY
 
 
 def test_the_owner_policy_decides_about_a_second_batch_of_an_owner(session: Session, tmp_path: Path) -> None:

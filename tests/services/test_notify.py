@@ -57,7 +57,7 @@ def fail_one(session: Session, owner: str = "", message: str = "no answer") -> N
 
 
 def messages(session: Session) -> list[Job]:
-    return sorted(session.store.job_queries.list(Selector(job_types=("notify",))), key=lambda job: job.id)
+    return sorted(session.job_queries.list(Selector(job_types=("notify",))), key=lambda job: job.id)
 
 
 def payload_of(job: Job) -> dict[str, str]:

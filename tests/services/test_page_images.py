@@ -63,7 +63,7 @@ def publish_document(session: Session, make: Callable[[Path], object], pages: in
     workspace = session.settings.workspace
     texts = ["text"] * pages
     document_id = Shelf(session.store, workspace).read("a.pdf", *texts, roles=("original",), settings=settings)
-    [file] = session.store.library.files(document_id)
+    [file] = session.library.files(document_id)
     make(workspace / file.path)
     return document_id
 
@@ -144,7 +144,7 @@ def test_a_page_that_cannot_be_rendered_is_refused_and_the_next_one_is_rendered(
 
     workspace = session.settings.workspace
     other_id = Shelf(session.store, workspace).read("b.pdf", "text", roles=("original",))
-    digital(workspace / session.store.library.files(other_id)[0].path, ["fine"])
+    digital(workspace / session.library.files(other_id)[0].path, ["fine"])
     assert page_image(session, renderer, other_id, 1).path.is_file()
 
 

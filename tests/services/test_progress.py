@@ -28,7 +28,7 @@ def running(session: Session, percent: float, message: str = "", count: Count | 
     session.store.intake.enqueue(NewJob("ocr_pages"))
     [job] = session.store.leases.claim("w1", 1, "cpu")
     session.store.leases.report([Report(job.lease, percent, message, count=count)])
-    return session.store.job_queries.get(job.id)
+    return session.job_queries.get(job.id)
 
 
 def advanced(job: Job, seconds: float) -> tuple[Job, datetime]:
