@@ -135,9 +135,9 @@ def _by_content(head: bytes) -> str:
 
 def _language_of(text: str) -> str:
     # Small words have few accents, so a wrong encoding hardly changes them.
-    from worker_service.base.language_id import KNOWN, language_of  # few texts need it
+    from worker_service.base.language_id import KNOWN_LANGUAGES, language_of  # few texts need it
 
-    return language_of(text, sorted(KNOWN.difference(_AMBIGUOUS_LANGUAGES))) or ""
+    return language_of(text, sorted(KNOWN_LANGUAGES.difference(_AMBIGUOUS_LANGUAGES))) or ""
 
 
 def _whole_lines(head: bytes) -> bytes:

@@ -200,8 +200,6 @@ def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
 
 
 class _KilledAfter:
-    """A context that kills its process after a number of calls."""
-
     def __init__(self, context: Any, step: int) -> None:
         self._context = context
         self._calls_left = step
@@ -309,7 +307,6 @@ def _spec_of(handler: Handler[Any]) -> str:
 
 
 def _path_of_tests() -> list[Path]:
-    """Return the entries of sys.path that are not Python's own: the child must be able to import the handler."""
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-"""Rows that are deleted in one transaction, so that no other writer waits long."""
 FREE_BYTES_LEAST = 128 << 20
 """No attempt starts with less space on the disk."""
 _DATABASE_ID_FILE = ".database"
@@ -71,7 +70,6 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 def find_deleted_sources(
     store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
 ) -> set[str]:
-    """Return the keys of sources whose published file a user has deleted."""
     path_by_key = store.library.copies(owner, platform, source_keys) if source_keys else {}
     return {key for key, path in path_by_key.items() if not file_exists(workspace / path)}
 
@@ -91,7 +89,6 @@ def file_exists(file: Path) -> bool:
 
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
-    """Update the links of documents that have changed. Return errors."""
     errors: list[str] = []
     while ids := [document_id for document_id in store.links.links_due(_LINKED_AT_ONCE) if document_id]:
         errors += link(store, workspace, ids)
@@ -140,7 +137,6 @@ def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
 
 
 def _update_link(workspace: Path, path: str, target: str) -> None:
-    """Make the link, or remove it if the target is empty."""
     if target:
         _make_link(workspace, path, target)
     else:
@@ -202,15 +198,14 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = Fal
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
     """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
     while paths := store.removal.gone_files():
-        failed = [path for path in paths if not _remove_file(workspace, path)]
+        failed = [path for path in paths if not _try_to_remove(workspace, path)]
         store.removal.forget_gone_files([path for path in paths if path not in failed])
         if failed:
             return failed
     return []
 
 
-def _remove_file(workspace: Path, path: str) -> bool:
-    """Remove a published file and its empty folders. Return False if the file is still there."""
+def _try_to_remove(workspace: Path, path: str) -> bool:
     # A row written by hand may name a path outside the published files.
     if not Path(path).is_relative_to("objects"):
         return True

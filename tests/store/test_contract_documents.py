@@ -102,15 +102,12 @@ def share_original(store: Store, texts: tuple[list[str], list[str]] = ([], []), 
         ("failed", 0, True, False, Decision.ACCEPTED),
     ],
 )
-@pytest.mark.parametrize("difference", ["content", "settings"])
-def test_the_decision_about_a_request(
-    status: str, still: float, same: bool, forced: bool, decision: Decision, difference: str
-) -> None:
+def test_the_decision_about_a_request(status: str, still: float, same: bool, forced: bool, decision: Decision) -> None:
     decided = decide(
         IndexStatus(status),
         seconds_without_progress=still,
-        same_content=same or difference != "content",
-        same_settings=same or difference != "settings",
+        is_same=same,
+        is_held_up=False,
         is_forced=forced,
         patience=TakeoverTimeouts(),
     )

@@ -11,7 +11,7 @@ class TooLittleMemory(ConfigError, code="too_little_memory"): ...
 
 
 def require_address_space() -> None:
-    """Raise `TooLittleMemory` if the limit is too low. Call it before importing large libraries."""
+    """Call before importing large libraries."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE_BYTES_MIN:
         raise TooLittleMemory(

@@ -1,7 +1,4 @@
-"""Times, lengths of time and periods, and their texts. No other module reads the wall clock.
-
-A stored time is text in UTC such as `2026-11-18 10:00:00.000`, which sorts.
-"""
+"""Times, lengths of time and periods. Times are stored as UTC text, which sorts. No other module reads the clock."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from worker_service.base.errors import BadTime
 Clock = Callable[[], datetime]
 
 PERIODS = ("hour", "day", "week", "month")
-"""The periods of `enqueue --once-per`."""
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -57,7 +53,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def period_of(moment: datetime, period: str, zone: str) -> str:
-    """Return a name of the period such as ``day 2026-11-19``."""
+    """Return text such as ``day 2026-11-19``."""
     local = moment.astimezone(zone_of(zone))
     # With the offset %z, the hour that is repeated at the end of daylight saving time has two names.
     formats = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}

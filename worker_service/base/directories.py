@@ -17,7 +17,7 @@ OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool = False) -> Iterator[int]:
-    """Open a folder below `root`, and yield its descriptor. Only `root` itself may be a link."""
+    """Open a folder below `root`. Only `root` itself may be a link."""
     root_descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(root_descriptor, folders, creates=creates)
@@ -30,7 +30,7 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, creates: bool
 
 
 def open_folder(directory: int, folders: Sequence[str], *, creates: bool = False) -> int:
-    """Return the descriptor of a folder below another. The `filename` of an error is the part that is no folder."""
+    # If a part is no folder, the error has it as `filename`.
     folder = os.dup(directory)
     try:
         for name in folders:

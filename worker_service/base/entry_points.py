@@ -31,7 +31,6 @@ class EntryPoint(Struct, frozen=True):
 
 
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
-    """Return the entry points of a group by name. `path` replaces `sys.path`."""
     points: set[EntryPoint] = set()
     visited_names: set[str] = set()
     for directory in sys.path if path is None else path:
@@ -56,7 +55,6 @@ def _info_directories(directory: str) -> list[Path]:
 
 
 def _specs_by_name(info_path: Path, group: str) -> Iterator[tuple[str, str]]:
-    """Yield name and spec of each entry point of the group in the file, which has the form of an INI file."""
     try:
         text = (info_path / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,4 @@
-"""The errors of all packages: one small class for each thing that a caller would do differently.
-
-Exit codes are those of sysexits.h where one fits.
-"""
+"""The errors of all packages: one small class for each thing that a caller would do differently."""
 
 from __future__ import annotations
 

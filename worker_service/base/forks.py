@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Collection
 
 EXIT_OUT_OF_MEMORY = 86
-"""Exit code of a fork that ended with a MemoryError."""
 _PR_SET_PDEATHSIG = 1
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -19,7 +18,7 @@ libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
-    """Fork a process that calls `run` and then exits; return its pid. It is killed when this process ends.
+    """Fork a process that calls `run` and ends when this one ends.
 
     Only the descriptors 0, 1, 2 and `keeps` stay open; None keeps all.
     """
@@ -52,7 +51,7 @@ def prctl(option: int, *values: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends."""
+    # The kernel kills this process when its parent ends.
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before prctl was called.
     if os.getppid() != parent:
@@ -80,7 +79,7 @@ def close_all_but(descriptors_to_keep: Collection[int]) -> None:
 
 
 def _has_close_range() -> bool:
-    """Return whether the kernel closes a range of descriptors in one call, as it does from 5.9."""
+    # The kernel closes a range in one call from 5.9.
     try:
         return bool(libc.close_range(ctypes.c_uint(_DESCRIPTOR_MAX - 1), ctypes.c_uint(_DESCRIPTOR_MAX - 1), 0) == 0)
     except AttributeError:

@@ -10,8 +10,8 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def length(time: timedelta) -> str:
-    """Return text such as `90 min`: the next larger unit begins at two, so that little is lost by rounding."""
     seconds = max(0, int(time.total_seconds()))
+    # A unit begins at two, to lose little by rounding, but minutes at one.
     for unit, unit_seconds in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * unit_seconds or (unit == "min" and seconds >= unit_seconds):
             return f"{seconds // unit_seconds} {unit}"

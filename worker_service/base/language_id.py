@@ -1,7 +1,4 @@
-"""Identify the language of a text by its most frequent words, which survive bad OCR.
-
-Languages have the codes of tesseract.
-"""
+"""Identify the language of a text by its most frequent words, which survive bad OCR."""
 
 from __future__ import annotations
 
@@ -48,18 +45,16 @@ _SMALL_WORDS = {
 _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("ell",)}
 _WORD = re.compile(r"[^\W\d_]+")
 _SMALL_WORDS_LEAST = 5
-"""Minimum number of small words in a text; with fewer, chance decides."""
 _LEAD_LEAST = 1.5
 """Minimum factor over the second-best language; related languages share half of their small words."""
 
-KNOWN = frozenset(_SMALL_WORDS)
-"""Codes of the languages that can be identified."""
+KNOWN_LANGUAGES = frozenset(_SMALL_WORDS)
 
 
 def language_of(text: str, among: Sequence[str]) -> str | None:
-    """Return None if the text has too few small words, or two languages are too close."""
+    """Return None if the text has too few small words, or two languages have many."""
     words = Counter(_WORD.findall(text.lower()))
-    hits = {code: sum(words[word] for word in _SMALL_WORDS[code]) for code in among if code in KNOWN}
+    hits = {code: sum(words[word] for word in _SMALL_WORDS[code]) for code in among if code in KNOWN_LANGUAGES}
     best_first = sorted(hits, key=lambda code: -hits[code])
     if not best_first or hits[best_first[0]] < _SMALL_WORDS_LEAST:
         return None

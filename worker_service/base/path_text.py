@@ -19,7 +19,6 @@ def written(path: Path) -> str:
 
 
 def path_of(text: str) -> Path:
-    """Parse a path or a file: URL."""
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(text).path)) if text.startswith(FILE_URL) else text)
 
 

@@ -1,4 +1,4 @@
-"""Tell systemd that the service is ready, alive or stopping, and what it does; only if `NOTIFY_SOCKET` is set."""
+"""Messages to systemd, sent only if `NOTIFY_SOCKET` is set."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    watchdog_seconds: float | None
-    """Time without `alive` after which systemd restarts the service; None: it has no watchdog."""
-
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         address = environ.get("NOTIFY_SOCKET", "")

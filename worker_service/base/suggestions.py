@@ -4,13 +4,11 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return '' if no known word is similar. `cutoff` is the least similarity, from 0 to 1."""
     import difflib  # only needed after a mistake
 
     return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), "")
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """Return a hint with the nearest word, or `otherwise` if there is none."""
     near = nearest(word, known, cutoff)
     return f"did you mean {near}?" if near else otherwise

@@ -37,8 +37,6 @@ MIB = 1 << 20
 
 
 class Context(Protocol[P_co]):
-    """What a running handler knows of its job, and may do."""
-
     @property
     def payload(self) -> P_co: ...
     @property
@@ -232,8 +230,6 @@ class Limits(Struct, frozen=True):
 
 
 class Choices(Struct, frozen=True):
-    """The values that a key of the payload may have."""
-
     available: Sequence[str] = field(name="there")
     """Values available on this machine."""
     how_to_install: Mapping[str, str] = field(default_factory=dict, name="to_get")

@@ -18,7 +18,6 @@ from worker_service.handlers.contract import Family, Handler
 GROUP = "worker_service.handlers"
 
 Commands = Mapping[str, Mapping[str, object]]
-"""Table of the settings by job type."""
 
 
 class LoadedHandlers(Struct, frozen=True):
@@ -44,7 +43,6 @@ def find_in_directory(directory: Path) -> list[EntryPoint]:
 
 
 def load(point: EntryPoint, settings: Mapping[str, Commands]) -> LoadedHandlers:
-    """Import an entry point. `settings` are the tables for families, by section."""
     provided = _load_file(Path(point.spec)) if point.spec.endswith(".py") else point.load()
     if isinstance(provided, Family):
         return _load_family(provided, settings.get(provided.section, {}))

@@ -201,7 +201,6 @@ def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
 
 
 def _pattern(text: str) -> str:
-    """Return the text without its numbers, which differ between the running lines of pages."""
     return re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(text.split()).casefold())[:200]
 
 

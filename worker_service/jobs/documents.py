@@ -1,7 +1,6 @@
 """Requests to read documents, results of their pages and files, and the questions that handlers ask about them.
 
-A document is one file of one owner at one source. Each reading of it is a generation; users see the newest that is
-complete.
+Each reading of a document is a generation; users see the newest that is complete.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ class DeferredAction(Struct, frozen=True):
 
 
 class AskedAction(DeferredAction, frozen=True):
-    """An action of a document as it is stored."""
-
     document_id: int = 0
     generation: int = 0
     fired_at: str | None = None
@@ -46,15 +43,13 @@ class AskedAction(DeferredAction, frozen=True):
 
 
 class TagAction(DeferredAction, frozen=True):
-    """An action of each document with a tag."""
-
     tag: str = ""
     owner: str = ""
     """Empty: documents of all owners."""
 
 
 class DocumentRequest(Struct, frozen=True):
-    """A request to read a file as a document. `generations.decide` says whether it has to be read (again)."""
+    """A request to read a file as a document, which `generations.decide` accepts or not."""
 
     source_key: str
     """Drive file id, URL or absolute path. With platform and owner, it identifies the document."""
@@ -64,7 +59,6 @@ class DocumentRequest(Struct, frozen=True):
     settings: str = ""
     """JSON of settings that change the text. A missing key keeps the stored value; null means the default."""
     is_forced: bool = False
-    """Read the document again although nothing has changed."""
     is_standing: bool = False
     """An automatic request: a known document keeps its settings."""
     actions: Sequence[DeferredAction] = ()
@@ -75,8 +69,6 @@ class DocumentRequest(Struct, frozen=True):
 
 
 class Decision(StrEnum):
-    """What becomes of a request to read a document."""
-
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
     """Accepted, because work under way has stopped progressing or is held up."""
@@ -92,8 +84,6 @@ class TakeoverTimeouts(Struct, frozen=True):
 
 
 class KnownDocument(Struct, frozen=True):
-    """What the store knows of a job's document when the job starts."""
-
     content: str = ""
     """SHA-256 of the newest original; empty if unknown."""
     kind: str | None = None
@@ -107,7 +97,7 @@ class KnownDocument(Struct, frozen=True):
 
 
 class DocumentFacts(Struct, frozen=True):
-    """What a job has found out about its document. A field that is None keeps its stored value."""
+    """A field that is None keeps its stored value."""
 
     kind: str | None = None
     pages: int | None = None
@@ -132,9 +122,7 @@ class PageResult(Struct, frozen=True):
     confidence: float | None = None
     """0 to 100. 0: in a script that the chosen languages do not have."""
     layout: str | None = None
-    """JSON of `page_structure.StoredLayout`."""
     alias_digest: str = ""
-    """A second digest under which the text can be found."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -168,8 +156,6 @@ class RepublishedFile(Struct, frozen=True):
 
 
 class CrawlItem(Struct, frozen=True):
-    """A file or folder that a crawl has found."""
-
     id: str
     parent_id: str = ""
     name: str = ""
@@ -185,15 +171,13 @@ class CrawlItem(Struct, frozen=True):
 
 
 class CrawlPage(Struct, frozen=True):
-    """A part of what a crawl has found, stored in one transaction."""
+    """Stored in one transaction."""
 
     crawl: str
-    """Key under which the store keeps the items of this folder."""
     items: Sequence[CrawlItem] = ()
     walk: int = 0
-    """Number of the current full walk; 0 if only changes were listed."""
     state: str | None = None
-    """JSON for the next crawl of this folder. None keeps the stored one."""
+    """None keeps the stored one."""
     keys: str = ""
     """Prefix of the unique keys of jobs that fetch items. Jobs of vanished items are cancelled."""
 
@@ -202,7 +186,7 @@ class CrawlPage(Struct, frozen=True):
 
 
 class QuestionAnswer(Struct, frozen=True):
-    """Base class of answers."""
+    pass
 
 
 A_co = TypeVar("A_co", bound=QuestionAnswer, covariant=True)
@@ -260,7 +244,7 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Find stored items by ids; with `not_seen_in` or `with_note`, up to 1,000 whose id is greater than `after`."""
+    """Find items by ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
 
     crawl: str
     ids: Sequence[str] = ()

@@ -11,10 +11,7 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 def settings_for_reading(
     request: DocumentRequest, status: IndexStatus, settings: str, last_good_settings: str | None
 ) -> str:
-    """Return the stored settings, updated by the request unless it is an automatic one for a known document.
-
-    After a failure, the settings of the last success are updated.
-    """
+    """Return the settings of the last success, updated by the request unless it is a standing one."""
     has_failed = status is IndexStatus.FAILED and last_good_settings is not None
     stored = json.loads((last_good_settings if has_failed else settings) or "{}")
     may_change = status is IndexStatus.NOT_INDEXED or not request.is_standing
@@ -26,14 +23,12 @@ def decide(
     status: IndexStatus,
     *,
     seconds_without_progress: float,
-    same_content: bool,
-    same_settings: bool,
-    is_held_up: bool = False,
+    is_same: bool,
+    is_held_up: bool,
     is_forced: bool,
     patience: TakeoverTimeouts,
 ) -> Decision:
-    """With `is_held_up`, all live work for the document is in idle batches."""
-    is_same = same_content and same_settings
+    """`is_same`: content and settings are unchanged. `is_held_up`: all live work is in idle batches."""
     match status:
         case IndexStatus.QUEUED | IndexStatus.INDEXING:
             if not is_same:

@@ -20,8 +20,6 @@ class Event(Struct, frozen=True):
 
 
 class JobMove(Struct, frozen=True):
-    """A change of a job's status, with what messages to clients need of the job."""
-
     id: int
     at: str
     job_id: int

@@ -1,4 +1,4 @@
-"""New and stored jobs, schedules as they are stored, and what keeps pending jobs from starting."""
+"""New and stored jobs, stored schedules, and what keeps pending jobs from starting."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class NewJob(Struct, frozen=True):
     """Wait also for the follow-up jobs before this one in the same list."""
     on_failure: Sequence[DeferredAction] = ()
     document: DocumentRequest | None = None
-    """The document that the job reads. The job is inserted only if the document has to be read."""
+    """The job is inserted only if this document has to be read."""
     adds_document: DocumentRequest | None = None
-    """The document that the job's file becomes. The job is not inserted if this revision has been read already."""
+    """The job is not inserted if this revision has been read with these settings."""
 
 
 class Enqueued(NamedTuple):
@@ -68,8 +68,6 @@ class Enqueued(NamedTuple):
 
 
 class SourceRest(Struct, frozen=True):
-    """A time during which no job of a source starts."""
-
     source: str
     until: str
     reason: str

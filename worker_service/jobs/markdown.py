@@ -85,7 +85,6 @@ def flowing_text(text: str) -> str:
 
 
 def _joint(match: re.Match[str]) -> str:
-    """Return what replaces a hyphen at a line end."""
     # A hyphen before a capital belongs to the word: Anglo-\nSaxon.
     return "-" if match.string[match.end() : match.end() + 1].isupper() else ""
 
@@ -147,7 +146,7 @@ def _inline(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape inline characters, and a beginning that would make the paragraph a list, heading or quotation."""
+    """Escape also a beginning that would make the paragraph a list, heading or quotation."""
     begin = _BLOCK_BEGIN.match(text)
     if begin is None:
         return _inline(text)

@@ -124,7 +124,7 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Return a name for any file system, not hidden. Append the first suffix unless the name has one of them."""
+    """Append the first suffix unless the name has one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(map(_safe_character, text.translate(_LIKE_SEPARATORS)))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")

@@ -1,8 +1,4 @@
-"""The blocks and tables of a document's stored pages, from which Markdown, passages and other formats are made.
-
-`structure_of` reads what handlers have stored for each page and decides what needs the whole document: which blocks are
-headings or running lines, and which marks belong to which footnote.
-"""
+"""The blocks and tables of stored pages, from which Markdown, passages and other formats are made."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from worker_service.jobs.blocks import Block, BlocksOfPage, NoteMark, Role, Text
 from worker_service.jobs.documents import PageResult
 
 STRUCTURED_PAGES_MAX = 5000
-"""Maximum number of pages for `structure_of`, which compares all pages of a document and so has them in memory."""
+"""Maximum for `structure_of`, which compares all pages of a document and so has them in memory."""
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
@@ -78,7 +74,7 @@ class StructuredPage(BlocksOfPage, frozen=True):
 
 
 _Footnote = tuple[int, str]
-"""Number of the page on which the footnote is, and its number there."""
+"""Page number, and the footnote's number there."""
 _UNKNOWN_PAGE = 0
 _decode = msgspec.json.Decoder(StoredLayout).decode
 

@@ -165,7 +165,6 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
 
 
 def _overlap(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
-    """Return the last sentences of the units, as one unit or none."""
     last = units[-1]
     sentences: list[str] = []
     for sentence in reversed(_SENTENCE.split(last.text)):

@@ -59,16 +59,7 @@ def _loosen(schema: Any) -> Any:
         return schema
     if schema.get("format") == "decimal":
         return {}  # the decoder also accepts a number
-    loosened = {key: value for key, value in schema.items() if key not in _DROPPED_KEYWORDS}
-    if "title" in loosened:
-        # Only an enum class has a title beside its values, and it may accept others through its `_missing_`.
-        loosened.pop("enum", None)
-    if "contentEncoding" in loosened:
-        # The decoder counts decoded bytes, but these keywords count characters of the encoded text.
-        loosened.pop("minLength", None)
-        loosened.pop("maxLength", None)
-    if not str(loosened.get("$ref", "#")).startswith("#"):
-        del loosened["$ref"]  # external schemas are not fetched
+    loosened = _without_stricter_keywords(schema)
     if loosened.get("not") != _loosen(loosened.get("not")):
         del loosened["not"]  # loosening it would refuse more
     if isinstance(alternatives := loosened.pop("oneOf", None), list):
@@ -83,6 +74,20 @@ def _loosen(schema: Any) -> Any:
     for key in _SCHEMAS:
         if key in loosened:
             loosened[key] = _loosen(loosened[key])
+    return loosened
+
+
+def _without_stricter_keywords(schema: dict[str, Any]) -> dict[str, Any]:
+    loosened = {key: value for key, value in schema.items() if key not in _DROPPED_KEYWORDS}
+    if "title" in loosened:
+        # Only an enum class has a title beside its values, and it may accept others through its `_missing_`.
+        loosened.pop("enum", None)
+    if "contentEncoding" in loosened:
+        # The decoder counts decoded bytes, but these keywords count characters of the encoded text.
+        loosened.pop("minLength", None)
+        loosened.pop("maxLength", None)
+    if not str(loosened.get("$ref", "#")).startswith("#"):
+        del loosened["$ref"]  # external schemas are not fetched
     return loosened
 
 

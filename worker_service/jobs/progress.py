@@ -12,7 +12,6 @@ _SILENT_SECONDS = 15.0
 """Time without progress after which a job counts as silent."""
 
 _RATE_SECONDS_MIN = 5.0
-"""Rates of a shorter time vary too much to be shown."""
 _ESTIMATE_PERCENT_MIN = 3
 _UNITS_BEFORE_SILENCE = 3
 _SECONDS_LEFT_MAX = 86400.0

@@ -41,7 +41,7 @@ class GiveUp(Struct, frozen=True):
 
 
 def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _DEFAULT_RULE) -> timedelta:
-    """Return 75 to 125 % of the rule's wait, for a random `jitter` from 0 to 1 that spreads jobs out."""
+    """Return 75 to 125 % of the rule's wait, for a `jitter` from 0 to 1."""
     seconds = min(rule.first_seconds * 2 ** min(retry_count, _DOUBLINGS_MAX), rule.most_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 

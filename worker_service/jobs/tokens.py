@@ -61,10 +61,8 @@ def new_secret() -> str:
 
 
 class GrantedRequest(Struct, frozen=True):
-    """A request with an Idempotency-Key that was carried out, for the case that it is repeated."""
-
     wish: str
-    """Digest of the request, to refuse another one with the same key."""
+    """Digest of the request."""
     at: str
     status: int | None
     answer: str | None

@@ -13,7 +13,6 @@ from worker_service.settings.value_types import ValueType, parse_words, read_str
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"
-"""Name of this machine among the nodes that run attempts."""
 SLOTS_MAX = 1000
 
 _ADDRESS = re.compile(r"ray:([^\s/]+):(\d{1,5})")

@@ -37,23 +37,18 @@ _MEMORY_BYTES_LEAST = 16 << 20
 _ABSENT = object()
 
 
-class PlaceholderError(ValueError):
-    """The values of a job do not fit."""
+class PlaceholderError(ValueError): ...
 
 
 class Placeholder(Struct, frozen=True):
     name: str
-    """`payload`, a path into it such as payload.user.id, or one of `_JOB_FIELDS`."""
     form: str = ""
-    """json, option or empty."""
     count: str = ""
-    """?, *, + or empty."""
 
     def __str__(self) -> str:
         return f"{{{self.name}{self.form and f':{self.form}'}{self.count}}}"
 
     def values(self, job: Mapping[str, object]) -> list[str]:
-        """Return the texts that replace the placeholder. Raise `PlaceholderError` if there are too few."""
         value = self._find_value(job)
         is_null = value is None and self.form != "json"
         if value is _ABSENT or is_null:
@@ -87,11 +82,9 @@ class Placeholder(Struct, frozen=True):
 
 class Template(Struct, frozen=True):
     text: str
-    """As written in the settings."""
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return one argument for each value of a placeholder with * or +; otherwise one, or none without a value."""
         arguments = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
@@ -241,7 +234,6 @@ class Program(Struct, frozen=True):
         return Path(self.argv[0][0].text)
 
     def schema(self) -> Mapping[str, object]:
-        """Return a JSON Schema that requires what the placeholders need of a payload."""
         templates = [*itertools.chain.from_iterable(self.argv), *([] if self.stdin is None else [self.stdin])]
         schema: dict[str, Any] = {"type": "object"}
         for template in templates:
@@ -252,7 +244,7 @@ class Program(Struct, frozen=True):
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Raise `PlaceholderError` if the job does not fit. `job` has the key payload and those of `_JOB_FIELDS`."""
+        """`job` has the key payload and those of `_JOB_FIELDS`."""
         arguments: list[str] = []
         for group in self.argv:
             filled = [_refuse_options(template, template.arguments(job)) for template in group]
@@ -265,7 +257,6 @@ class Program(Struct, frozen=True):
 
 
 def _require(keys: Sequence[str], schema: dict[str, Any], *, may_be_null: bool) -> None:
-    """Add to the schema that there is a value at this path."""
     for key in keys:
         schema["required"] = sorted({*schema.get("required", ()), key})
         schema = schema.setdefault("properties", {}).setdefault(key, {})
@@ -301,7 +292,6 @@ def read_program(table: Mapping[str, object], label: str) -> Program:
 
 
 def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
-    """Return the tables themselves, checked: handlers are made from them in other processes."""
     tables = read_table(raw, f"{label}: commands")
     for name, table in tables.items():
         if not name.isprintable() or not 0 < len(name) <= 100:

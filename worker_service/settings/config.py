@@ -16,9 +16,7 @@ from worker_service.settings import locations, table_types, value_types
 from worker_service.settings.value_types import Setting
 
 HANDLERS_SETTINGS = "worker_service.settings"
-"""The group of entry points."""
 SERVICE = "the service"
-"""Origin of a database that is the installed service's."""
 
 # The keys of settings that a running daemon applies when it reads the settings again.
 RELOADABLE = (
@@ -241,7 +239,7 @@ class Settings:
         return self._systemctl("restart") or "stop and start pagemill run"
 
     def _systemctl(self, action: str) -> str:
-        """Return the command for the units that run the daemon of this database; '' if there are none."""
+        """Return '' if no unit runs the daemon of this database."""
         if self.is_of_the_service or locations.belongs_to_service(self.database, self.file):
             return f"systemctl {action} pagemill pagemill-commands"
         has_user_unit = self.origins["database"] == "default" and locations.user_unit(os.environ).exists()
@@ -249,7 +247,7 @@ class Settings:
 
     @property
     def wanted_limits(self) -> Limits:
-        """The limits for the table `job_limit`. `limits.type` overrides a command's `max_running`."""
+        """`limits.type` overrides a command's `max_running`."""
         max_running = {name: table.get("max_running") for name, table in self.commands.items()}
         command_limits = {name: most for name, most in max_running.items() if isinstance(most, int)}
         return {
@@ -270,7 +268,7 @@ class Settings:
                     yield f"{kind} {name}: {old_limit} in the database, {new_limit} in these settings"
 
     def describe_values(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (key, value as in the TOML file, origin). A table yields one for each of its entries."""
+        """Yield (key, value as in the TOML file, origin), for each entry of a table."""
         for key, setting in every_setting().items():
             value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
             shown, origin = setting.kind.write(value), self.origins.get(key, "default")
@@ -281,7 +279,7 @@ class Settings:
                 yield f"{key}.{name}", text, self.origins.get(f"{key}.{name}", origin)
 
     def export_handler_settings(self) -> None:
-        """Set the variables of handlers' settings, from which a child gets those that its handler declares."""
+        """Set them as variables, from which a child gets those that its handler declares."""
         changed_keys = [key for key in self.values.keys() - OWN_SETTINGS.keys() if self.origins[key] != "default"]
         if not changed_keys:
             return  # `every_setting` is slow
@@ -294,7 +292,6 @@ OWN_SETTINGS = value_types.find_settings(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
-    """Return the settings of pagemill and of all installed handlers by their TOML keys."""
     from worker_service.base.entry_points import entry_points
 
     settings = dict(OWN_SETTINGS)

@@ -35,7 +35,6 @@ from worker_service.settings.value_types import (
 )
 
 JOB, CRAWL, BATCH = "job", "crawl", "batch"
-"""The keys of which a schedule has one: what it starts."""
 LATE = timedelta(minutes=5)
 """Age above which a slot counts as missed."""
 
@@ -74,8 +73,6 @@ _TIMEOUT = ValueType(INTERVAL.what, lambda *raw_label_base: max(1, int(INTERVAL.
 
 
 class _ScheduledJob(Struct, frozen=True):
-    """The table `job` of a schedule. The attributes are those of `NewJob`."""
-
     job_type: FilledText = field(name="type")
     payload: Annotated[str | None, ValueType("a table", _parse_payload)] = None
     platform: FilledText = "local"
@@ -135,7 +132,6 @@ class Schedule(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The key of what it starts: `JOB`, `CRAWL` or `BATCH`."""
         return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
 
     @property
@@ -166,7 +162,7 @@ class Schedule(Struct, frozen=True):
 
 
 def cron_every(length: str) -> str:
-    """Return the cron expression for an interval such as `15m`. Raise `BadInput` if cron has none for it."""
+    """Raise `BadInput` if no cron expression stands for the interval."""
     seconds = parse_length(length).total_seconds()
     minutes, hours = seconds / 60, seconds / 3600
     if minutes == 1:
@@ -186,7 +182,6 @@ def cron_every(length: str) -> str:
 
 
 def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
-    """Yield the slots later than `after`, without end."""
     last = after
     # CronSim may repeat a local time in the hour that occurs twice.
     for local in CronSim(_CRON_BY_WORD.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
@@ -206,7 +201,6 @@ class DueSlots(NamedTuple):
 
 
 def slots_between(schedule: Schedule, after: datetime, now: datetime) -> DueSlots:
-    """Return the slots after `after` up to `now`."""
     # Look back further and further from `now`: a schedule that nothing has run for years may have millions of slots.
     span = timedelta(hours=1)
     while True:

@@ -20,7 +20,6 @@ _DEFAULT = "default"
 
 class _Source(NamedTuple):
     raw: Any
-    """None if this source does not set the key."""
     origin: str
     directory: Path
     """The base of relative paths."""
@@ -29,7 +28,6 @@ class _Source(NamedTuple):
 def load_settings(
     flags: Mapping[str, str] | None = None, *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> Settings:
-    """Raise `ConfigError` for an invalid value or an unknown key."""
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     file = locations.read_settings_file(environ, directory)
@@ -125,7 +123,6 @@ def _shorten_heartbeat(values: MutableMapping[str, Any], origins: Mapping[str, s
 
 
 def _expand_commands(values: MutableMapping[str, Any]) -> None:
-    """Add the job types that `@commands` and `!@commands` in `types` stand for."""
     job_types = {"@commands": tuple(values["commands"]), "!@commands": tuple(f"!{name}" for name in values["commands"])}
     # Keep the word itself: if there are no commands, `@commands` must match no job type instead of all.
     values["types"] = tuple(name for word in values["types"] for name in (word, *job_types.get(word, ())))

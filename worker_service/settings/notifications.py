@@ -25,7 +25,6 @@ from worker_service.settings.value_types import (
 )
 
 OWNER = "owner"
-"""As `to` of a rule: the address of each notice's owner in [addresses]."""
 
 # The kinds of notices, each as a message says it of one and of several.
 KINDS = {
@@ -98,9 +97,9 @@ class NotifyRule(Struct, frozen=True):
     quiet: Annotated[QuietHours | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
     zone: Annotated[str, ZONE] = ""
 
-    def is_quiet(self, moment: datetime, zone: str) -> bool:
-        """`zone` is the time zone of the settings, for a rule without one of its own."""
-        return self.quiet is not None and self.quiet.include(moment.astimezone(zone_of(self.zone or zone)).time())
+    def is_quiet(self, moment: datetime, default_zone: str) -> bool:
+        local = moment.astimezone(zone_of(self.zone or default_zone)).time()
+        return self.quiet is not None and self.quiet.include(local)
 
     def concerns(self, notice: Notice) -> bool:
         is_reported_with_document = notice.kind == "job.failed" and notice.generation is not None
@@ -108,12 +107,12 @@ class NotifyRule(Struct, frozen=True):
             return False
         return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
 
-    def is_due(self, oldest: Notice, now: datetime, zone: str) -> bool:
-        return not self.is_quiet(now, zone) and (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
+    def is_due(self, oldest: Notice, now: datetime, default_zone: str) -> bool:
+        waited_seconds = (now - from_text(oldest.at)).total_seconds()
+        return waited_seconds >= self.group_seconds and not self.is_quiet(now, default_zone)
 
 
 def hide_secrets(address: str) -> str:
-    """Keep only scheme and host."""
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 

@@ -13,11 +13,8 @@ from worker_service.base.errors import ConfigError
 from worker_service.settings.value_types import ValueType, parse_words, read_struct, read_table
 
 SOCKET = "socket"
-"""Stands for the Unix socket among the addresses."""
-_ANYONE = "*"
-"""Key of the users that the table does not name."""
-_OWN_NAME = "{user}"
-"""As owner: the name of the user."""
+_OTHER_USERS = "*"
+_NAME_OF_USER = "{user}"
 
 Role = Literal["read", "operate", "admin"]
 
@@ -59,9 +56,8 @@ class TrustedProxy(Struct, frozen=True):
     header: Annotated[str, _HEADER] = "X-Forwarded-User"
 
     def find_user(self, name: str) -> ProxyUser | None:
-        """Return None if the user may not sign in."""
-        user = self.users.get(name) or self.users.get(_ANYONE)
-        return ProxyUser(user.role, name) if user is not None and user.owner == _OWN_NAME else user
+        user = self.users.get(name) or self.users.get(_OTHER_USERS)
+        return ProxyUser(user.role, name) if user is not None and user.owner == _NAME_OF_USER else user
 
 
 PROXY = ValueType(

@@ -54,12 +54,11 @@ class Setting(Generic[T]):
     """The value as in TOML, or None if it depends on other values."""
     help: str
     otherwise: str = ""
-    """The default as the documentation shows it, if not as `default`."""
     has_flag: bool = False
     table: str = ""
-    """Heading in TOML such as [limits.KIND]. A setting with one has no variable."""
+    """Heading in TOML; a setting with one has no variable."""
     key: str = ""
-    """Name in TOML: that of the attribute, without its unit."""
+    """Name in TOML, without the unit."""
 
     def __set_name__(self, _: type, name: str) -> None:
         self.key = name.removesuffix("_seconds")
@@ -181,11 +180,10 @@ def _write_listen(listen: Listen) -> str:
 
 
 def _parse_urls(raw: object, _: str, __: Path) -> tuple[str, ...]:
-    return tuple(_origin(word) for word in parse_words(raw))
+    return tuple(_origin_as_browsers_send_it(word) for word in parse_words(raw))
 
 
-def _origin(url: str) -> str:
-    """Return scheme, host and port in the form in which browsers send an origin: without a usual port."""
+def _origin_as_browsers_send_it(url: str) -> str:
     match = _URL.fullmatch(url.lower())
     if match is None:
         raise ValueError
@@ -241,7 +239,6 @@ def read_struct(struct: type[S], raw: object, label: str) -> S:
 
 
 def _value_type_of(annotation: Any) -> ValueType[Any] | None:
-    """Return the type within Annotated[…], which may be a member of a union."""
     for argument in get_args(annotation):
         if isinstance(argument, ValueType):
             return argument

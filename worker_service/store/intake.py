@@ -171,11 +171,11 @@ class Intake(StorePart):
         ):
             status = IndexStatus(state)
             new_settings = settings_for_reading(request, status, settings, before)
+            has_same_content = request.content in ("", content)
             decision = decide(
                 status,
                 seconds_without_progress=(self._db.clock() - from_text(updated_at)).total_seconds(),
-                same_content=request.content in ("", content),
-                same_settings=new_settings == canonical(json.loads(settings or "{}")),
+                is_same=has_same_content and new_settings == canonical(json.loads(settings or "{}")),
                 is_held_up=self._db.read_flag_in_transaction(
                     "is_held_up", document_id=document_id, batch_id=job.batch_id
                 ),

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from worker_service.base.language_id import KNOWN, language_of, small_words
+from worker_service.base.language_id import KNOWN_LANGUAGES, language_of, small_words
 from worker_service.store.search_query import with_spellings
 
 Page = TypeVar("Page", bound=Hashable)
@@ -43,7 +43,7 @@ _FUSION, _MEANING_SHARE = 10, 0.7
 
 def language_for(texts: Sequence[str]) -> str | None:
     """Return the language of the texts, if there is a stemmer for it."""
-    return language_of("\n".join(texts), sorted(KNOWN.intersection(_SNOWBALL_NAMES)))
+    return language_of("\n".join(texts), sorted(KNOWN_LANGUAGES.intersection(_SNOWBALL_NAMES)))
 
 
 def stemmer_for(language: str | None) -> Stem:

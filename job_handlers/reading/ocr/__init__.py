@@ -87,7 +87,7 @@ def choices() -> Mapping[str, Choices]:
 
 
 def _likely_languages() -> Sequence[str]:
-    installed = [code for code in tesseract.languages_of("fast") if code in language_id.KNOWN]
+    installed = [code for code in tesseract.languages_of("fast") if code in language_id.KNOWN_LANGUAGES]
     return sorted(installed, key=lambda code: (code != "eng", code)) or ["eng"]
 
 

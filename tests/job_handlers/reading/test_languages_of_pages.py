@@ -40,7 +40,7 @@ def gray_of(text: str) -> Gray:
     ],
 )
 def test_a_text_tells_its_language_by_its_small_words(text: str, code: str | None) -> None:
-    assert language_id.language_of(text, sorted(language_id.KNOWN)) == code
+    assert language_id.language_of(text, sorted(language_id.KNOWN_LANGUAGES)) == code
 
 
 def test_a_language_that_is_not_among_those_asked_for_is_not_told() -> None:
