@@ -1,6 +1,6 @@
 """The imports of the repository obey the rules of the layers.
 
-An arrow is an import anywhere: inside a function, under ``TYPE_CHECKING``, or by ``import_module("…")``. Each rule is
+An edge is an import anywhere: inside a function, under ``TYPE_CHECKING``, or by ``import_module("…")``. Each rule is
 also tested on a small repository that breaks it, so that a rule which finds nothing cannot pass unnoticed.
 """
 
@@ -39,6 +39,7 @@ NEVER = {
     ("runner", "store"): "a child holds no database",
     ("cluster", "store"): "what speaks with other machines holds no database",
 }
+PACKAGE_OF_LIBRARY = {"apsw": "worker_service.store", "ray": "worker_service.cluster"}
 SURFACES = {"cli", "web"}
 ABOVE_SERVICES = {*SURFACES, "verbs"}
 
@@ -84,7 +85,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrow:
+class ImportEdge:
     place: str
     origin: str
     target: str
@@ -99,7 +100,7 @@ class Arrow:
 class Codebase:
     root: Path
     sources: tuple[Source, ...]
-    arrows: tuple[Arrow, ...]
+    edges: tuple[ImportEdge, ...]
 
 
 Rule = Callable[[Codebase], Iterator[str]]
@@ -115,26 +116,26 @@ def every_package_has_a_layer(codebase: Codebase) -> Iterator[str]:
 
 
 def imports_point_down(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        if top(arrow.origin) != "worker_service" or top(arrow.target) != "worker_service":
+    for edge in codebase.edges:
+        if top(edge.origin) != "worker_service" or top(edge.target) != "worker_service":
             continue
-        below, above = package_of(arrow.target), package_of(arrow.origin)
+        below, above = package_of(edge.target), package_of(edge.origin)
         if below == above or above not in LEVEL:
             continue
         if below not in LEVEL:
-            yield f"{arrow} leads to a package without a layer"
+            yield f"{edge} leads to a package without a layer"
         elif LEVEL[below] > LEVEL[above]:
-            yield f"{arrow} points up"
+            yield f"{edge} points up"
         elif LEVEL[below] == LEVEL[above]:
-            yield f"{arrow} points to a package of its own layer"
+            yield f"{edge} points to a package of its own layer"
         elif (above, below) in NEVER:
-            yield f"{arrow}: {NEVER[above, below]}"
+            yield f"{edge}: {NEVER[above, below]}"
 
 
 def only_services_speak_to_the_store(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        if is_above_services(arrow.origin) and is_within(arrow.target, "worker_service.store"):
-            yield f"{arrow} goes past the services"
+    for edge in codebase.edges:
+        if is_above_services(edge.origin) and is_within(edge.target, "worker_service.store"):
+            yield f"{edge} goes past the services"
     for source in codebase.sources:
         if is_above_services(source.module):
             for node in ast.walk(source.tree):
@@ -148,52 +149,51 @@ def is_above_services(module: str) -> bool:
 
 def pages_and_api_share_only_resources(codebase: Codebase) -> Iterator[str]:
     sides = ("worker_service.web.api", "worker_service.web.views")
-    for arrow in codebase.arrows:
-        for one, other in (sides, sides[::-1]):
-            if is_within(arrow.origin, one) and is_within(arrow.target, other):
-                yield f"{arrow}: what a page and the API share is in web/resources"
+    for edge in codebase.edges:
+        for origin, target in (sides, sides[::-1]):
+            if is_within(edge.origin, origin) and is_within(edge.target, target):
+                yield f"{edge}: what a page and the API share is in web/resources"
 
 
 def handlers_know_only_their_contract(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        is_ours = top(arrow.target) in OURS - {"job_handlers"}
+    for edge in codebase.edges:
+        is_ours = top(edge.target) in OURS - {"job_handlers"}
         allowed = ["worker_service.handlers", "worker_service.base"]
-        if arrow.origin.endswith(".requests"):
+        if edge.origin.endswith(".requests"):
             allowed.append("worker_service.jobs")
-        if top(arrow.origin) == "job_handlers" and is_ours and not any(is_within(arrow.target, one) for one in allowed):
-            yield f"{arrow}: a handler imports {', '.join(allowed)}, and nothing else of ours"
+        if (
+            top(edge.origin) == "job_handlers"
+            and is_ours
+            and not any(is_within(edge.target, package) for package in allowed)
+        ):
+            yield f"{edge}: a handler imports {', '.join(allowed)}, and nothing else of ours"
 
 
 def the_service_imports_nothing_outside(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        may_know = package_of(arrow.origin) in SURFACES or (arrow.is_lazy and package_of(arrow.origin) == "services")
+    for edge in codebase.edges:
+        may_know = package_of(edge.origin) in SURFACES or (edge.is_lazy and package_of(edge.origin) == "services")
         known = {"worker_service", "job_handlers"} if may_know else {"worker_service"}
-        if top(arrow.origin) == "worker_service" and top(arrow.target) in OURS - known:
-            yield f"{arrow} leads out of the service"
-        if arrow.origin == "cli" and top(arrow.target) in OURS and arrow.target != "worker_service.cli":
-            yield f"{arrow}: cli.py imports worker_service.cli alone"
+        if top(edge.origin) == "worker_service" and top(edge.target) in OURS - known:
+            yield f"{edge} leads out of the service"
+        if edge.origin == "cli" and top(edge.target) in OURS and edge.target != "worker_service.cli":
+            yield f"{edge}: cli.py imports worker_service.cli alone"
 
 
-def only_the_store_imports_apsw(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        is_inside = is_within(arrow.origin, "worker_service.store")
-        if top(arrow.target) == "apsw" and top(arrow.origin) in SHIPPED and not is_inside:
-            yield f"{arrow}: SQLite is spoken to in worker_service.store only"
-
-
-def only_the_cluster_package_imports_ray(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        is_shipped = top(arrow.origin) in SHIPPED
-        if top(arrow.target) == "ray" and is_shipped and not is_within(arrow.origin, "worker_service.cluster"):
-            yield f"{arrow}: Ray is imported in worker_service/cluster only"
-        if arrow.target == "worker_service.cluster.ray_driver" and is_shipped:
-            yield f"{arrow}: the Ray driver is a process of its own, started by its name"
+def libraries_are_imported_by_their_package(codebase: Codebase) -> Iterator[str]:
+    for edge in codebase.edges:
+        if top(edge.origin) not in SHIPPED:
+            continue
+        package = PACKAGE_OF_LIBRARY.get(top(edge.target))
+        if package is not None and not is_within(edge.origin, package):
+            yield f"{edge}: only {package} imports this library"
+        if edge.target == "worker_service.cluster.ray_driver":
+            yield f"{edge}: the Ray driver is a process of its own, started by its name"
 
 
 def nobody_imports_sqlite3(codebase: Codebase) -> Iterator[str]:
-    for arrow in codebase.arrows:
-        if top(arrow.target) in {"sqlite3", "_sqlite3", "pysqlite3"}:
-            yield f"{arrow}: two SQLite libraries on one file drop each other's locks; use apsw or the sqlite3 program"
+    for edge in codebase.edges:
+        if top(edge.target) in {"sqlite3", "_sqlite3", "pysqlite3"}:
+            yield f"{edge}: two SQLite libraries on one file drop each other's locks; use apsw or the sqlite3 program"
 
 
 def sql_stays_in_the_store(codebase: Codebase) -> Iterator[str]:
@@ -225,8 +225,7 @@ RULES: tuple[Rule, ...] = (
     pages_and_api_share_only_resources,
     handlers_know_only_their_contract,
     the_service_imports_nothing_outside,
-    only_the_store_imports_apsw,
-    only_the_cluster_package_imports_ray,
+    libraries_are_imported_by_their_package,
     nobody_imports_sqlite3,
     sql_stays_in_the_store,
     the_store_alone_knows_sqlite,
@@ -250,7 +249,7 @@ def test_the_codebase_follows_the_rule(rule: Rule, codebase: Codebase) -> None:
 
 
 def test_the_imports_of_the_repository_are_found(codebase: Codebase) -> None:
-    drawn = {(arrow.origin, arrow.target) for arrow in codebase.arrows}
+    drawn = {(edge.origin, edge.target) for edge in codebase.edges}
 
     assert ("cli", "worker_service.cli") in drawn
     assert ("worker_service.store.connection", "apsw") in drawn
@@ -286,7 +285,7 @@ SOUND = {
 }
 
 # Where it stands, on which line (0: on none; -1: it is of no one file), what is written there, and what is said of it:
-# of an arrow, where it leads.
+# of an edge, where it leads.
 # fmt: off
 FLAWS: dict[str, tuple[str, int, str, str]] = {
     "an import that points up": ("worker_service/jobs/retries.py", 1, "from worker_service.store import Store",
@@ -329,9 +328,9 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "from worker_service.cli import main\nimport worker_service.services.job_control",
         "-> worker_service.services.job_control: cli.py imports"),
     "apsw outside the store": ("worker_service/services/job_control.py", 1, "from apsw import Connection",
-        "-> apsw: SQLite is spoken to in worker_service.store only"),
+        "-> apsw: only worker_service.store imports"),
     "Ray in the daemon": ("worker_service/daemon/__init__.py", 3, "def f():\n    if 1:\n        import ray.util",
-        "-> ray.util: Ray is imported in"),
+        "-> ray.util: only worker_service.cluster imports"),
     "the Ray driver in the daemon": ("worker_service/daemon/__init__.py", 1,
         "from worker_service.cluster import ray_driver", "-> worker_service.cluster.ray_driver: the Ray driver is a"),
     "sqlite3 in a test": ("tests/test_store.py", 2, "def test_it():\n    import sqlite3",
@@ -395,9 +394,9 @@ def read_codebase(root: Path) -> Codebase:
     known = {source.module for source in sources}
     # A folder is a module too, with or without an __init__.py.
     known |= {module.rpartition(".")[0] for module in known if "." in module}
-    arrows = dict.fromkeys(arrow for source in sources for arrow in arrows_from(source, known))
+    edges = dict.fromkeys(edge for source in sources for edge in edges_from(source, known))
     gc.enable()
-    return Codebase(root, sources, tuple(arrows))
+    return Codebase(root, sources, tuple(edges))
 
 
 def read(root: Path) -> Iterator[Source]:
@@ -412,15 +411,15 @@ def read(root: Path) -> Iterator[Source]:
                 yield Source(inside, module, is_package, ast.parse(text, str(path)))
 
 
-def arrows_from(source: Source, known: set[str]) -> Iterator[Arrow]:
+def edges_from(source: Source, known: set[str]) -> Iterator[ImportEdge]:
     nodes: list[tuple[ast.AST, bool]] = [(source.tree, False)]
     while nodes:
         node, in_function = nodes.pop()
         for target in targets(node, source, known):
-            yield Arrow(f"{source.path}:{getattr(node, 'lineno', 0)}", source.module, target, in_function)
+            yield ImportEdge(f"{source.path}:{getattr(node, 'lineno', 0)}", source.module, target, in_function)
         is_inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         # Names and constants, most of all nodes, have nothing inside.
-        nodes += [(one, is_inside) for one in ast.iter_child_nodes(node) if not isinstance(one, _LEAVES)]
+        nodes += [(child, is_inside) for child in ast.iter_child_nodes(node) if not isinstance(child, _LEAVES)]
 
 
 def targets(node: ast.AST, source: Source, known: set[str]) -> Iterator[str]:
@@ -438,15 +437,15 @@ def targets(node: ast.AST, source: Source, known: set[str]) -> Iterator[str]:
 
 
 def absolute(name: str, source: Source) -> str:
-    """The full name of a module that `source` may call by a relative one, such as ``..jobs.job``."""
-    rest = name.lstrip(".")
-    level = len(name) - len(rest)
+    """Return the full name of a module that `source` imports by a relative one, such as ``..jobs.job``."""
+    relative = name.lstrip(".")
+    level = len(name) - len(relative)
     if level == 0:
         return name
     package = source.module.split(".")
     steps = level - 1 if source.is_package else level
-    kept = package[: len(package) - steps]
-    return ".".join([*kept, rest] if rest else kept)
+    parents = package[: len(package) - steps]
+    return ".".join(filter(None, [*parents, relative]))
 
 
 def called(node: ast.Call) -> str:

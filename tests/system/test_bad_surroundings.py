@@ -82,31 +82,6 @@ def test_a_daemon_waits_for_a_database_that_becomes_read_only(system: System) ->
     system.assert_sound()
 
 
-def test_a_daemon_does_not_start_on_a_read_only_database(
-    system: System, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    job = system.enqueue("noop")
-    system.store.close()
-
-    with unwritable(*files_of(system), system.place):
-        refused = subprocess.run(
-            [sys.executable, "-m", "worker_service"],
-            cwd="/",
-            env=system.environment(workspace=str(tmp_path_factory.mktemp("workspace"))),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-
-    assert refused.returncode in (74, 77), refused.stderr
-    assert refused.stderr.count("\n") == 1, refused.stderr
-    assert str(system.place) in refused.stderr
-    system.start()
-    system.wait_for(job, Status.COMPLETED)
-    system.assert_sound()
-
-
 def reasons(daemon: Daemon) -> str:
     return "; ".join(str(event.get("reason")) for event in daemon.events("store.unavailable"))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.drive_server.server import serving
 from tests.full_length import short
 from tests.job_handlers.reading.documents import digital, prose, scan
 from tests.kit.system import wait_until
@@ -17,7 +16,6 @@ from tests.system.test_reading import PATIENCE_SECONDS, ReadingSystem, small_pag
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status
-from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 
 FILES = short(9, full=200)
@@ -167,37 +165,6 @@ def test_a_batch_of_a_known_folder_reads_only_new_files(
     assert int(reader.system.sqlite3("SELECT count(*) FROM page_result").stdout) == pages + 1
     ingested = [job for job in jobs_of(reader, batch_id) if job.job_type == "ingest"]
     assert [job.name for job in ingested] == ["new.csv"]
-
-
-def test_a_batch_of_a_known_drive_folder_fetches_only_new_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    credentials = tmp_path / "credentials"
-    credentials.mkdir(mode=0o700)
-    with serving() as drive:
-        folder = drive.store.folder("Reports")
-        table = digital(tmp_path / "made.pdf", [prose(1, 30)]).read_bytes()
-        drive.store.add("water.pdf", table, parents=[folder.id])
-        (credentials / "drive").touch(mode=0o600)
-        (credentials / "drive").write_text(drive.tokens.service_account())
-        monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
-        reader = ReadingSystem(tmp_path)
-        reader.start(drive_endpoint=drive.url)
-        address = f"https://drive.google.com/drive/folders/{folder.id}"
-        reader.run("add", address, "--owner", "ann", "--wait", "--timeout", "60s")
-        drive.store.add("air.pdf", digital(tmp_path / "b.pdf", [prose(2, 30)]).read_bytes(), parents=[folder.id])
-
-        reader.run("add", address, f"{address}?usp=sharing", "--owner", "ann", "--wait", "--timeout", "60s")
-
-        downloads = [job for job in jobs_of(reader, 2) if job.job_type == "download"]
-        fetched = {job.name: json.loads(job.result or "")["bytes_fetched"] for job in downloads}
-        found = reader.system.store.library.documents(DocumentSelector(batch_ids=(2,)))
-        assert {name: bool(size) for name, size in fetched.items()} == {"water.pdf": False, "air.pdf": True}
-        assert {(one.name, one.status, one.index_generation) for one in found} == {
-            ("water.pdf", IndexStatus.SUCCESS, 1), ("air.pdf", IndexStatus.SUCCESS, 1),
-        }  # fmt: skip
-        reader.system.assert_sound()
-        reader.system.close()
 
 
 def test_a_failure_action_runs_for_a_crawled_file_without_a_document(

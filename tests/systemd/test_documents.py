@@ -207,12 +207,6 @@ def test_group_members_can_add_files_that_the_service_can_read(reader: Service, 
 
     assert [text.count(TEXTS["local"]) for text in read(reader, "eve", 3)] == [2, 2, 2]
 
-    # What was read elsewhere is taken over from there.
-    box.check("install", "-D", "-m", "644", f"{PLACE}/drive.pdf", "/srv/elsewhere/quarter.pdf")
-    box.write("/srv/elsewhere/quarter.txt", "Read by another engine\n")
-    adopt = "documents adopt /srv/elsewhere --owner eve --yes"
-    reader.run_as("nobody", "nogroup", PYTHON, "-m", "worker_service.cli", *adopt.split())
-    assert sum("Read by another engine" in text for text in read(reader, "eve", 4)) == 1
     assert_exposure(box, reader.unit, 15)
 
 
