@@ -19,7 +19,7 @@ from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, D
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.names import LinkFacts, Links, links_of
 from worker_service.store.opening import initialise, open_store
-from worker_service.workspace import link, link_due, take_workspace
+from worker_service.workspace import take_workspace, update_due_links, update_links
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
 
 def links_and_contents(shelf: Shelf) -> dict[str, str]:
     """Return the links below by-owner with the contents of their targets."""
-    assert link_due(shelf.store, shelf.workspace) == []
+    assert update_due_links(shelf.store, shelf.workspace) == []
     top = shelf.workspace / "by-owner"
     found = [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
     return {str(path.relative_to(top)): path.read_text() for path in sorted(found)}
@@ -113,7 +113,7 @@ def test_links_of_a_crawled_file_follow_its_folders(shelf: Shelf) -> None:
     crawl(shelf, CrawlItem("f", "r", "2026", "folder"))
 
     assert shelf.store.links.links_due() == [0]
-    link(shelf.store, shelf.workspace, [document_id])
+    update_links(shelf.store, shelf.workspace, [document_id])
     assert links_and_contents(shelf) == {"alice/Reports/2026/a.pdf": "original of a.pdf"}
     assert not (shelf.workspace / "by-owner/alice/Reports/2025").exists()
 
@@ -178,7 +178,7 @@ def test_removed_links_are_restored_and_foreign_files_kept(shelf: Shelf) -> None
     (folder / "other.pdf").unlink()
     (folder / "other.pdf").symlink_to("/etc/passwd")
 
-    [error] = link(shelf.store, shelf.workspace, [mine, other])
+    [error] = update_links(shelf.store, shelf.workspace, [mine, other])
 
     assert "mine.pdf is not a link of ours" in error
     assert links_and_contents(shelf) == {**whole, "alice/srv/mine.pdf": "a person's own"}
@@ -192,7 +192,7 @@ def test_no_link_is_followed_to_make_a_link(shelf: Shelf, tmp_path: Path) -> Non
     (shelf.workspace / "by-owner/alice").mkdir(parents=True)
     (shelf.workspace / "by-owner/alice/srv").symlink_to(tmp_path / "elsewhere")
 
-    [error] = link(shelf.store, shelf.workspace, [document_id])
+    [error] = update_links(shelf.store, shelf.workspace, [document_id])
 
     assert "is no folder" in error
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -231,7 +231,7 @@ def test_an_interrupted_update_is_completed_by_the_next(shelf: Shelf, monkeypatc
             for place, name in calls:
                 cut.setattr(place, name, steps.before(getattr(place, name)))
             with suppress(Interrupted):
-                link(shelf.store, shelf.workspace, [document_id])
+                update_links(shelf.store, shelf.workspace, [document_id])
         assert list(links_and_contents(shelf)) == [f"alice/in/{number}.pdf", f"alice/in/{number}.txt"]
         assert len(shelf.store.links.links_of(document_id)) == 2
         if steps.left:

@@ -88,14 +88,14 @@ def file_exists(file: Path) -> bool:
 # --- links with readable names ---
 
 
-def link_due(store: Store, workspace: Path) -> Sequence[str]:
+def update_due_links(store: Store, workspace: Path) -> Sequence[str]:
     errors: list[str] = []
     while ids := [document_id for document_id in store.links.links_due(_LINKED_AT_ONCE) if document_id]:
-        errors += link(store, workspace, ids)
+        errors += update_links(store, workspace, ids)
     return errors
 
 
-def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
+def update_links(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
     """Save the documents' links, whose names the store makes unique, then change those on disk. Return errors."""
     errors: list[str] = []
     links_before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
@@ -195,7 +195,7 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, creates: bool = Fal
 # --- unreferenced files ---
 
 
-def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
+def delete_gone_files(store: Store, workspace: Path) -> Sequence[str]:
     """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
     while paths := store.removal.gone_files():
         failed = [path for path in paths if not _try_to_remove(workspace, path)]

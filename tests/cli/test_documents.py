@@ -17,7 +17,7 @@ from tests.cli.stored_documents import Shelf, sha256_of
 from tests.system.test_bad_surroundings import unwritable
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
-from worker_service.workspace import link_due
+from worker_service.workspace import update_due_links
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -482,7 +482,7 @@ def left_of(shelf: Shelf) -> list[str]:
 def test_removing_a_document_deletes_its_files_and_reports_the_freed_space(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "solar", "wind", roles=("original", "text"))
     shelf.read("b.pdf", "solar")
-    link_due(shelf.store, shelf.workspace)
+    update_due_links(shelf.store, shelf.workspace)
 
     stdout = run("documents", "rm", 1, "--dry-run").stdout
     done = run("documents", "rm", 1, "--yes").stdout

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from worker_service.base.errors import BadInput
 from worker_service.jobs.job import Job, NewJob, Status
-from worker_service.jobs.selector import COLUMNS, FILTER_COLUMNS, SETTABLE_COLUMNS, Selector, one_of, parse_match
+from worker_service.jobs.selector import COLUMNS, FILTER_COLUMNS, SETTABLE_COLUMNS, Selector, parse_choice, parse_match
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_every_status_is_read_by_its_name(status: Status) -> None:
-    assert one_of(Status, status.value) is status
+    assert parse_choice(Status, status.value) is status
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ def test_every_status_is_read_by_its_name(status: Status) -> None:
 )
 def test_a_misspelt_status_is_refused_with_the_nearest_one(word: str, meant: str) -> None:
     with pytest.raises(BadInput, match=f"there is no status '{word}': did you mean {meant}"):
-        one_of(Status, word)
+        parse_choice(Status, word)
 
 
 @pytest.mark.parametrize("word", ["", "x", "blocked", "42"])
 def test_an_unknown_status_is_refused_with_all_statuses(word: str) -> None:
     with pytest.raises(BadInput, match=r"there is no status '.*': it is one of pending, running, completed"):
-        one_of(Status, word)
+        parse_choice(Status, word)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,13 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import passwords
 from worker_service.settings.table_types import NEVER
-from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
+from worker_service.workspace import (
+    FORGOTTEN_AT_ONCE,
+    FREE_BYTES_LEAST,
+    delete_gone_files,
+    update_due_links,
+    update_links,
+)
 
 Chore = Callable[[], float]
 
@@ -266,7 +272,7 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 def remove_gone_files(context: DaemonContext) -> float:
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
-    undeletable = sweep_gone(context.store, workspace)
+    undeletable = delete_gone_files(context.store, workspace)
     if undeletable:
         files = counted(len(undeletable), "file")
         raise PermissionError(f"{files} may not be removed, such as {workspace / undeletable[0]}")
@@ -371,12 +377,12 @@ class NameDocuments:
             self._scanned_id = ids[-1] if ids else None
         if not ids:
             return 5.0
-        _log_failed_links(self.context, link(self.context.store, self.context.settings.workspace, ids))
+        _log_failed_links(self.context, update_links(self.context.store, self.context.settings.workspace, ids))
         return 0.05
 
 
 def link_last_documents(context: DaemonContext) -> None:
-    _log_failed_links(context, link_due(context.store, context.settings.workspace))
+    _log_failed_links(context, update_due_links(context.store, context.settings.workspace))
 
 
 def _log_failed_links(context: DaemonContext, reasons: Sequence[str]) -> None:

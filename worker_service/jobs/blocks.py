@@ -22,7 +22,7 @@ HEADING_LEVELS = 6
 MARKER = re.compile(
     r"(?:[•◦▪▫●○■□‣⁃∙·➢➤✓✔❖*\u2013\u2014\uf0a7\uf0b7\uf0d8-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})[.)])(?=\s)"
 )
-_NUMBER = re.compile(r"(?:(?:chapter|part|section|kapitel|teil|appendix|annex|anhang)\s+)?"
+_HEADING_NUMBER = re.compile(r"(?:(?:chapter|part|section|kapitel|teil|appendix|annex|anhang)\s+)?"
                      r"((?:\d{1,2}|[A-Z]|[IVX]{1,5})(?:\.\d{1,3}){0,4})[.):]?\s+(?=\S)", re.IGNORECASE)  # fmt: skip
 _PAGE_NUMBER = re.compile(
     r"\W*(?:(?:page|seite|p\.|s\.)\s*)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*(?:of|von|/|\|)\s*\d{1,4})?\W*", re.IGNORECASE
@@ -117,8 +117,8 @@ P = TypeVar("P", bound=BlocksOfPage)
 
 def resolve_roles(pages: Sequence[P]) -> list[P]:
     """Add roles that only the whole document shows, and the levels of headings."""
-    without_headings = _with_running_lines(pages)
-    facts = _facts_of(without_headings)
+    without_headings = _set_running_roles(pages)
+    facts = _measure_document(without_headings)
     with_headings: list[P] = []
     for page in without_headings:
         blocks = list(page.blocks)
@@ -130,32 +130,32 @@ def resolve_roles(pages: Sequence[P]) -> list[P]:
             ):
                 blocks[index] = replace(block, role=Role.HEADING)
         with_headings.append(replace(page, blocks=blocks))
-    return _with_levels(with_headings)
+    return _set_heading_levels(with_headings)
 
 
 # ── Running heads, feet and page numbers ──────────────────────────────────────────────────────────────────────────────
 
 
-def _with_running_lines(pages: Sequence[P]) -> list[P]:
-    edge_blocks = [_edge_blocks(page) for page in pages]
+def _set_running_roles(pages: Sequence[P]) -> list[P]:
+    edges_by_page = [_is_top_by_edge_index(page) for page in pages]
     heights: dict[tuple[bool, str], list[float]] = defaultdict(list)
-    for page, is_top_by_index in zip(pages, edge_blocks, strict=True):
+    for page, is_top_by_index in zip(pages, edges_by_page, strict=True):
         for index, is_top in is_top_by_index.items():
             block = page.blocks[index]
-            heights[is_top, _pattern(page.text_of(block))].append(block.y0)
+            heights[is_top, _text_without_numbers(page.text_of(block))].append(block.y0)
     # In a document of few pages, a running line of even or odd pages is repeated only once.
     repetitions_min = 2 if len(pages) < 6 else 3
     repeated_places = _repeated_places(pages)
     with_running_lines: list[P] = []
-    for page, is_top_by_index in zip(pages, edge_blocks, strict=True):
+    for page, is_top_by_index in zip(pages, edges_by_page, strict=True):
         blocks = [
-            replace(block, role=Role.HEAD, level=0) if _place(page, block) in repeated_places else block
+            replace(block, role=Role.HEAD, level=0) if _text_and_place(page, block) in repeated_places else block
             for block in page.blocks
         ]
         for index, is_top in is_top_by_index.items():
             block, text = blocks[index], page.text_of(blocks[index])
             tolerance = _SAME_HEIGHT_SHARE * page.size[1]
-            repetitions = sum(abs(y - block.y0) < tolerance for y in heights[is_top, _pattern(text)])
+            repetitions = sum(abs(y - block.y0) < tolerance for y in heights[is_top, _text_without_numbers(text)])
             is_stated_heading = block.role is Role.HEADING and block.level > 0
             if _PAGE_NUMBER.fullmatch(text.strip()):
                 blocks[index] = replace(block, role=Role.NUMBER, level=0)
@@ -165,24 +165,24 @@ def _with_running_lines(pages: Sequence[P]) -> list[P]:
     return with_running_lines
 
 
-_Place = tuple[str, int, int]
+_TextAndPlace = tuple[str, int, int]
 
 
-def _repeated_places(pages: Sequence[BlocksOfPage]) -> set[_Place]:
+def _repeated_places(pages: Sequence[BlocksOfPage]) -> set[_TextAndPlace]:
     """Return texts at the same place of most pages."""
-    page_counts: Counter[_Place] = Counter()
+    page_counts: Counter[_TextAndPlace] = Counter()
     for page in pages:
         page_counts.update(
-            {_place(page, block) for block in page.blocks if block.is_placed and block.role in _MAY_BE_HEADING}
+            {_text_and_place(page, block) for block in page.blocks if block.is_placed and block.role in _MAY_BE_HEADING}
         )
     return {place for place, count in page_counts.items() if count > 3 and count > 0.5 * len(pages)}
 
 
-def _place(page: BlocksOfPage, block: Block) -> _Place:
+def _text_and_place(page: BlocksOfPage, block: Block) -> _TextAndPlace:
     return page.text_of(block), round(block.x0 / _PLACE_POINTS), round(block.y0 / _PLACE_POINTS)
 
 
-def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
+def _is_top_by_edge_index(page: BlocksOfPage) -> dict[int, bool]:
     """Return the indexes of the blocks at the edges of the page: True at the top, False at the bottom."""
     height = page.size[1]
     short_blocks = [
@@ -200,7 +200,7 @@ def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
     return dict.fromkeys(at_bottom, False) | dict.fromkeys(at_top, True)
 
 
-def _pattern(text: str) -> str:
+def _text_without_numbers(text: str) -> str:
     return re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(text.split()).casefold())[:200]
 
 
@@ -215,7 +215,7 @@ class _DocumentFacts(NamedTuple):
     """The file itself says which blocks are headings."""
 
 
-def _facts_of(pages: Sequence[BlocksOfPage]) -> _DocumentFacts:
+def _measure_document(pages: Sequence[BlocksOfPage]) -> _DocumentFacts:
     sizes: Counter[float] = Counter()
     bold_characters = characters = 0
     for block in (block for page in pages for block in page.blocks):
@@ -237,13 +237,14 @@ def _rounded(size: float) -> float:
 
 def _heading_points(page: BlocksOfPage, index: int, document: _DocumentFacts) -> float:
     block = page.blocks[index]
-    before = next((other for other in reversed(page.blocks[:index]) if other.role is not Role.PICTURE), None)
-    after = next((other for other in page.blocks[index + 1 :] if other.role is not Role.PICTURE), None)
+    blocks_before, blocks_after = reversed(page.blocks[:index]), page.blocks[index + 1 :]
+    before = next((other for other in blocks_before if other.role is not Role.PICTURE), None)
+    after = next((other for other in blocks_after if other.role is not Role.PICTURE), None)
     lines = page.text_of(block).strip()
     text = " ".join(lines.split())
     letters = [character for character in text if character.isalpha()]
     ratio = block.size / document.body_size if document.body_size else 1.0
-    number = _NUMBER.match(text)
+    number = _HEADING_NUMBER.match(text)
     is_capital = len(letters) > 3 and sum(map(str.isupper, letters)) > 0.9 * len(letters)
     # Space above and below in heights of the body text; 2 at the edge of a column.
     unit = document.body_size or 1.0
@@ -289,24 +290,23 @@ def _is_beside(other: Block, block: Block) -> bool:
     return other.y1 - other.y0 < 4.5 * block.size and overlap > 0.5 * block.size
 
 
-def _with_levels(pages: Sequence[P]) -> list[P]:
+def _set_heading_levels(pages: Sequence[P]) -> list[P]:
     """Set heading levels: by the file, else by numbers, else by size, weight and capitals."""
     headings = [(page, block) for page in pages for block in page.blocks if _lacks_level(block)]
     ranks = _style_ranks(headings)
-    usual_ranks: dict[int, int] = {}
-    for depth in range(1, HEADING_LEVELS):
-        depth_ranks = [ranks[_heading_style(page, block)] for page, block in headings if _depth(page, block) == depth]
-        if depth_ranks:
-            usual_ranks[depth] = round(median(depth_ranks))
+    ranks_by_depth: dict[int, list[int]] = defaultdict(list)
+    for page, block in headings:
+        ranks_by_depth[_number_depth(page, block)].append(ranks[_heading_style(page, block)])
     # If a larger heading, such as the title, is above the numbered headings, they begin one level below it.
-    rank_above = next((rank - depth for depth, rank in usual_ranks.items()), 0)
-    title_levels = 1 if rank_above > 0 else 0
+    first_depth = next((depth for depth in range(1, HEADING_LEVELS) if depth in ranks_by_depth), None)
+    is_title_above = first_depth is not None and round(median(ranks_by_depth[first_depth])) > first_depth
+    title_levels = 1 if is_title_above else 0
     with_levels: list[P] = []
     for page in pages:
         blocks = list(page.blocks)
         for index, block in enumerate(page.blocks):
             if _lacks_level(block):
-                depth = _depth(page, block)
+                depth = _number_depth(page, block)
                 level = depth + title_levels if depth else ranks[_heading_style(page, block)]
                 blocks[index] = replace(block, level=min(max(level, 1), HEADING_LEVELS))
         with_levels.append(replace(page, blocks=blocks))
@@ -317,17 +317,21 @@ def _lacks_level(block: Block) -> bool:
     return block.role is Role.HEADING and not block.level
 
 
-def _heading_style(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
+_HeadingStyle = tuple[float, int, bool]
+"""Size of the font, weight, and whether all letters are capitals."""
+
+
+def _heading_style(page: BlocksOfPage, block: Block) -> _HeadingStyle:
     return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
 
 
-def _style_ranks(headings: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[float, int, bool], int]:
+def _style_ranks(headings: Iterable[tuple[BlocksOfPage, Block]]) -> dict[_HeadingStyle, int]:
     """Return 1 for the largest style, 2 for the next, and so on."""
     styles = sorted({_heading_style(page, block) for page, block in headings}, reverse=True)
     return {style: rank for rank, style in enumerate(styles, 1)}
 
 
-def _depth(page: BlocksOfPage, block: Block) -> int:
+def _number_depth(page: BlocksOfPage, block: Block) -> int:
     """Return 2 for a heading such as 3.1, and 0 without a number."""
-    number = _NUMBER.match(" ".join(page.text_of(block).split()))
+    number = _HEADING_NUMBER.match(" ".join(page.text_of(block).split()))
     return number[1].count(".") + 1 if number else 0

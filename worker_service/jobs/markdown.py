@@ -12,7 +12,7 @@ from worker_service.jobs.page_structure import Rows, Span, StructuredPage
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
 _ALT_SPECIAL = re.compile(r"[\\`*_\[\]<]")
-_ESCAPED = r"\\\g<0>"
+_WITH_BACKSLASH = r"\\\g<0>"
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
 DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
 _PARAGRAPH_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
@@ -42,20 +42,21 @@ def page_markdown(page: StructuredPage) -> str:
     ]
     parts: list[str] = []
     # Items of one list, and lines of one piece of code, follow each other as blocks of the same role.
-    for role, blocks_and_texts in groupby(_joined(page, shown), lambda block_and_text: block_and_text[0].role):
+    joined = _join_continued_paragraphs(page, shown)
+    for role, blocks_and_texts in groupby(joined, lambda block_and_text: block_and_text[0].role):
         blocks, texts = zip(*blocks_and_texts, strict=True)
         if role is Role.ITEM:
-            parts.append(_list(blocks, texts))
+            parts.append(_render_list(blocks, texts))
         elif role is Role.CODE:
-            parts.append(_code([page.text_of(block) for block in blocks]))
+            parts.append(_render_code([page.text_of(block) for block in blocks]))
         else:
-            parts += [_block(page, block, text) for block, text in zip(blocks, texts, strict=True)]
+            parts += [_render_block(page, block, text) for block, text in zip(blocks, texts, strict=True)]
     marked = "\n\n".join(filter(None, parts)) + "\n" if parts else ""
     with_notes = _MARKED_NOTE.sub(r"[^\1]", marked)
     return _MARKED_LINK.sub(lambda match: f"[{match[1]}]({page.links[int(match[2])].address})", with_notes)
 
 
-def _marked_text(page: StructuredPage, block: Block) -> str:
+def _mark_links_and_notes(page: StructuredPage, block: Block) -> str:
     """Return the text with links and footnotes between marks, which later steps leave unchanged."""
     text = page.text_of(block)
     if block.role in (Role.TABLE, Role.CODE):
@@ -76,25 +77,25 @@ def _marked_text(page: StructuredPage, block: Block) -> str:
 def block_markdown(page: StructuredPage, block: Block) -> str:
     text = page.text_of(block)
     if block.role is Role.ITEM:
-        return _list([block], [text]).lstrip()
-    return _code([text]) if block.role is Role.CODE else _block(page, block, text)
+        return _render_list([block], [text]).lstrip()
+    return _render_code([text]) if block.role is Role.CODE else _render_block(page, block, text)
 
 
 def flowing_text(text: str) -> str:
-    return " ".join(DIVIDED_WORD.sub(_joint, text.strip()).replace("\u00ad", "").split())
+    return " ".join(DIVIDED_WORD.sub(_replace_hyphen, text.strip()).replace("\u00ad", "").split())
 
 
-def _joint(match: re.Match[str]) -> str:
+def _replace_hyphen(match: re.Match[str]) -> str:
     # A hyphen before a capital belongs to the word: Anglo-\nSaxon.
     return "-" if match.string[match.end() : match.end() + 1].isupper() else ""
 
 
-def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, str]]:
+def _join_continued_paragraphs(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, str]]:
     """Return blocks with their text. A paragraph that continues in the next column is joined."""
     joined: list[tuple[Block, str]] = []
     last_index = -1  # of the last block that is no picture: a picture within a paragraph follows it
     for block in blocks:
-        text = _marked_text(page, block) if page.links or page.notes else page.text_of(block)
+        text = _mark_links_and_notes(page, block) if page.links or page.notes else page.text_of(block)
         if last_index >= 0 and _continues(*joined[last_index], block, text):
             last_block, last_text = joined[last_index]
             joined[last_index] = last_block, f"{last_text.rstrip()}\n{text}"
@@ -117,42 +118,42 @@ def _continues(last: Block, last_text: str, block: Block, text: str) -> bool:
     )
 
 
-def _block(page: StructuredPage, block: Block, text: str) -> str:
+def _render_block(page: StructuredPage, block: Block, text: str) -> str:
     if block.role is Role.TABLE:
         rows = page.tables.get(block.begin)
         if not rows:
-            return _escaped(flowing_text(text))
+            return _escape_paragraph(flowing_text(text))
         # The text has a line for each row; what follows is no part of the table.
         below = "".join(text.splitlines(keepends=True)[len(rows) :])
         table = table_markdown(rows, page.spans.get(block.begin, ()))
-        return "\n\n".join(filter(None, [table, _escaped(flowing_text(below))]))
+        return "\n\n".join(filter(None, [table, _escape_paragraph(flowing_text(below))]))
     if block.role is Role.PICTURE:
         return picture_markdown(block.alt or flowing_text(text))
     plain = flowing_text(text)
     if block.role is Role.HEADING:
-        return f"{'#' * min(max(block.level, 1), HEADING_LEVELS)} {_inline(plain)}"
+        return f"{'#' * min(max(block.level, 1), HEADING_LEVELS)} {_escape_inline(plain)}"
     if note := _MARKED_NOTE.match(plain) if block.role is Role.FOOTNOTE else None:
-        return f"{note[0]}: {_inline(plain[note.end() :].lstrip())}"
-    return _escaped(plain)
+        return f"{note[0]}: {_escape_inline(plain[note.end() :].lstrip())}"
+    return _escape_paragraph(plain)
 
 
 def picture_markdown(alt: str) -> str:
     """Return docling's placeholder for a picture without alternative text."""
-    return f"![{_ALT_SPECIAL.sub(_ESCAPED, alt)}]()" if alt else "<!-- image -->"
+    return f"![{_ALT_SPECIAL.sub(_WITH_BACKSLASH, alt)}]()" if alt else "<!-- image -->"
 
 
-def _inline(text: str) -> str:
-    return _SPECIAL.sub(_ESCAPED, text)
+def _escape_inline(text: str) -> str:
+    return _SPECIAL.sub(_WITH_BACKSLASH, text)
 
 
-def _escaped(text: str) -> str:
+def _escape_paragraph(text: str) -> str:
     """Escape also a beginning that would make the paragraph a list, heading or quotation."""
     begin = _BLOCK_BEGIN.match(text)
     if begin is None:
-        return _inline(text)
+        return _escape_inline(text)
     # "1. " becomes "1\\. ": the backslash precedes the character after the digits.
     digits = re.match(r"\d*", text).end()  # type: ignore[union-attr]
-    return f"{text[:digits]}\\{_inline(text[digits:])}"
+    return f"{text[:digits]}\\{_escape_inline(text[digits:])}"
 
 
 def without_marker(text: str) -> tuple[str, str]:
@@ -161,7 +162,7 @@ def without_marker(text: str) -> tuple[str, str]:
     return (match[0], text[match.end() :].strip()) if match else ("", text)
 
 
-def _list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
+def _render_list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
     lines: list[str] = []
     lefts: list[float] = []
     for block, text in zip(blocks, texts, strict=True):
@@ -176,11 +177,11 @@ def _list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
             markdown_marker = f"{marker[:-1]}."
         else:
             markdown_marker = f"- {marker}" if any(map(str.isalnum, marker)) else "-"
-        lines.append(f"{'    ' * depth}{markdown_marker} {_inline(item_text)}")
+        lines.append(f"{'    ' * depth}{markdown_marker} {_escape_inline(item_text)}")
     return "\n".join(lines)
 
 
-def _code(texts: Sequence[str]) -> str:
+def _render_code(texts: Sequence[str]) -> str:
     body = "\n".join(text.rstrip("\n") for text in texts)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", body)), default=0))
     return f"{fence}\n{body}\n{fence}"
@@ -189,13 +190,13 @@ def _code(texts: Sequence[str]) -> str:
 def table_markdown(rows: Rows, spans: Sequence[Span] = ()) -> str:
     """Return a pipe table whose first row is its head; HTML if a cell covers several."""
     if spans:
-        return _table_html(rows, spans)
+        return _html_table(rows, spans)
     width = max(map(len, rows))
-    lines = [f"| {' | '.join([*map(_cell, row), *[''] * (width - len(row))])} |" for row in rows]
+    lines = [f"| {' | '.join([*map(_escape_cell, row), *[''] * (width - len(row))])} |" for row in rows]
     return "\n".join([lines[0], f"|{' --- |' * width}", *lines[1:]])
 
 
-def _table_html(rows: Rows, spans: Sequence[Span]) -> str:
+def _html_table(rows: Rows, spans: Sequence[Span]) -> str:
     size_by_cell = {(row, column): (down, across) for row, column, down, across in spans}
     covered = covered_cells(spans)
     lines = ["<table>"]
@@ -223,5 +224,5 @@ def _span_attributes(down: int, across: int) -> str:
     return (f' rowspan="{down}"' if down > 1 else "") + (f' colspan="{across}"' if across > 1 else "")
 
 
-def _cell(text: str) -> str:
-    return _inline(" ".join(text.split())).replace("|", "\\|")
+def _escape_cell(text: str) -> str:
+    return _escape_inline(" ".join(text.split())).replace("|", "\\|")

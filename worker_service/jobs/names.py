@@ -73,7 +73,7 @@ def links_of(facts: LinkFacts) -> Links:
             is_linked_as_original = role != "original" and path == original_path
             if file_role == role and not is_linked_as_original:
                 targets[f".{role}{ending}" if ending in targets else ending] = path
-    return Links(facts.document_id, _folders(facts), stem, tuple(targets.items()))
+    return Links(facts.document_id, _folder_names(facts), stem, tuple(targets.items()))
 
 
 def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def folded(path: str) -> str:
     return unicodedata.normalize("NFC", path.casefold())
 
 
-def _folders(facts: LinkFacts) -> tuple[str, ...]:
+def _folder_names(facts: LinkFacts) -> tuple[str, ...]:
     if facts.source_key.startswith(("/", FILE_URL)):
         parts: Sequence[str] = PurePosixPath(legible(path_of(facts.source_key))).parts[1:-1]
     elif "://" in facts.source_key:

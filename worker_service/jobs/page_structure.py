@@ -76,14 +76,14 @@ class StructuredPage(BlocksOfPage, frozen=True):
 _Footnote = tuple[int, str]
 """Page number, and the footnote's number there."""
 _UNKNOWN_PAGE = 0
-_decode = msgspec.json.Decoder(StoredLayout).decode
+_decode_layout = msgspec.json.Decoder(StoredLayout).decode
 
 
 def structure_of(results: Iterable[PageResult]) -> list[StructuredPage]:
-    return _with_labels(resolve_roles([_read_page(result) for result in results]))
+    return _label_footnotes(resolve_roles([_read_page(result) for result in results]))
 
 
-def _with_labels(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
+def _label_footnotes(pages: Sequence[StructuredPage]) -> list[StructuredPage]:
     """Give each referenced footnote a label that is unique in the document. Drop the other marks."""
     footnote_begins = {
         (page.number, block.begin) for page in pages for block in page.blocks if block.role is Role.FOOTNOTE
@@ -121,9 +121,9 @@ def _footnote_of(mark: NoteMark, page_number: int, pages_with_footnote: Sequence
 
 
 def _read_page(page: PageResult) -> StructuredPage:
-    text, layout = page.text or "", _decode(page.layout or "{}")
+    text, layout = page.text or "", _decode_layout(page.layout or "{}")
     if layout.values:
-        return _sheet_page(page.number, text, layout)
+        return _structure_worksheet(page.number, text, layout)
     table_by_begin = {table.begin: table for table in tables_on_page(page.number, page.layout)}
     blocks: list[Block] = []
     for block in layout.blocks or _paragraphs_of(text):
@@ -142,8 +142,8 @@ def _read_page(page: PageResult) -> StructuredPage:
     )  # fmt: skip
 
 
-def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:
-    rows = _texts_of_values(layout.values)
+def _structure_worksheet(number: int, text: str, layout: StoredLayout) -> StructuredPage:
+    rows = _value_texts(layout.values)
     width = max(map(len, rows), default=0)
     rows = [[*row, *[""] * (width - len(row))] for row in rows]
     if layout.first != 1 or not layout.sheet:
@@ -155,7 +155,7 @@ def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:
     return StructuredPage(number, layout.size, text, [heading, table], {0: rows})
 
 
-def _texts_of_values(values: Iterable[Iterable[object]]) -> list[list[str]]:
+def _value_texts(values: Iterable[Iterable[object]]) -> list[list[str]]:
     return [["" if value is None else str(value) for value in row] for row in values]
 
 
@@ -175,13 +175,13 @@ def tables_on_page(page: int, layout: str | None) -> list[TableOnPage]:
         return []
     decoded: Any = json.loads(layout)
     if values := decoded.get("values"):
-        return [TableOnPage(page, 1, (), _texts_of_values(values), sheet=decoded.get("sheet", ""))]
+        return [TableOnPage(page, 1, (), _value_texts(values), sheet=decoded.get("sheet", ""))]
     return [
         TableOnPage(
             page,
             number,
             table.get("box", ()),
-            [[_text_of(cell) for cell in row] for row in table["rows"]],
+            [[_cell_text(cell) for cell in row] for row in table["rows"]],
             table.get("begin", 0),
             table.get("end", 0),
             table.get("spans", ()),
@@ -190,7 +190,7 @@ def tables_on_page(page: int, layout: str | None) -> list[TableOnPage]:
     ]
 
 
-def _text_of(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     # A cell is stored as "text", as [x0, y0, x1, y1, "text"], or as null.
     if isinstance(cell, str):
         return cell

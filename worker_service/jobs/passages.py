@@ -67,9 +67,9 @@ def passages_of(
 ) -> Iterator[Passage]:
     number = 0
     for headings, units in _sections(pages, limits):
-        for passage_units in _bounded(units, limits):
+        for passage_units in _group_into_passages(units, limits):
             number += 1
-            text, begin_by_page = _joined(passage_units)
+            text, begin_by_page = _join_units(passage_units)
             boxes = dict.fromkeys(unit.box for unit in passage_units if unit.box is not None)
             yield Passage(
                 document_id, generation, number, text, [*begin_by_page], [*begin_by_page.values()], list(boxes),
@@ -77,7 +77,7 @@ def passages_of(
             )  # fmt: skip
 
 
-def _joined(units: Sequence[_Unit]) -> tuple[str, dict[int, int]]:
+def _join_units(units: Sequence[_Unit]) -> tuple[str, dict[int, int]]:
     text, begin_by_page = units[0].text, {units[0].page: 0}
     for unit in units[1:]:
         begin_by_page.setdefault(unit.page, len(text) + len(unit.separator))
@@ -107,17 +107,17 @@ def _units_of_block(page: StructuredPage, block: Block, tokens_max: int) -> Iter
     box = (page.number, block.x0, block.y0, block.x1, block.y1) if block.is_placed else None
     rows = page.tables.get(block.begin) if block.role is Role.TABLE else None
     if rows:
-        yield from (_Unit(text, page.number, box) for text in _tables(rows, tokens_max))
+        yield from (_Unit(text, page.number, box) for text in _split_table(rows, tokens_max))
         return
     text = block_markdown(page, block)
     if count_tokens(text) <= tokens_max:
         yield _Unit(text, page.number, box, "\n" if block.role is Role.ITEM else "\n\n")
         return
-    for index, piece in enumerate(_divided(text, tokens_max)):
+    for index, piece in enumerate(_split_text(text, tokens_max)):
         yield _Unit(piece, page.number, box, " " if index else "\n\n")
 
 
-def _tables(rows: Sequence[Sequence[str]], tokens_max: int) -> Iterator[str]:
+def _split_table(rows: Sequence[Sequence[str]], tokens_max: int) -> Iterator[str]:
     """Yield parts of bounded length, each with the head of the table."""
     head = rows[0]
     open_rows: list[Sequence[str]] = []
@@ -132,7 +132,7 @@ def _tables(rows: Sequence[Sequence[str]], tokens_max: int) -> Iterator[str]:
     yield table_markdown([head, *open_rows])
 
 
-def _divided(text: str, tokens_max: int) -> Iterator[str]:
+def _split_text(text: str, tokens_max: int) -> Iterator[str]:
     """Divide between sentences, or in a long sentence between words."""
     piece: list[str] = []
     tokens = 0
@@ -148,7 +148,7 @@ def _divided(text: str, tokens_max: int) -> Iterator[str]:
         yield " ".join(piece)
 
 
-def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Unit]]:
+def _group_into_passages(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Unit]]:
     """Yield the units of each passage. A passage begins with the last sentences of the one before."""
     open_units: list[_Unit] = []
     tokens = 0
@@ -156,7 +156,8 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
         unit_tokens = count_tokens(unit.text)
         if open_units and tokens + unit_tokens > limits.tokens:
             yield open_units
-            open_units = _overlap(open_units, min(limits.overlap, limits.tokens // 2, limits.tokens - unit_tokens))
+            overlap_tokens_max = min(limits.overlap, limits.tokens // 2, limits.tokens - unit_tokens)
+            open_units = _repeated_sentences(open_units, overlap_tokens_max)
             tokens = sum(count_tokens(repeated.text) for repeated in open_units)
         open_units.append(unit)
         tokens += unit_tokens
@@ -164,7 +165,7 @@ def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Un
         yield open_units
 
 
-def _overlap(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
+def _repeated_sentences(units: Sequence[_Unit], tokens_max: int) -> list[_Unit]:
     last = units[-1]
     sentences: list[str] = []
     for sentence in reversed(_SENTENCE.split(last.text)):

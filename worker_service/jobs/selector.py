@@ -92,7 +92,7 @@ class Selector(Struct, frozen=True):
 S = TypeVar("S", bound=StrEnum)
 
 
-def one_of(choices: type[S], word: str, noun: str = "status") -> S:
+def parse_choice(choices: type[S], word: str, noun: str = "status") -> S:
     try:
         return choices(word)
     except ValueError:

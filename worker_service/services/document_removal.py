@@ -10,7 +10,7 @@ from worker_service.jobs.library import Document, Removed, Weight
 from worker_service.services import page_images
 from worker_service.services.documents import forget_passwords
 from worker_service.services.session import Session
-from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
+from worker_service.workspace import FORGOTTEN_AT_ONCE, delete_gone_files, update_links
 
 _PAUSE_SECONDS = 0.005
 """Lets other writers in, which try the write lock every millisecond."""
@@ -28,8 +28,8 @@ def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[R
         time.sleep(_PAUSE_SECONDS)
     removed_ids = set(removed.document_ids)
     forget_passwords(session, [document for document in documents if document.id in removed_ids])
-    undeleted_paths = sweep_gone(store, workspace)
+    undeleted_paths = delete_gone_files(store, workspace)
     page_images.delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # this user may not change the links; a daemon updates them
-        link(store, workspace, removed.document_ids)
+        update_links(store, workspace, removed.document_ids)
     return removed, undeleted_paths

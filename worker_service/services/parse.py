@@ -16,7 +16,7 @@ from worker_service.jobs.selector import (
     Column,
     S,
     Selector,
-    one_of,
+    parse_choice,
     parse_match,
 )
 
@@ -84,7 +84,7 @@ def read_selector(
 
 
 def read_statuses(kind: type[S], words: Sequence[str], noun: str = "status") -> tuple[S, ...]:
-    return tuple(dict.fromkeys(one_of(kind, word, noun) for word in _split(words)))
+    return tuple(dict.fromkeys(parse_choice(kind, word, noun) for word in _split(words)))
 
 
 def read_job_reference(word: int | str) -> tuple[str, int]:
@@ -123,7 +123,7 @@ def read_document_order(word: str) -> DocumentOrder:
     """Parse `name`, or `-name` for the reverse."""
     from worker_service.jobs.library import DocumentOrder, DocumentSort
 
-    return DocumentOrder(one_of(DocumentSort, word.removeprefix("-"), "order"), word.startswith("-"))
+    return DocumentOrder(parse_choice(DocumentSort, word.removeprefix("-"), "order"), word.startswith("-"))
 
 
 def _read_filter(column: Column, words: Any) -> Any:
