@@ -50,7 +50,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
     }
 
 
-def written(name: str) -> str:
+def generated_page(name: str) -> str:
     introduction = (DOCS / name).read_text("utf-8").partition(MARK)[0]
     return f"{introduction}{MARK}\n{pages()[name]().strip()}\n"
 
@@ -240,4 +240,4 @@ def openapi_file() -> str:
 if __name__ == "__main__":
     OPENAPI.write_text(openapi_file(), "utf-8")
     for page in pages():
-        (DOCS / page).write_text(written(page), "utf-8")
+        (DOCS / page).write_text(generated_page(page), "utf-8")

@@ -22,7 +22,7 @@ COLUMNS_MOST = 120
 COMMANDS = dict(manual.commands())
 
 
-def written() -> list[Path]:
+def prose_pages() -> list[Path]:
     return sorted(path for pattern in ("*.md", "docs/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern))
 
 
@@ -40,7 +40,7 @@ def test_the_first_pages_are_short(name: str, most: int) -> None:
 
 
 def test_prose_lines_are_at_most_120_characters() -> None:
-    pages = [page for page in written() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"]
+    pages = [page for page in prose_pages() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"]
     lines = [(page.name, line) for page in pages for line in outside_of_blocks(page)]
 
     assert [one for one in lines if len(one[1]) > COLUMNS_MOST and not one[1].startswith("|")] == []
@@ -89,7 +89,7 @@ def test_every_name_in_the_architecture_exists() -> None:
 
 @pytest.mark.parametrize("name", manual.pages())
 def test_the_generated_pages_are_up_to_date(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text("utf-8") == manual.written(name), "write it again: ./run docs"
+    assert (ROOT / "docs" / name).read_text("utf-8") == manual.generated_page(name), "write it again: ./run docs"
 
 
 def test_every_key_of_a_program_is_documented() -> None:
@@ -100,7 +100,7 @@ def test_every_key_of_a_program_is_documented() -> None:
 
 
 def test_every_link_has_a_target() -> None:
-    links = ((page, link) for page in written() for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")))
+    links = ((page, link) for page in prose_pages() for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")))
     for page, link in links:
         if link.startswith(("https://", "http://")):
             continue

@@ -20,7 +20,16 @@ from job_handlers.reading.find_files import LeftOut, find_files
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options
 from worker_service.base.clock import parse_duration, wall_clock
 from worker_service.base.errors import BadTime
-from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
+from worker_service.handlers import (
+    FILE_URL,
+    BadInput,
+    NewJob,
+    Permanent,
+    canonical,
+    display_path,
+    path_of,
+    path_to_text,
+)
 
 # Limits how long a listing may block an HTTP request or a turn of the daemon.
 _ENTRIES_MAX = 100_000
@@ -73,7 +82,7 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
     if (path := _local_path(folder)) is not None:
         directory = path.absolute()
         _require_directory(directory)
-        folder, name = written(directory), legible(directory)
+        folder, name = path_to_text(directory), display_path(directory)
     source = _source_of(folder)
     payload: dict[str, object] = {
         "folder": folder,
@@ -251,6 +260,6 @@ def _require_readable_source(source: str) -> None:
             f"{source[:200]!r} is neither an absolute path, such as /srv/reports, nor an address with its https://"
         )
     try:
-        resolve_path(source if is_file_url else written(Path(source)))
+        resolve_path(source if is_file_url else path_to_text(Path(source)))
     except FetchError as error:
         raise BadInput(error.detail, error.remedy) from error

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from job_handlers.file_kinds import SUFFIXES
 from worker_service.base.files import sha256_of
-from worker_service.handlers import BadInput, counted, legible, written
+from worker_service.handlers import BadInput, counted, display_path, path_to_text
 
 # Reasons why a file is left out. For a file of an unknown kind, the reason is its suffix, or OTHERS without any.
 HIDDEN, LINKS, SPECIAL, OTHERS = "hidden", "symbolic_links", "special_files", "others"
@@ -28,7 +28,7 @@ class LeftOut:
     def add(self, path: Path, why: str) -> None:
         self.counts[why] += 1
         if len(self.files) < _LEFT_OUT_NAMED_MAX:
-            self.files.append({"path": legible(path), "why": why})
+            self.files.append({"path": display_path(path), "why": why})
 
     def as_answer(self) -> dict[str, object]:
         return {"left_out": dict(self.counts), "left_out_files": self.files}
@@ -83,8 +83,8 @@ def files_to_adopt(directory: Path) -> list[AdoptedFile]:
         if file in texts:
             continue
         text_file = file.with_suffix(".txt")
-        text = written(text_file) if text_file in texts and text_file.is_file() else None
-        adopted.append(AdoptedFile(written(file), sha256_of(file), text))
+        text = path_to_text(text_file) if text_file in texts and text_file.is_file() else None
+        adopted.append(AdoptedFile(path_to_text(file), sha256_of(file), text))
     return adopted
 
 
@@ -112,7 +112,7 @@ def _reason_to_leave_out(path: Path) -> str:
         return SPECIAL
     if path.suffix.lower() in SUFFIXES:
         return ""
-    return legible(path.suffix.lower()) or OTHERS
+    return display_path(path.suffix.lower()) or OTHERS
 
 
 def _raise_error(error: OSError) -> None:

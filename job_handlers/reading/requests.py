@@ -29,8 +29,8 @@ from worker_service.handlers import (
     OnEnd,
     canonical,
     digest,
-    legible,
-    written,
+    display_path,
+    path_to_text,
 )
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.library import Document
@@ -134,7 +134,7 @@ def parse_options(options_type: type[Options], given: Mapping[str, object]) -> O
 def download_job(
     file: Path, options: ReadOptions, *, owner: str, is_forced: bool = False, standing: bool = False
 ) -> NewJob:
-    source = written(file)
+    source = path_to_text(file)
     body = {
         "source": source,
         "read": options.reading_settings(),
@@ -158,7 +158,7 @@ def download_job(
         platform="local",
         owner=owner,
         payload=canonical(body),
-        name=legible(file.name),
+        name=display_path(file.name),
         source_key=source,
         unique_key=key,
         adds_document=request,

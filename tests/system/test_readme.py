@@ -44,7 +44,7 @@ TUTORIAL = (
     "7. See something fail",
 )
 RUN_HERE: set[Block] = {
-    *re.findall(r'written\("(.+?)", "(.+?)", "(.+?)"\)', Path(__file__).read_text("utf-8")),
+    *re.findall(r'code_blocks\(\s*"(.+?)",\s*"(.+?)",\s*"(.+?)"\s*\)', Path(__file__).read_text("utf-8")),
     *(("docs/tutorial.md", heading, "sh") for heading in TUTORIAL),
 }
 SHOWN_ELSEWHERE: Mapping[Block, str] = {
@@ -105,7 +105,7 @@ def blocks() -> Iterator[tuple[Block, str]]:
                 lines.append(line)
 
 
-def written(page: str, heading: str, language: str) -> str:
+def code_blocks(page: str, heading: str, language: str) -> str:
     """Return all blocks of that language below that heading."""
     return "".join(text for block, text in blocks() if block == (page, heading, language))
 
@@ -164,9 +164,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     program = here / "instagram"
     program.write_text('#!/bin/sh\necho "scraping $2"\n')
     program.chmod(0o755)
-    table = written("README.md", "Jobs of your own", "toml")
+    table = code_blocks("README.md", "Jobs of your own", "toml")
     assert "/opt/scrapers/instagram" in table
-    count_words = written("docs/tutorial.md", "6. Run a program of your own", "toml")
+    count_words = code_blocks("docs/tutorial.md", "6. Run a program of your own", "toml")
     (here / "pagemill.toml").write_text(f"{table.replace('/opt/scrapers/instagram', str(program))}\n{count_words}")
     (here / "credentials").mkdir(mode=0o700)
     with serving() as drive, typed(here / "bin"):
@@ -198,7 +198,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         try:
             # Whichever file was fetched first is document 1.
             annual = """$(sqlite3 pagemill.db "SELECT id FROM document WHERE name = 'annual.pdf'")"""
-            script = written("README.md", "Documents", "sh").replace("pagemill tables 1 ", f"pagemill tables {annual} ")
+            script = code_blocks("README.md", "Documents", "sh").replace(
+                "pagemill tables 1 ", f"pagemill tables {annual} "
+            )
             yield Shell(here, environment, first_shell.run(script))
         finally:
             daemon.send_signal(signal.SIGTERM)
@@ -221,7 +223,7 @@ def test_the_readmes_commands_for_documents_work(shell: Shell) -> None:
 
 
 def test_a_broken_file_is_reported_as_the_readme_shows(shell: Shell) -> None:
-    shown = written("README.md", "pagemill", "console")
+    shown = code_blocks("README.md", "pagemill", "console")
     (shell.directory / "broken").mkdir()
     (shell.directory / "broken" / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
 
@@ -234,7 +236,7 @@ def test_a_broken_file_is_reported_as_the_readme_shows(shell: Shell) -> None:
 
 def test_a_folder_of_drive_is_counted_read_and_watched(shell: Shell) -> None:
     list_line, read_line, watch_line = (
-        written("README.md", "Google Drive", "sh").replace("FOLDER_ID", FOLDER_ID).splitlines()
+        code_blocks("README.md", "Google Drive", "sh").replace("FOLDER_ID", FOLDER_ID).splitlines()
     )
 
     assert "1" in shell.run(list_line)
@@ -255,7 +257,7 @@ def for_batch(number: str, script: str) -> str:
 
 
 def test_a_row_from_cron_runs_a_program(shell: Shell) -> None:
-    insert, _ = written("README.md", "Jobs of your own", "crontab").splitlines()
+    insert, _ = code_blocks("README.md", "Jobs of your own", "crontab").splitlines()
     shell.cron(insert)
 
     job = shell.rows("SELECT max(id) FROM worker_job_queue WHERE job_type = 'scrape_account'")
@@ -264,7 +266,7 @@ def test_a_row_from_cron_runs_a_program(shell: Shell) -> None:
 
 
 def test_cron_mails_failed_jobs_only(shell: Shell) -> None:
-    _, mail = written("README.md", "Jobs of your own", "crontab").splitlines()
+    _, mail = code_blocks("README.md", "Jobs of your own", "crontab").splitlines()
     command = mail.split(None, 5)[5].replace("/usr/local/bin/", "")
     shell.run("pagemill delete --status failed --yes")
     assert shell.run(command) == ""
@@ -280,7 +282,7 @@ def test_the_commands_for_stuck_jobs_print_something(shell: Shell) -> None:
     shell.run(f"pagemill wait {job}", code=1)
 
     output_by_line = {line: shell.run(line.replace("42", job), code=None) for line in
-            written("README.md", "When something is stuck", "sh").splitlines()}  # fmt: skip
+            code_blocks("README.md", "When something is stuck", "sh").splitlines()}  # fmt: skip
 
     assert len(output_by_line) == 6
     assert all(output_by_line.values())
@@ -295,7 +297,7 @@ def test_the_tutorial_works(shell: Shell) -> None:
     annual = shell.rows("SELECT id FROM document WHERE name = 'annual.pdf'")
 
     printed = {
-        heading: shell.run(written("docs/tutorial.md", heading, "sh").replace("tables 1 ", f"tables {annual} "))
+        heading: shell.run(code_blocks("docs/tutorial.md", heading, "sh").replace("tables 1 ", f"tables {annual} "))
         for heading in TUTORIAL
     }
 
@@ -306,7 +308,7 @@ def test_the_tutorial_works(shell: Shell) -> None:
 
 
 def test_the_commands_to_add_to_batches_work(shell: Shell) -> None:
-    script = written("docs/batches.md", "Several people: owners and batches", "sh")
+    script = code_blocks("docs/batches.md", "Several people: owners and batches", "sh")
     dry, add, listed, more, *show_lines = script.splitlines()
     documents.digital(shell.directory / "more.pdf", ["More of it."])
     shell.run("pagemill pause --all")
@@ -326,7 +328,7 @@ def test_the_commands_to_add_to_batches_work(shell: Shell) -> None:
 
 
 def test_the_commands_to_stop_and_resume_a_batch_work(shell: Shell) -> None:
-    stop, resume, retry, cancel, remove = written("docs/batches.md", "Stop and resume", "sh").splitlines()
+    stop, resume, retry, cancel, remove = code_blocks("docs/batches.md", "Stop and resume", "sh").splitlines()
     shell.run("pagemill pause --all")
     number = start_batch(shell, "pagemill add reports/ --owner alice")
 
@@ -341,8 +343,8 @@ def test_the_commands_to_stop_and_resume_a_batch_work(shell: Shell) -> None:
 
 def test_the_commands_for_priorities_and_actions_work(shell: Shell) -> None:
     shell.run("pagemill pause --all")
-    number = start_batch(shell, written("docs/batches.md", "When a batch has ended", "sh"))
-    ahead, document = written("docs/batches.md", "Which job is first", "sh").splitlines()
+    number = start_batch(shell, code_blocks("docs/batches.md", "When a batch has ended", "sh"))
+    ahead, document = code_blocks("docs/batches.md", "Which job is first", "sh").splitlines()
 
     assert "reprioritised 2 jobs" in shell.run(for_batch(number, ahead))
     shell.run(document)
@@ -351,12 +353,12 @@ def test_the_commands_for_priorities_and_actions_work(shell: Shell) -> None:
 
 
 def test_the_commands_to_read_again_work(shell: Shell) -> None:
-    shell.run(written("docs/documents.md", "Read documents again", "sh"))
+    shell.run(code_blocks("docs/documents.md", "Read documents again", "sh"))
     shell.run("pagemill wait document:1")
 
 
 def test_the_notification_rules_are_valid(shell: Shell) -> None:
-    (shell.directory / "notify.toml").write_text(written("docs/notify.md", "Rules", "toml"))
+    (shell.directory / "notify.toml").write_text(code_blocks("docs/notify.md", "Rules", "toml"))
 
     output = shell.run("export WORKER_CONFIG=notify.toml\npagemill notify ls")
 
@@ -368,7 +370,7 @@ def test_the_documented_statements_work(shell: Shell) -> None:
     job = shell.run("pagemill enqueue nightly --run-at +1h").splitlines()[0]
 
     for statement in re.findall(
-        r"(\S.*?;).*?$", written("docs/by-hand.md", "What works", "sql"), re.MULTILINE | re.DOTALL
+        r"(\S.*?;).*?$", code_blocks("docs/by-hand.md", "What works", "sql"), re.MULTILINE | re.DOTALL
     ):
         # There may be a seventh batch, which has ended.
         shell.rows(statement.replace("id = 42", f"id = {job}").replace("id = 7;", "id = 0;"))
@@ -378,7 +380,7 @@ def test_the_documented_statements_work(shell: Shell) -> None:
 
 
 def test_the_crontab_line_puts_the_day_into_the_payload(shell: Shell) -> None:
-    shell.cron(written("docs/by-hand.md", "From cron", "crontab"))
+    shell.cron(code_blocks("docs/by-hand.md", "From cron", "crontab"))
 
     payload = shell.rows("SELECT payload FROM worker_job_queue ORDER BY id DESC LIMIT 1")
     assert re.fullmatch(r'\{"day":"\d{4}-\d\d-\d\d"\}', payload)
@@ -386,7 +388,7 @@ def test_the_crontab_line_puts_the_day_into_the_payload(shell: Shell) -> None:
 
 def test_refused_statements_show_the_documented_messages(shell: Shell) -> None:
     job = shell.run("pagemill enqueue nightly --run-at +1h").splitlines()[0]
-    shown = re.findall(r"^> (.*)\n(.*)$", written("docs/by-hand.md", "What is refused", "console"), re.MULTILINE)
+    shown = re.findall(r"^> (.*)\n(.*)$", code_blocks("docs/by-hand.md", "What is refused", "console"), re.MULTILINE)
 
     assert len(shown) == 4
     for statement, sentence in shown:
@@ -396,7 +398,7 @@ def test_refused_statements_show_the_documented_messages(shell: Shell) -> None:
 
 
 def test_the_commands_for_tokens_and_links_work(shell: Shell) -> None:
-    output = shell.run(written("docs/http.md", "Who gets in", "sh"))
+    output = shell.run(code_blocks("docs/http.md", "Who gets in", "sh"))
 
     assert len(re.findall(r"^pm_\d+_\S+$", output, re.MULTILINE)) == 2
     assert len(re.findall(r"^http://127.0.0.1:8470/session\?link=pm_\d+_\S+$", output, re.MULTILINE)) == 2
@@ -407,8 +409,8 @@ def test_the_commands_for_tokens_and_links_work(shell: Shell) -> None:
 
 def test_the_settings_for_other_machines_are_valid(shell: Shell) -> None:
     wanted = (
-        written("docs/http.md", "From other machines", "toml"),
-        written("docs/http.md", "Pages of your own", "toml"),
+        code_blocks("docs/http.md", "From other machines", "toml"),
+        code_blocks("docs/http.md", "Pages of your own", "toml"),
     )
     (shell.directory / "web.toml").write_text("".join(wanted))
 
@@ -421,11 +423,11 @@ def test_the_settings_for_other_machines_are_valid(shell: Shell) -> None:
 
 def test_the_documented_schedules_start(shell: Shell) -> None:
     (shell.directory / "scheduled.toml").write_text(
-        written("docs/schedules.md", "Schedules in the settings file", "toml")
+        code_blocks("docs/schedules.md", "Schedules in the settings file", "toml")
     )
-    (line,) = written("docs/schedules.md", "Once a day, for cron lines of your own", "crontab").splitlines()
+    (line,) = code_blocks("docs/schedules.md", "Once a day, for cron lines of your own", "crontab").splitlines()
 
-    script = written("docs/schedules.md", "What starts schedules of the settings file", "sh")
+    script = code_blocks("docs/schedules.md", "What starts schedules of the settings file", "sh")
     output = shell.run(f"export WORKER_CONFIG=scheduled.toml\n{script}")
     added = [shell.run(line.split(None, 5)[5].replace("/usr/local/bin/", "")) for _ in range(2)]
 
@@ -434,7 +436,7 @@ def test_the_documented_schedules_start(shell: Shell) -> None:
 
 
 def test_a_backup_is_made_beside_a_daemon(shell: Shell) -> None:
-    lines = written("docs/sqlite.md", "Backup", "sh").splitlines()
+    lines = code_blocks("docs/sqlite.md", "Backup", "sh").splitlines()
     # The timer's unit is started in tests/systemd/test_install.py.
     script = "\n".join(line for line in lines if not line.startswith("sudo systemctl"))
     backups = shell.directory / "backups"
@@ -448,31 +450,31 @@ def test_the_plain_table_is_migrated(shell: Shell) -> None:
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
     shell.run(f"sqlite3 plain.db {shlex.quote(ORIGINAL + row)}")
 
-    script = written("docs/from-the-plain-table.md", "Move over from the original plain table", "sh")
+    script = code_blocks("docs/from-the-plain-table.md", "Move over from the original plain table", "sh")
     shell.run(f"export WORKER_DATABASE=plain.db\n{script}pagemill ls | grep scrape_account")
 
 
 def test_the_settings_of_a_program_are_valid(shell: Shell) -> None:
-    (shell.directory / "own.toml").write_text(written("docs/programs.md", "Run your own programs as jobs", "toml"))
+    (shell.directory / "own.toml").write_text(code_blocks("docs/programs.md", "Run your own programs as jobs", "toml"))
 
     assert "download_media" in shell.run("WORKER_CONFIG=own.toml pagemill config show")
 
 
 def test_a_new_handler_passes_its_test(shell: Shell) -> None:
-    new, check = written("docs/handlers.md", "A handler in Python", "sh").splitlines()
+    new, check = code_blocks("docs/handlers.md", "A handler in Python", "sh").splitlines()
 
     shell.run(new)
     assert "2 passed" in shell.run(f"python -m {check.partition('#')[0]} -p no:cacheprovider -p no:schemathesis")
 
 
 def test_the_python_example_of_the_store_prints_its_output(shell: Shell) -> None:
-    (shell.directory / "store.py").write_text(written("docs/handlers.md", "The store, from Python", "python"))
+    (shell.directory / "store.py").write_text(code_blocks("docs/handlers.md", "The store, from Python", "python"))
 
-    assert shell.run("python store.py") == written("docs/handlers.md", "The store, from Python", "console")
+    assert shell.run("python store.py") == code_blocks("docs/handlers.md", "The store, from Python", "console")
 
 
 def test_the_example_of_an_own_setting_works(shell: Shell) -> None:
-    (shell.directory / "own.py").write_text(written("docs/settings.md", "Settings of your own handler", "python"))
+    (shell.directory / "own.py").write_text(code_blocks("docs/settings.md", "Settings of your own handler", "python"))
 
     output = shell.run("python -c 'from own import ScrapeSettings as S; print(S.scrape_pages_max.variable)'")
     assert output.strip() == "WORKER_SCRAPE_PAGES_MAX"

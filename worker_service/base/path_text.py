@@ -11,7 +11,7 @@ FILE_URL = "file:///"
 _LEGACY_ENCODING = "cp1252"
 
 
-def written(path: Path) -> str:
+def path_to_text(path: Path) -> str:
     """Return the path as text that `path_of` reads."""
     # A path with surrounding space becomes a URL, because users paste these texts.
     text = str(path)
@@ -22,7 +22,7 @@ def path_of(text: str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(text).path)) if text.startswith(FILE_URL) else text)
 
 
-def legible(path: Path | str) -> str:
+def display_path(path: Path | str) -> str:
     """Return the path for display. Parts that are not UTF-8 are decoded as Windows-1252."""
     text = str(path)
     return text if _is_text(text) else "/".join(map(_decode_part, os.fsencode(text).split(b"/")))

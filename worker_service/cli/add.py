@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from job_handlers.crawl.requests import CrawlOptions, crawl_job, jobs_of_sources
 from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
-from worker_service.base.path_text import legible, path_of, written
+from worker_service.base.path_text import display_path, path_of, path_to_text
 from worker_service.cli import output
 from worker_service.cli.add_dry_run import (
     ToRead,
@@ -268,7 +268,7 @@ def _watch(call: Invocation, folders: Sequence[str], submission: Submission, opt
     schedules = []
     for folder in folders:
         # The daemon, which runs the schedule, has another working directory.
-        address = folder if "://" in folder else written(absolute(folder))
+        address = folder if "://" in folder else path_to_text(absolute(folder))
         schedule, _first_run = watch_folder(
             call.session, address, changed_options, owner=submission.owner, every=submission.every
         )
@@ -282,7 +282,7 @@ def _watch(call: Invocation, folders: Sequence[str], submission: Submission, opt
 
 
 def _default_name(sources: Sequence[str]) -> str:
-    first = sources[0] if "://" in sources[0] else legible(absolute(sources[0]).name)
+    first = sources[0] if "://" in sources[0] else display_path(absolute(sources[0]).name)
     name = first if len(sources) == 1 else f"{first} and {len(sources) - 1} more"
     # The end of an address or a path says more than its beginning.
     return name if len(name) <= _BATCH_NAME_CHARACTERS_MAX else f"…{name[1 - _BATCH_NAME_CHARACTERS_MAX :]}"
@@ -290,7 +290,7 @@ def _default_name(sources: Sequence[str]) -> str:
 
 def _sources_to_record(sources: Sequence[str]) -> list[str]:
     more = len(sources) - _SOURCES_RECORDED_MAX
-    return [*map(legible, sources[:_SOURCES_RECORDED_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
+    return [*map(display_path, sources[:_SOURCES_RECORDED_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _read_batch_action(call: Invocation, word: str) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from job_handlers.reading.find_files import LeftOut, in_words
 from worker_service.base.errors import BadInput
 from worker_service.base.files import sha256_of
 from worker_service.base.humanize import counted
-from worker_service.base.path_text import written
+from worker_service.base.path_text import path_to_text
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
 from worker_service.cli.waiting import wait_for_jobs
@@ -60,7 +60,7 @@ def _unchanged_files(call: Invocation, files: Sequence[Path], owner: str) -> set
     if not files:
         # A selector without source keys would choose all documents.
         return set()
-    file_by_key = {written(file): file for file in files}
+    file_by_key = {path_to_text(file): file for file in files}
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(file_by_key)
     )

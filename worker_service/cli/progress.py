@@ -13,7 +13,7 @@ from typing import NamedTuple, TextIO
 
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.base.humanize import counted
-from worker_service.base.path_text import legible, path_of
+from worker_service.base.path_text import display_path, path_of
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
@@ -205,7 +205,7 @@ def _unread_of_batch(call: Invocation, batch_id: int) -> Sequence[UnreadDocument
 
 def _path_or_name(file: Document | Job) -> str:
     if file.platform == "local":
-        return legible(path_of(file.source_key or ""))
+        return display_path(path_of(file.source_key or ""))
     return file.name or file.source_key or ""
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from job_handlers.reading.reading_settings import QUALITIES
 from job_handlers.reading.requests import ReadOptions
 from worker_service.base.errors import BadInput
-from worker_service.base.path_text import legible
+from worker_service.base.path_text import display_path
 from worker_service.cli import output
 from worker_service.cli.context import Function, Invocation
 from worker_service.jobs.job import NewJob
@@ -130,4 +130,4 @@ def _password_in_file(name: str | None) -> str | None:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise BadInput(f"{legible(path)} cannot be read as a password: {error}") from error
+        raise BadInput(f"{display_path(path)} cannot be read as a password: {error}") from error

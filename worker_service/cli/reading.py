@@ -13,7 +13,7 @@ from job_handlers.reading.find_files import AdoptedFile, files_to_adopt
 from job_handlers.reading.requests import ReadOptions, adopt_job, reindex_job
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
-from worker_service.base.path_text import legible, path_of
+from worker_service.base.path_text import display_path, path_of
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, confirm, confirmation_options, verb
 from worker_service.cli.documents import confirm_unless_named, document_selector_options, show_documents
@@ -144,7 +144,7 @@ def _reindex_document(
 
 def _adopt_file(call: Invocation, file: AdoptedFile, owner: str) -> ReadResult:
     path = path_of(file.path)
-    name, request = legible(path), DocumentRequest(file.path, legible(path.name), file.content)
+    name, request = display_path(path), DocumentRequest(file.path, display_path(path.name), file.content)
     same_source = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(file.path,))
     for document in documents.each_document(call.session, same_source):
         if document.content == file.content and document.status in _READ_OR_TO_BE_READ:

@@ -10,7 +10,7 @@ import click
 
 from job_handlers.reading.find_files import absolute
 from worker_service.base.errors import BadInput
-from worker_service.base.path_text import written
+from worker_service.base.path_text import path_to_text
 from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Function, Invocation, name_completer, verb
 from worker_service.services import schedules as operations
@@ -58,7 +58,7 @@ def _definition(options: Mapping[str, Any], former: Mapping[str, Any]) -> dict[s
     # A schedule starts only one of crawl, job and batch.
     if folder is not None:
         definition = {key: value for key, value in definition.items() if key not in ("job", "batch")}
-        definition["crawl"] = folder if "://" in folder else written(absolute(folder))
+        definition["crawl"] = folder if "://" in folder else path_to_text(absolute(folder))
     if job_type is not None or payload is not None:
         definition = {key: value for key, value in definition.items() if key not in ("crawl", "batch")}
         job = dict(definition.get("job", {}))

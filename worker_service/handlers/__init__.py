@@ -7,9 +7,9 @@ from worker_service.base.errors import Problem as Problem
 from worker_service.base.errors import in_a_sentence as in_a_sentence
 from worker_service.base.humanize import counted as counted
 from worker_service.base.path_text import FILE_URL as FILE_URL
-from worker_service.base.path_text import legible as legible
+from worker_service.base.path_text import display_path as display_path
 from worker_service.base.path_text import path_of as path_of
-from worker_service.base.path_text import written as written
+from worker_service.base.path_text import path_to_text as path_to_text
 from worker_service.handlers.contract import MIB as MIB
 from worker_service.handlers.contract import NOTIFY as NOTIFY
 from worker_service.handlers.contract import Choices as Choices

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from worker_service.base.path_text import FILE_URL, legible, path_of
+from worker_service.base.path_text import FILE_URL, display_path, path_of
 from worker_service.jobs.digest import digest
 
 _BY_OWNER = "by-owner"
@@ -78,7 +78,7 @@ def links_of(facts: LinkFacts) -> Links:
 
 def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
     if source_key.startswith(("/", FILE_URL)):
-        return str(PurePosixPath(legible(path_of(source_key))).parent)
+        return str(PurePosixPath(display_path(path_of(source_key))).parent)
     return "/".join(filter(None, _folders_of_url(source_key) if "://" in source_key else crawled))
 
 
@@ -89,7 +89,7 @@ def folded(path: str) -> str:
 
 def _folder_names(facts: LinkFacts) -> tuple[str, ...]:
     if facts.source_key.startswith(("/", FILE_URL)):
-        parts: Sequence[str] = PurePosixPath(legible(path_of(facts.source_key))).parts[1:-1]
+        parts: Sequence[str] = PurePosixPath(display_path(path_of(facts.source_key))).parts[1:-1]
     elif "://" in facts.source_key:
         parts = _folders_of_url(facts.source_key)
     else:

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from worker_service.base.errors import BadInput, Problem
-from worker_service.base.path_text import written
+from worker_service.base.path_text import path_to_text
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Status
 from worker_service.jobs.library import Document, DocumentSelector
@@ -118,10 +118,10 @@ def _submit(request: Request, name: str, incoming: IncomingFile, options: Option
     owner = owner_for(visitor_of(request), None)
     path = incoming.keep(Path(name).name or "document", owner)
     with session_of(request) as session:
-        document = _find_document(session, written(path))
+        document = _find_document(session, path_to_text(path))
         has_failed = document is not None and document.status is IndexStatus.FAILED
         [requested] = submit_files(session, [path], options, owner=owner, is_forced=has_failed).requests
-    return _Awaited(written(path), requested.id)
+    return _Awaited(path_to_text(path), requested.id)
 
 
 def _find_conversion(request: Request, awaited: _Awaited) -> Conversion | None:

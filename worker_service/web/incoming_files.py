@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from worker_service.base.errors import DiskFull
 from worker_service.base.files import sync_path
-from worker_service.base.path_text import written
+from worker_service.base.path_text import path_to_text
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.names import safe_name
@@ -105,7 +105,7 @@ def sweep(session: Session, *, now: float | None = None) -> int:
             elif age > _COMPLETE_AGE_SECONDS_MIN:
                 old += entry.iterdir()
     # A random sample, because some files stay for long and must not fill every sweep.
-    sample = {written(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
+    sample = {path_to_text(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
     unneeded = [sample[key] for key in _keys_of_unneeded_files(session, sample, now)]
     for file in unneeded:
         shutil.rmtree(file.parent, ignore_errors=True)

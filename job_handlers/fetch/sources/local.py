@@ -18,7 +18,7 @@ from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import FileRequest, IsStopping, Reference
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
 from job_handlers.settings import HandlersSettings, value_of
-from worker_service.handlers import FILE_URL, Retryable, legible, path_of, written
+from worker_service.handlers import FILE_URL, Retryable, display_path, path_of, path_to_text
 
 PLATFORM = "local"
 ADDRESSES = "a full path that begins with a slash (or its file: URL)"
@@ -39,7 +39,7 @@ _PSEUDO_FILE_SYSTEMS = ("proc", "sys", "dev")
 def parse_reference(text: str) -> Reference | None:
     if text.startswith("/"):
         return Reference(PLATFORM, text)
-    return Reference(PLATFORM, written(path_of(text))) if text.startswith(FILE_URL) else None
+    return Reference(PLATFORM, path_to_text(path_of(text))) if text.startswith(FILE_URL) else None
 
 
 def source_of_jobs(credential: str) -> str:
@@ -99,7 +99,7 @@ def _unreadable(text: str, error: OSError) -> FetchError:
         reason += "; homes and /tmp are hidden from a worker under systemd"
         remedy = "move it elsewhere, such as /srv, or make it visible to the service as pagemill.service explains"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        file = shlex.quote(legible(path))
+        file = shlex.quote(display_path(path))
         reason += " to the user of this worker"
         remedy = f"chgrp pagemill {file} && chmod g+r {file}, then retry"
     return FetchError("UNREADABLE", what=text, reason=reason, remedy=remedy)
@@ -127,7 +127,7 @@ class LocalFile:
             wait_seconds = min(self._timeouts.stable_seconds - age_seconds, self._timeouts.longest_wait_seconds)
             raise FetchError("STILL_WRITTEN", after=wait_seconds, what=self._path)
         return FileFacts(
-            name=legible(path_of(self._path).name),
+            name=display_path(path_of(self._path).name),
             mime="",
             size=status.st_size,
             key=revision_of(status),
@@ -173,7 +173,7 @@ class LocalTree:
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(os.path.normpath(directory))
-        self.root_name = written(self._directory)
+        self.root_name = path_to_text(self._directory)
 
     def root(self) -> Entry:
         try:
@@ -182,7 +182,7 @@ class LocalTree:
             raise ItemError(error.detail, error.remedy) from error
         if not actual.is_dir():
             raise ItemError(f"{self._directory} is not a directory that the daemon can see")
-        return Entry(self.root_name, legible(self._directory.name) or "/", "folder")
+        return Entry(self.root_name, display_path(self._directory.name) or "/", "folder")
 
     def entry(self, item_id: str, key: str) -> Entry:
         raise ItemError(f"{item_id}: a directory has no shortcuts")
@@ -211,7 +211,7 @@ def _entry_at(parent_id: str, raw_name: bytes) -> Entry | None:
     path = path_of(parent_id) / os.fsdecode(raw_name)
     if parent_id == "/" and path.name in _PSEUDO_FILE_SYSTEMS:
         return None
-    item_id, name = written(path), legible(path.name)
+    item_id, name = path_to_text(path), display_path(path.name)
     try:
         status = path.lstat()
     except OSError:
