@@ -37,7 +37,7 @@ _HEAD_PORT = 6379  # Ray's own default
 _HEAD_OPTIONS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
 _node_argument = click.argument(
-    "name", shell_complete=name_completer(lambda call: [node.name for node in Overview(call.session).nodes])
+    "name", shell_complete=name_completer(lambda call, _: [node.name for node in Overview(call.session).nodes])
 )
 
 

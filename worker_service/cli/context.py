@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -120,32 +120,36 @@ def _first_sentence(function: Function) -> str:
 Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
+def name_completer(list_names: Callable[[Invocation, str], Iterable[str]]) -> Complete:
+    """`list_names` gets the prefix, and may return other names, too."""
+
+    def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
+        before_verb = ctx.find_root().obj or {}
+        database = ctx.params.get("database") or before_verb.get("database")
+        # The user is typing, so an error is not shown.
+        with suppress(Exception), closing(Invocation(as_json=False, database=database)) as call:
+            names = dict.fromkeys(list_names(call, prefix))
+            # The shell reads one name per line, so leave out names with control characters.
+            return [name for name in names if name and name.startswith(prefix) and name.isprintable()]
+        return []
+
+    return complete
+
+
 def completer(column: str) -> Complete:
-    def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
-        return _names_or_empty(ctx, lambda call: call.session.job_queries.names(column, prefix))
-
-    return complete
+    return name_completer(lambda call, prefix: call.session.job_queries.names(column, prefix))
 
 
-def name_completer(list_names: Callable[[Invocation], Iterable[str]]) -> Complete:
-    def complete(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
-        return sorted({name for name in _names_or_empty(ctx, list_names) if name.startswith(prefix)})
+def complete_job_type(ctx: click.Context, param: click.Parameter, prefix: str) -> list[Any]:
+    # Without a database, the first two lists are empty.
+    completers = (completer("handler"), completer("job_type"), name_completer(_installed_types))
+    return sorted({name for complete in completers for name in complete(ctx, param, prefix)})
 
-    return complete
 
+def _installed_types(call: Invocation, _: str) -> Iterable[str]:
+    from worker_service.services.enqueue import installed_types
 
-def complete_job_type(ctx: click.Context, _: click.Parameter, prefix: str) -> list[Any]:
-    def stored_types(call: Invocation) -> Iterable[str]:
-        queries = call.session.job_queries
-        return [*queries.names("handler", prefix), *queries.names("job_type", prefix)]
-
-    def available_types(call: Invocation) -> Iterable[str]:
-        from worker_service.services.enqueue import installed_types
-
-        return [name for name in installed_types(call.settings) if name.startswith(prefix)]
-
-    # Without a database, the first list is empty.
-    return sorted({*_names_or_empty(ctx, stored_types), *_names_or_empty(ctx, available_types)})
+    return installed_types(call.settings)
 
 
 def complete_file(_: click.Context, __: click.Parameter, prefix: str) -> list[Any]:
@@ -153,18 +157,6 @@ def complete_file(_: click.Context, __: click.Parameter, prefix: str) -> list[An
 
     # The shell itself completes an item of this type.
     return [CompletionItem(prefix, type="file")]
-
-
-def _names_or_empty(ctx: click.Context, list_names: Callable[[Invocation], Iterable[str]]) -> list[str]:
-    """Return no names after an error, because the user is typing."""
-    try:
-        before_verb = ctx.find_root().obj or {}
-        database = ctx.params.get("database") or before_verb.get("database")
-        with closing(Invocation(as_json=False, database=database)) as call:
-            # The shell reads one name per line, so leave out names with control characters.
-            return [name for name in list_names(call) if name.isprintable() and name]
-    except Exception:
-        return []
 
 
 # ── Ids ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,7 @@ def ls(call: Invocation) -> None:
     "name",
     metavar="[NAME]",
     required=False,
-    shell_complete=name_completer(lambda call: [rule.name for rule in call.settings.notify]),
+    shell_complete=name_completer(lambda call, _: [rule.name for rule in call.settings.notify]),
 )
 def test(call: Invocation, name: str | None) -> None:
     """\b

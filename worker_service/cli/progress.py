@@ -45,17 +45,18 @@ _BAR_COLUMNS = 10
 _TYPE_COLUMNS = 16
 _NAME_COLUMNS = 30
 
-Monotonic = Callable[[], float]
-
 
 class Display:
-    """Draws over the previous lines on a terminal; elsewhere prints every ten seconds."""
+    """Draws over the previous lines on a terminal; elsewhere prints every ten seconds.
+
+    `stream` is None if nothing is to be shown, or if stderr was closed before the start.
+    """
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: TextIO | None,
         *,
-        monotonic: Monotonic = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
         size: Callable[[], tuple[int, int]] = shutil.get_terminal_size,
     ) -> None:
         self.stream = stream
@@ -68,9 +69,8 @@ class Display:
     def update(self, make_lines: Callable[[], Sequence[str]], *, is_over: bool) -> None:
         """Show the lines if it is time; at the end, on a terminal only, where they replace the last ones."""
         now = self.monotonic()
-        if is_over and not self.is_terminal:
-            return
-        if now < self._next_at and not is_over:
+        is_due = self.is_terminal if is_over else now >= self._next_at
+        if self.stream is None or not is_due:
             return
         self._next_at = now + (_DRAW_INTERVAL_SECONDS if self.is_terminal else _LINE_INTERVAL_SECONDS)
         lines = make_lines()
@@ -84,19 +84,10 @@ class Display:
         self.stream.flush()
 
 
-def _display_on_stderr() -> Display | None:
-    """Return None if stderr was closed before the start."""
-    return None if sys.stderr is None else Display(sys.stderr)
-
-
 # ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def watch_jobs(display: Display | None = None) -> WatchJobs | None:
-    """Return a callback for `wait_for_jobs`, or None if stderr is closed."""
-    display = display or _display_on_stderr()
-    if display is None:
-        return None
+def watch_jobs(display: Display) -> WatchJobs:
     is_utf8 = (getattr(display.stream, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
     fill = ("█", "░") if is_utf8 else ("#", ".")
 
@@ -161,10 +152,10 @@ def _duration(job: Job, *, now: datetime) -> str:
 
 
 def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
-    ended = [
-        wait_for_batch(call.session, batch_id, timeout=timeout, watch=_watch_batch(is_shown=is_watched))
-        for batch_id in ids
-    ]
+    ended = []
+    for batch_id in ids:
+        display = Display(sys.stderr if is_watched else None)
+        ended.append(wait_for_batch(call.session, batch_id, timeout=timeout, watch=_watch_batch(display)))
     if not call.print_if_json({"items": ended}):
         for details in ended:
             batch_id = details.batch.id
@@ -173,18 +164,13 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
     return 1 if any(details.batch.state is BatchState.FAILED for details in ended) else 0
 
 
-def _watch_batch(*, is_shown: bool) -> Callable[[BatchDetails], None]:
-    display = _display_on_stderr() if is_shown else None
-
-    def watch(details: BatchDetails) -> None:
-        if display is not None:
-            display.update(lambda: [describe_progress(details)], is_over=details.batch.state.is_ended)
-
-    return watch
+def _watch_batch(display: Display) -> Callable[[BatchDetails], None]:
+    return lambda details: display.update(lambda: [describe_progress(details)], is_over=details.batch.state.is_ended)
 
 
 def await_reading(call: Invocation, awaited: Sequence[Document], *, timeout: str | None, is_watched: bool) -> int:
-    progress = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch_reading() if is_watched else None)
+    display = Display(sys.stderr if is_watched else None)
+    progress = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch_reading(display))
     failed = progress.failed
     items = [
         {"name": document.name, "document_id": document.id, "state": document.state} for document in progress.existing
@@ -221,11 +207,7 @@ class PagesSample(NamedTuple):
     pages_done: int
 
 
-def watch_reading(display: Display | None = None) -> WatchDocuments | None:
-    """Return a callback for `wait_for_documents`, or None if stderr is closed."""
-    display = display or _display_on_stderr()
-    if display is None:
-        return None
+def watch_reading(display: Display) -> WatchDocuments:
     samples: deque[PagesSample] = deque()
     first: PagesSample | None = None
 

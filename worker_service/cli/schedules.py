@@ -27,7 +27,7 @@ _DROP_FIRST = ("ZONE", "OWNER", "MADE IN", "FOUND", "ERROR")
 
 _name_argument = click.argument(
     "name",
-    shell_complete=name_completer(lambda call: [entry.schedule.name for entry in schedule_entries(call.session)]),
+    shell_complete=name_completer(lambda call, _: [entry.schedule.name for entry in schedule_entries(call.session)]),
 )
 
 

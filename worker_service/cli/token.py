@@ -90,7 +90,7 @@ def ls(call: Invocation) -> None:
     )  # fmt: skip
 
 
-_complete_token = name_completer(lambda call: [token.name for token in operations.list_tokens(call.session)])
+_complete_token = name_completer(lambda call, _: [token.name for token in operations.list_tokens(call.session)])
 
 
 @verb

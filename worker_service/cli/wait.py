@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, job_selector_options, verb
-from worker_service.cli.progress import await_batches, await_reading, watch_jobs
+from worker_service.cli.progress import Display, await_batches, await_reading, watch_jobs
 from worker_service.cli.waiting import wait_for_jobs
 from worker_service.jobs.selector import Selector
 
@@ -39,7 +41,7 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
         return await_batches(call, selector.batch_ids, timeout=timeout, is_watched=progress)
     if selector.document_ids:
         return _wait_for_documents(call, selector, timeout=timeout, is_watched=progress)
-    watch = watch_jobs() if progress else None
+    watch = watch_jobs(Display(sys.stderr if progress else None))
     result = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
     exit_code = 0 if result.is_good else 1
     if call.print_if_json(result):

@@ -179,13 +179,12 @@ def wait_for_documents(
     session: Session,
     awaited: Sequence[Document],
     *,
-    timeout: str | None = None,
-    watch: WatchDocuments | None = None,
+    timeout: str | None,
+    watch: WatchDocuments,
 ) -> DocumentsProgress:
     """Wait until each document has been read or has failed."""
     for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline_after(timeout)):
-        if watch is not None:
-            watch(progress)
+        watch(progress)
         if progress.ended >= len(awaited):
             return progress
     raise WaitTimedOut(f"after {timeout}, {len(awaited) - progress.ended} of {len(awaited)} were not read")
