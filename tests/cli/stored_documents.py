@@ -1,4 +1,4 @@
-"""Documents in a real database, put there by the store's own methods as a daemon would have put them."""
+"""Documents in a real database, written by methods of the store as a daemon would write them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker_service.store.store import Store
 
 @dataclass
 class Shelf:
-    """Puts documents where a daemon would have put them."""
+    """Writes documents as a daemon would."""
 
     store: Store
     workspace: Path
@@ -80,7 +80,7 @@ class Shelf:
         return job.document_id
 
     def with_tables(self, name: str, *tables: Sequence[Sequence[str]], **fields: str) -> int:
-        """A page for each, of which nothing else is known."""
+        """Store a document with a page for each table."""
         job = self.wish(name, **fields)
         for number, rows in enumerate(tables, 1):
             cells = [[[10, 20, 30, 40, cell] if cell else None for cell in row] for row in rows]
@@ -99,9 +99,9 @@ class Shelf:
         return job.document_id or 0
 
     def next_job(self, classes: Sequence[str] = ("cpu", "io")) -> Job:
-        """The one that is to run next, once it is there."""
+        """Wait for the next job that can start, and claim it."""
         deadline = time.monotonic() + 60
-        while not (found := [job for one in classes for job in self.store.leases.claim("w1", 1, one)]):
+        while not (found := [job for job_class in classes for job in self.store.leases.claim("w1", 1, job_class)]):
             assert time.monotonic() < deadline, "no job came"
             time.sleep(0.01)
         return found[0]
@@ -110,7 +110,7 @@ class Shelf:
         self.store.leases.fail(self.next_job(["io"]).lease, Failure(code, message, remedy=remedy), retry_at=None)
 
     def brought_in(self, *requests: DocumentRequest, files: Sequence[str] = ()) -> None:
-        """As a download ends: with its files, and the wish that what it brought be read."""
+        """Complete a download: publish its files, and request that they are read."""
         job = self.next_job(["io"])
         jobs = [NewJob("ingest", platform="local", document=request) for request in requests]
         made = [self._file(job, "original", name, "bytes") for name in files]

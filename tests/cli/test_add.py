@@ -1,4 +1,4 @@
-"""`pagemill add`: what is new in it beside the earlier `ingest`, `crawl` and `batch add`; and `pagemill help`."""
+"""`pagemill add`, its former names, and `pagemill help`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def test_added_sources_are_a_batch_named_after_the_first_one(run: Run, shelf: Sh
     assert run("add", "in", "b.pdf", "--force").stdout == "batch:2\n"
     assert run("add", "https://example.org/c.pdf", "--name", "from the web").stdout == "batch:3\n"
 
-    names = [one["batch"]["name"] for one in items(run("batch", "ls", "--json"))]
+    names = [item["batch"]["name"] for item in items(run("batch", "ls", "--json"))]
     assert names == ["from the web", "in and 1 more", "b.pdf"]
-    assert [one["force"] for one in payloads_of_type(shelf, "download")[1:3]] == [True, True]
+    assert [payload["force"] for payload in payloads_of_type(shelf, "download")[1:3]] == [True, True]
 
 
 def test_options_that_choose_files_apply_to_directories_and_folders_of_drive(run: Run, shelf: Shelf) -> None:
@@ -32,7 +32,7 @@ def test_options_that_choose_files_apply_to_directories_and_folders_of_drive(run
     run("add", "in", "b.pdf", folder, "--pattern", "*report*", "--since", "2026-01-31", "--depth", 0)
 
     wanted = {"name": "*report*", "newer_than": "2026-01-31", "depth": 0}
-    assert [(one["folder"], one["wanted"]) for one in payloads_of_type(shelf, "crawl")] == [
+    assert [(payload["folder"], payload["wanted"]) for payload in payloads_of_type(shelf, "crawl")] == [
         (str(Path("in").absolute()), wanted),
         (folder, wanted),
     ]
@@ -77,8 +77,8 @@ def test_a_watched_folder_gets_a_schedule_and_no_batch(run: Run, shelf: Shelf) -
     [stored] = shelf.store.schedules.stored()
     folder = str(Path("scans").absolute())
     assert json.loads(stored.definition) == {"cron": "0 * * * *", "crawl": {"folder": folder}}
-    begun = payloads_of_type(shelf, "crawl")[0]
-    assert (begun["folder"], begun["wanted"], begun["download"]) == (
+    crawl_payload = payloads_of_type(shelf, "crawl")[0]
+    assert (crawl_payload["folder"], crawl_payload["wanted"], crawl_payload["download"]) == (
         folder, {"name": "*.pdf"}, {"read": {"languages": ["deu"]}},
     )  # fmt: skip
     Path("in\udce9").mkdir()
@@ -95,11 +95,11 @@ def test_the_help_starts_with_documents_and_has_at_most_30_verbs(run: Run) -> No
     assert verbs[:4] == ["add", "search", "documents", "status"]
     assert len(verbs) <= 30
 
-    shown, everything = run("--help").stdout, run("help").stdout
+    first_page, whole_help = run("--help").stdout, run("help").stdout
 
-    assert "run-now" not in shown
-    assert all(f"  {verb} " in everything for verb in ("add", "run-now", "batch rm", "reindex"))
-    assert not re.search(r"^ +(ingest|crawl) ", shown + everything, re.MULTILINE)
+    assert "run-now" not in first_page
+    assert all(f"  {verb} " in whole_help for verb in ("add", "run-now", "batch rm", "reindex"))
+    assert not re.search(r"^ +(ingest|crawl) ", first_page + whole_help, re.MULTILINE)
     assert run("help", "batch", "stop").stdout == run("batch", "stop", "--help").stdout
     assert "there is no command 'batch nonsense'" in run("help", "batch", "nonsense", fails=2).stderr
 
@@ -109,7 +109,7 @@ def test_former_verbs_work_and_are_not_listed(run: Run, shelf: Shelf) -> None:
 
     assert run("batch", "add", "a.pdf").stdout == "batch:1\n"
     assert run("ingest", "a.pdf", "--batch", "mine", "--force").stdout == "batch:2\n"
-    assert [one["batch"]["name"] for one in items(run("batch", "ls", "--json"))] == ["mine", "a.pdf"]
+    assert [item["batch"]["name"] for item in items(run("batch", "ls", "--json"))] == ["mine", "a.pdf"]
     assert run("ingest", "a.pdf", "--batch", 2, "--force").stdout == "batch:2\n"
     assert run("ingest", "a.pdf", "--batch=yours", "--force").stdout == "batch:3\n"
     assert run("ingest", "a.pdf", "--batch=batch:3", "--force").stdout == "batch:3\n"

@@ -1,4 +1,4 @@
-"""`batch`, and the documents of one: what people type for what was submitted together."""
+"""`pagemill batch`, and `add` and the lists with --batch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 
-def begun(shelf: Shelf, *names: str, owner: str = "ann", name: str = "reports") -> int:
-    """A batch that asks for these files."""
-    jobs = [NewJob("ingest", platform="local", document=DocumentRequest(f"/srv/{one}", one, "c1")) for one in names]
+def add_batch(shelf: Shelf, *names: str, owner: str = "ann", name: str = "reports") -> int:
+    jobs = [NewJob("ingest", platform="local", document=DocumentRequest(f"/srv/{file}", file, "c1")) for file in names]
     return shelf.store.batches.add(NewBatch(owner, name), jobs).batch.id
 
 
@@ -36,8 +35,8 @@ def state_of(shelf: Shelf, batch_id: int) -> BatchState:
 
 def test_the_list_shows_the_progress_of_each_batch(run: Run, shelf: Shelf) -> None:
     assert "there are no batches yet: pagemill add" in run("batch", "ls").stderr
-    begun(shelf, "a.pdf", "b.pdf", "c.pdf")
-    begun(shelf, "d.pdf", owner="bob", name="")
+    add_batch(shelf, "a.pdf", "b.pdf", "c.pdf")
+    add_batch(shelf, "d.pdf", owner="bob", name="")
     shelf.publish(shelf.next_job(), "a.pdf", "one", "two")
     fail(shelf, "DAMAGED", "it is damaged")
 
@@ -48,14 +47,14 @@ def test_the_list_shows_the_progress_of_each_batch(run: Run, shelf: Shelf) -> No
         ["2", "finished", "bob", "-", "1/1", "1"],
         ["1", "active", "ann", "reports", "1/3", "-"],
     ]
-    assert [one["batch"]["id"] for one in items(run("batch", "ls", "--owner", "ann", "--json"))] == [1]
+    assert [item["batch"]["id"] for item in items(run("batch", "ls", "--owner", "ann", "--json"))] == [1]
     assert items(run("batch", "ls", "--status", "done,stopped", "--json")) == []
     assert "--before 2" in run("batch", "ls", "--limit", 1).stderr
-    assert [one["batch"]["id"] for one in items(run("batch", "ls", "--before", 2, "--json"))] == [1]
+    assert [item["batch"]["id"] for item in items(run("batch", "ls", "--before", 2, "--json"))] == [1]
 
 
 def test_batch_show_prints_the_request_and_the_next_step(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf")
+    add_batch(shelf, "a.pdf")
     fail(shelf, "DAMAGED", "it is damaged")
 
     result = run("batch", "show", "batch:1")
@@ -68,7 +67,7 @@ def test_batch_show_prints_the_request_and_the_next_step(run: Run, shelf: Shelf)
 
 
 def test_a_batch_is_stopped_and_resumed(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf", "b.pdf")
+    add_batch(shelf, "a.pdf", "b.pdf")
 
     assert run("batch", "stop", 1).stdout == "stopped batch 1 (reports)\n"
     assert state_of(shelf, 1) is BatchState.STOPPED
@@ -78,7 +77,7 @@ def test_a_batch_is_stopped_and_resumed(run: Run, shelf: Shelf) -> None:
 
 
 def test_resume_says_which_other_batch_of_the_owner_now_waits(run: Run, shelf: Shelf) -> None:
-    first, second = begun(shelf, "a.pdf"), begun(shelf, "b.pdf", name="")
+    first, second = add_batch(shelf, "a.pdf"), add_batch(shelf, "b.pdf", name="")
     assert state_of(shelf, first) is BatchState.WAITING
     assert "replaced by batch 2 · 0 of 1 file" in run("batch", "show", first).stdout
     assert "replaced by batch 2" in run("batch", "ls").stdout
@@ -92,7 +91,7 @@ def test_resume_says_which_other_batch_of_the_owner_now_waits(run: Run, shelf: S
 
 
 def test_retry_runs_only_failed_jobs_again(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf", "b.pdf")
+    add_batch(shelf, "a.pdf", "b.pdf")
     shelf.publish(shelf.next_job(), "a.pdf", "one")
     fail(shelf, "DAMAGED", "it is damaged")
     assert state_of(shelf, 1) is BatchState.FAILED
@@ -109,7 +108,7 @@ def _done(run: Run, shelf: Shelf) -> str:
 
 
 def test_cancel_asks_first_and_the_batch_can_be_resumed(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf", "b.pdf", "c.pdf")
+    add_batch(shelf, "a.pdf", "b.pdf", "c.pdf")
     shelf.next_job()
 
     assert run("batch", "cancel", 1, "--dry-run").stdout == "would cancel 3 jobs of batch 1 (reports)\n"
@@ -122,7 +121,7 @@ def test_cancel_asks_first_and_the_batch_can_be_resumed(run: Run, shelf: Shelf) 
 
 
 def test_only_an_ended_batch_can_be_removed(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf")
+    add_batch(shelf, "a.pdf")
     assert "has 1 live job: `pagemill batch cancel 1`" in run("batch", "rm", 1, "--yes", fails=1).stderr
     shelf.publish(shelf.next_job(), "a.pdf", "one")
 
@@ -136,17 +135,17 @@ def test_only_an_ended_batch_can_be_removed(run: Run, shelf: Shelf) -> None:
 
 def test_documents_are_listed_searched_counted_and_exported_by_batch(run: Run, shelf: Shelf, tmp_path: Path) -> None:
     shelf.read("other.pdf", "climate", roles=("original", "text"))
-    begun(shelf, "a.pdf", "b.pdf")
+    add_batch(shelf, "a.pdf", "b.pdf")
     shelf.publish(shelf.next_job(), "a.pdf", "climate risk", roles=("original", "text"))
     fail(shelf, "DAMAGED", "it is damaged")
     shelf.store.intake.enqueue(NewJob("download", name="lost.pdf", batch_id=1, source_key="/srv/lost.pdf", owner="ann"))
     fail(shelf, "NOT_FOUND", "it is gone")
     (tmp_path / "terms.txt").write_text("climate\n")
 
-    assert [one["name"] for one in items(run("documents", "--batch", "batch:1", "--json"))] == ["b.pdf", "a.pdf"]
-    assert [one["name"] for one in items(run("search", "climate", "--batch", 1, "--json"))] == ["a.pdf"]
+    assert [item["name"] for item in items(run("documents", "--batch", "batch:1", "--json"))] == ["b.pdf", "a.pdf"]
+    assert [item["name"] for item in items(run("search", "climate", "--batch", 1, "--json"))] == ["a.pdf"]
     assert items(run("search", "climate", "--batch", 1, "--document", 1, "--json", fails=1)) == []
-    assert [one["name"] for one in items(run("keywords", "terms.txt", "--batch", 1, "--json"))] == ["a.pdf", "b.pdf"]
+    assert [item["name"] for item in items(run("keywords", "terms.txt", "--batch", 1, "--json"))] == ["a.pdf", "b.pdf"]
     assert run("export", "--batch", 1, "-o", "out").stdout == "out/a-2.txt\n"
     rows = list(csv.DictReader(io.StringIO(run("documents", "--batch", 1, "--csv").stdout)))
     assert [(row["NAME"], row["PAGES"], row["STATE"], row["ERROR"]) for row in rows] == [
@@ -158,7 +157,7 @@ def test_documents_are_listed_searched_counted_and_exported_by_batch(run: Run, s
 
 
 def test_json_of_cancel_and_resume_has_the_jobs_and_the_state(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf", "b.pdf")
+    add_batch(shelf, "a.pdf", "b.pdf")
     job = shelf.next_job()
 
     cancelled = json.loads(run("batch", "cancel", 1, "--yes", "--json").stdout)
@@ -173,8 +172,8 @@ def test_json_of_cancel_and_resume_has_the_jobs_and_the_state(run: Run, shelf: S
 
 
 def sources_of(shelf: Shelf, batch_id: int) -> list[str]:
-    found = shelf.store.job_queries.list(Selector(batch_id=batch_id))
-    return sorted(job.source_key or json.loads(job.payload or "")["folder"] for job in found)
+    jobs = shelf.store.job_queries.list(Selector(batch_id=batch_id))
+    return sorted(job.source_key or json.loads(job.payload or "")["folder"] for job in jobs)
 
 
 def test_sources_of_all_kinds_are_one_batch_and_each_file_is_added_once(run: Run, shelf: Shelf) -> None:
@@ -200,12 +199,12 @@ def test_sources_of_all_kinds_are_one_batch_and_each_file_is_added_once(run: Run
     assert {(job.owner, job.priority, job.concurrency_key) for job in jobs} == {("ann", 3, None)}
     then = [{"job_type": "webhook", "standing": True}, {"job_type": "webhook", "on_end": "failure", "standing": True}]
     for job in jobs:
-        asked = json.loads(job.payload or "")
-        asked = asked.get("download", asked)
-        assert (asked["read"], asked["then"]) == ({"languages": ["deu"]}, then)
-    shown = json.loads(run("batch", "show", 1, "--json").stdout)["batch"]["asked"]
-    assert shown["sources"][:3] == ["in", "in/a.csv", folder]
-    assert (shown["languages"], shown["then"]) == (["deu"], then)
+        payload = json.loads(job.payload or "")
+        payload = payload.get("download", payload)
+        assert (payload["read"], payload["then"]) == ({"languages": ["deu"]}, then)
+    request = json.loads(run("batch", "show", 1, "--json").stdout)["batch"]["asked"]
+    assert request["sources"][:3] == ["in", "in/a.csv", folder]
+    assert (request["languages"], request["then"]) == (["deu"], then)
 
 
 def test_only_jobs_that_need_a_credential_get_it(run: Run, shelf: Shelf) -> None:
@@ -219,15 +218,20 @@ def test_only_jobs_that_need_a_credential_get_it(run: Run, shelf: Shelf) -> None
 
     run("add", "a.csv", *addresses, "--credential", "drive-b")
 
-    found = [
+    sources_and_credentials = [
         (job.source, json.loads(job.payload or "").get("credential"))
         for job in shelf.store.job_queries.list(Selector())
     ]
-    assert found == [("", None), ("gdrive:drive-b", "drive-b"), ("gdrive:drive-b", "drive-b"), ("", None)]
+    assert sources_and_credentials == [
+        ("", None),
+        ("gdrive:drive-b", "drive-b"),
+        ("gdrive:drive-b", "drive-b"),
+        ("", None),
+    ]
 
 
 def test_a_retry_without_failed_jobs_changes_nothing(run: Run, shelf: Shelf) -> None:
-    begun(shelf, "a.pdf")
+    add_batch(shelf, "a.pdf")
 
     assert run("batch", "retry", 1).stderr == "no job of batch 1 (reports) has failed; nothing changed\n"
 
@@ -300,8 +304,8 @@ def test_a_refused_addition_to_a_batch_adds_no_job(
     run: Run, shelf: Shelf, words: list[str], code: int, sentence: str
 ) -> None:
     write_files("a.csv", "in/b.csv")
-    begun(shelf, "x.pdf")
-    begun(shelf)
+    add_batch(shelf, "x.pdf")
+    add_batch(shelf)
     before = shelf.store.job_queries.count(Selector())
 
     assert sentence in run(*words, fails=code).stderr
@@ -318,8 +322,8 @@ def test_added_files_are_more_urgent_than_watched_folders(run: Run, shelf: Shelf
     run("enqueue", "ocr_pages")
     run("add", "in", "--priority", 1)
 
-    found = [(job.job_type, job.priority) for job in shelf.store.job_queries.list(Selector())]
-    assert found[:5] == [
+    types_and_priorities = [(job.job_type, job.priority) for job in shelf.store.job_queries.list(Selector())]
+    assert types_and_priorities[:5] == [
         ("download", 1), ("ocr_pages", 5), ("crawl", 7), ("ingest", 3), ("download", 3),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`pagemill cluster`, and what the other commands tell of nodes."""
+"""`pagemill cluster`, and how other commands show nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN = own_identity()
 
 @pytest.fixture
 def store(database: Path) -> Iterator[Store]:
-    """And a daemon that is this process."""
+    """The store, with this process registered as its daemon."""
     facts = [HandlerFacts("ocr_pages", "node")]
     store = open_store(database)
     store.workers.register(Worker("w1", OWN.host, OWN.boot_id, OWN.pid, "0.1.0", 2, 4, facts))
@@ -73,10 +73,10 @@ def test_why_names_a_node_and_its_reason(store: Store, run: Run) -> None:
     assert "NO_NODE worker w1 knows no node yet" in " ".join(run("why", job, fails=3).stdout.split())
 
     has(store, DOWN, REFUSED)
-    said = " ".join(run("why", job, fails=3).stdout.split())
+    sentence = " ".join(run("why", job, fails=3).stdout.split())
 
-    assert "NO_NODE none of 2 nodes is up; n3 is refused (pagemill 0.0.9" in said
-    assert "pagemill cluster" in said
+    assert "NO_NODE none of 2 nodes is up; n3 is refused (pagemill 0.0.9" in sentence
+    assert "pagemill cluster" in sentence
     has(store, UP)
     assert [found.id for found in store.leases.claim("w1", 5, "node")] == [job]
 
@@ -87,7 +87,7 @@ def test_status_doctor_workers_and_top_show_nodes_that_are_down(store: Store, ru
     assert "1 of 2 nodes up: n2 is down" in run("status", fails=1).stdout
     assert "node n2: down (Ray has given it up)" in run("doctor").stdout
     assert "n2" in run("workers").stdout
-    assert [one["name"] for one in json.loads(run("workers", "--json").stdout)["nodes"]] == ["n1", "n2"]
+    assert [worker["name"] for worker in json.loads(run("workers", "--json").stdout)["nodes"]] == ["n1", "n2"]
     assert "n2" in run("top", "--once").stdout
 
     run("cluster", "drain", "n2")

@@ -1,4 +1,4 @@
-"""What Tab does, in a real bash with the script of `pagemill completion bash`."""
+"""Completion in a real bash with the script of `pagemill completion bash`."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ Press = Callable[[str], str]
 
 @pytest.fixture
 def press(tmp_path: Path) -> Iterator[Press]:
-    """Type the beginning of a line and Tab; return the line that bash has made of it."""
+    """Return a function that types the start of a line and Tab, and returns the completed line."""
     binary = tmp_path / "bin" / "pagemill"
     binary.parent.mkdir()
     binary.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
     binary.chmod(0o755)
     settings = 'PS1="$ "\nbind "set enable-bracketed-paste off"\nbind "set bell-style none"\n'
     (tmp_path / "rc").write_text(f'{settings}eval "$(pagemill completion bash)"\n')
-    ours, theirs = pty.openpty()
+    our_end, bash_end = pty.openpty()
     environ = {**os.environ, "PATH": f"{binary.parent}:{os.environ['PATH']}", "TERM": "dumb", "COLUMNS": "200"}
     bash = subprocess.Popen(
         ["bash", "--noprofile", "--rcfile", str(tmp_path / "rc"), "-i"],
-        stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True,
+        stdin=bash_end, stdout=bash_end, stderr=bash_end, env=environ, start_new_session=True,
     )  # fmt: skip
-    os.close(theirs)
+    os.close(bash_end)
 
-    def until(pattern: str) -> re.Match[str]:
+    def read_until(pattern: str) -> re.Match[str]:
         screen = ""
         while (found := re.search(pattern, screen)) is None:
-            screen += os.read(ours, 65536).decode()
+            screen += os.read(our_end, 65536).decode()
         return found
 
     def press(line: str) -> str:
-        os.write(ours, f"{line}\t".encode())
-        until(f"{re.escape(line)}.")
-        # Ctrl-A, and what makes the line an echo of itself. Its typed form has a quote in it, its output has none.
-        os.write(ours, b"\x01echo M'ADE' \n")
-        return until(r"MADE (.*)\n")[1].strip()
+        os.write(our_end, f"{line}\t".encode())
+        read_until(f"{re.escape(line)}.")
+        # Ctrl-A, then turn the line into an echo of itself. The quote tells its output from what was typed.
+        os.write(our_end, b"\x01echo M'ADE' \n")
+        return read_until(r"MADE (.*)\n")[1].strip()
 
-    until(r"\$ ")
+    read_until(r"\$ ")
     yield press
-    os.close(ours)
+    os.close(our_end)
     bash.terminate()
     bash.kill()
     bash.wait(timeout=30)
@@ -85,7 +85,7 @@ def test_each_argument_and_option_completes_its_values(shelf: Shelf, monkeypatch
     shelf.read("b.pdf", "one", owner="alice")
 
     def plain(line: str) -> set[str]:
-        return {one.removeprefix("plain,") for one in completed(monkeypatch, f"pagemill {line}")}
+        return {item.removeprefix("plain,") for item in completed(monkeypatch, f"pagemill {line}")}
 
     for line in ("text ", "export ", "reindex ", "search x --document "):
         assert plain(line) == {"1", "2"}, line
@@ -99,7 +99,7 @@ def test_each_argument_and_option_completes_its_values(shelf: Shelf, monkeypatch
     assert plain("documents --status f") == {"failed"}
     for line, kind in (("add ", "file"), ("export -o ", "dir"), ("keywords ", "file"),
                        ("db backup ", "file"), ("documents adopt ", "dir"), ("ls --database ", "file")):  # fmt: skip
-        assert [one.partition(",")[0] for one in completed(monkeypatch, f"pagemill {line}")] == [kind], line
+        assert [item.partition(",")[0] for item in completed(monkeypatch, f"pagemill {line}")] == [kind], line
 
 
 def test_completion_without_a_database_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_job_of_an_unknown_type_waits_with_a_warning(run: Run, daemon: Daemon)
     assert result.stderr == "job 1 waits: no handler is installed for 'downlod': did you mean download?\n"
     assert "handlers ls" in run("enqueue", "zzzzzz").stderr
     assert run("enqueue", "download", "--set", "source=/srv/a").stderr == ""
-    # Installed, though no worker that runs now takes it.
+    # It is installed, although no running worker takes it.
     assert run("enqueue", "webhook").stderr == ""
     Path("pagemill.toml").write_text(f'[commands.scrape]\nargv = ["{sys.executable}"]\n')
     assert "scrape" in run("enqueue", "scrape").stderr

@@ -1,4 +1,4 @@
-"""`documents`, `text`, `search`, `keywords`, `export`, `show document:N`: what people see of what was read."""
+"""`documents`, `text`, `search`, `tables`, `keywords`, `export` and `show document:7`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_table_becomes_a_file_or_a_sheet(run: Run, shelf: Shelf, tmp_path: 
     run("tables", 1, "--xlsx", book)
 
     assert [*csv.reader(io.StringIO((tmp_path / "out/page-1-table-1.csv").read_text()))] == ACCOUNTS
-    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["page-1-table-1.csv", "page-2-table-1.csv"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["page-1-table-1.csv", "page-2-table-1.csv"]
     with zipfile.ZipFile(book) as archive:
         assert 'name="page-2-table-1"' in archive.read("xl/workbook.xml").decode()
     assert "--force" in run("tables", 1, "--csv", tmp_path / "out", fails=1).stderr
@@ -171,8 +171,8 @@ def test_a_search_without_hits_ends_with_1_and_an_invalid_one_with_2(run: Run, s
     result = run("search", "water", fails=1)
     assert (result.stdout, result.stderr) == ("", "no page matches\n")
     assert json.loads(run("search", "water", "--json", fails=1).stdout)["items"] == []
-    for said in (" ", "--", '"*"'):
-        assert "cannot be searched for: it has no letter and no digit" in run("search", "--", said, fails=2).stderr
+    for query in (" ", "--", '"*"'):
+        assert "cannot be searched for: it has no letter and no digit" in run("search", "--", query, fails=2).stderr
 
 
 def _terms(*lines: str) -> Path:
@@ -292,7 +292,7 @@ def test_export_copies_the_files_of_documents(run: Run, shelf: Shelf) -> None:
     assert run("export", 1, 2, "-o", "out").stdout.splitlines() == ["out/a-2.txt", "out/a-1.txt"]
     for form, name in (("pdf", "a-1.pdf"), ("json", "a-1.json"), ("original", "a-1.original")):
         assert items(run("export", 1, "--format", form, "-o", "out", "--json")) == [f"out/{name}"]
-    # Of a selector only those that have something.
+    # Documents that only match a selector may have no file.
     assert run("export", "--name", "PDF", "-o", "all").stdout.splitlines() == ["all/a-2.txt", "all/a-1.txt"]
 
 
@@ -330,7 +330,7 @@ def test_export_update_skips_equal_files_and_replaces_changed_ones(run: Run, she
     refused = run(*nightly, fails=1)
     result = run(*nightly, "--update")
 
-    # What is missing is written in any case.
+    # A missing file is always written.
     assert refused.stdout == "out/c-3.txt\n"
     assert len(refused.stderr.splitlines()) == 2
     assert "out/b-2.txt exists already: --update replaces what has changed, --force everything" in refused.stderr
@@ -377,7 +377,7 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
         (("1", "document:3"), [3, 1]),
         (("--before", "3", "--limit", "1"), [2]),
     ):
-        assert [one["id"] for one in items(run("documents", *words, "--json"))] == expected, words
+        assert [item["id"] for item in items(run("documents", *words, "--json"))] == expected, words
     first = run("documents", "--limit", 2)
     assert "for more, add --before 2" in first.stderr
     assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
@@ -396,8 +396,8 @@ def test_the_csv_has_the_origin_and_digests_of_all_documents(run: Run, shelf: Sh
     stdout = run("documents", "--owner", "ann", "--csv").stdout
     rows = list(csv.DictReader(io.StringIO(stdout)))
 
-    shown = [[row[name] for name in ("DOCUMENT", "NAME", "FOLDER", "STATE", "PAGES", "ERROR")] for row in rows]
-    assert shown == [
+    cells = [[row[name] for name in ("DOCUMENT", "NAME", "FOLDER", "STATE", "PAGES", "ERROR")] for row in rows]
+    assert cells == [
         ["63", "c.pdf", "/srv", "queued", "", ""],
         ["62", "b.pdf", "example.org/2026", "success", "1", ""],
         ["61", "a.pdf", "/srv/Q1", "success", "2", ""],
@@ -435,9 +435,9 @@ def test_an_earlier_generation_stays_readable_when_a_newer_reading_fails(run: Ru
     under_way = run("documents", "--json")
     shelf.store.leases.fail(shelf.next_job().lease, Failure("ENGINE_CRASHED", "it fell over"), retry_at=None)
 
-    assert [(one["status"], one["state"]) for one in items(under_way)] == [("queued", "readable, queued")]
-    [told] = items(run("documents", "--status", "failed", "--json"))
-    assert (told["state"], told["percent"], told["current_generation"]) == ("readable, failed", 100, 1)
+    assert [(item["status"], item["state"]) for item in items(under_way)] == [("queued", "readable, queued")]
+    [document] = items(run("documents", "--status", "failed", "--json"))
+    assert (document["state"], document["percent"], document["current_generation"]) == ("readable, failed", 100, 1)
     assert "readable, failed  100%" in run("documents").stdout
     assert "generation 2 failed: it fell over" in run("documents").stdout
     result = run("show", "document:1")
@@ -462,7 +462,7 @@ def test_files_that_failed_before_they_became_documents_are_listed(run: Run, she
     assert (lost["id"], lost["error_code"], lost["owner"]) == (2, "NOT_WHAT_IT_SAYS", "ann")
     assert "no document matches" in run("documents", "--name", "slides", "--status", "success").stderr
 
-    # On 80 columns everything says which file, and no code is cut.
+    # On 80 columns each list shows the name of the file and the whole error code.
     for words, code in (("documents", "NOT_WHAT_IT_SAYS"), ("ls", "NOT_WHAT_IT_SAYS"), ("failures", "")):
         _, screen = run_on_terminal(words, columns=80)
         lines = re.sub(r"\x1b\[\d*m", "", screen).splitlines()
@@ -485,14 +485,14 @@ def test_removing_a_document_deletes_its_files_and_reports_the_freed_space(run: 
     update_due_links(shelf.store, shelf.workspace)
 
     stdout = run("documents", "rm", 1, "--dry-run").stdout
-    done = run("documents", "rm", 1, "--yes").stdout
+    removed = run("documents", "rm", 1, "--yes").stdout
 
     assert stdout.startswith("would remove 1 document (2 pages, 2 files of 20 B)\n")
     assert "a.pdf" in stdout
-    assert done == "removed 1 document (2 pages, 2 files of 20 B)\n"
+    assert removed == "removed 1 document (2 pages, 2 files of 20 B)\n"
     assert left_of(shelf) == ["by-owner/unowned/srv/b.txt", "objects/2-1/text"]
     assert not (shelf.workspace / "objects/1-1").exists()
-    assert [one["id"] for one in items(run("documents", "--json"))] == [2]
+    assert [item["id"] for item in items(run("documents", "--json"))] == [2]
     assert "b.pdf" in run("search", "solar").stdout
     assert run("search", "wind", fails=1).stdout == ""
     run("text", 1, fails=66)
@@ -532,7 +532,7 @@ def test_on_a_terminal_the_number_of_documents_is_typed(run: Run, shelf: Shelf) 
     code, screen = run_on_terminal("documents", "rm", "1", "2", columns=100, typed="2\n")
 
     assert (code, "removed 2 documents" in screen) == (0, True)
-    assert [one["id"] for one in items(run("documents", "--json"))] == [3]
+    assert [item["id"] for item in items(run("documents", "--json"))] == [3]
 
 
 def test_a_document_that_is_being_read_is_not_removed(run: Run, shelf: Shelf) -> None:
@@ -543,7 +543,7 @@ def test_a_document_that_is_being_read_is_not_removed(run: Run, shelf: Shelf) ->
 
     assert result.stdout.startswith("removed 1 document")
     assert f"document 2: job {job.id} (ingest) still works for it: pagemill cancel {job.id}" in result.stderr
-    assert [one["id"] for one in items(run("documents", "--json"))] == [2]
+    assert [item["id"] for item in items(run("documents", "--json"))] == [2]
 
 
 def test_a_removal_is_listed_as_an_action_and_undo_skips_it(run: Run, shelf: Shelf) -> None:
@@ -582,7 +582,7 @@ def test_stats_shows_the_documents_and_files_of_each_owner(run: Run, shelf: Shel
     assert ["all", "2", "3", "3", "3.0", "kB"] in lines
     assert answer["by_owner"][0] == {"owner": "alice", "documents": 1, "pages": 1, "files": 2, "size": 3000}
     assert (answer["files"], answer["size"]) == (3, 3009)
-    assert [one["size"] for one in items(run("documents", "--json"))] == [0, 1500]
+    assert [item["size"] for item in items(run("documents", "--json"))] == [0, 1500]
 
 
 def test_an_invalid_filter_of_documents_is_refused(run: Run, shelf: Shelf) -> None:
@@ -644,12 +644,12 @@ def test_sure_leaves_out_pages_with_a_low_confidence(run: Run, shelf: Shelf) -> 
     shelf.read("good.pdf", "climate risk")
     shelf.read("bad.pdf", "climate rlsk", confidence=31.0)
 
-    def named(*words: str) -> list[str]:
-        return sorted(one["name"] for one in json.loads(run("search", "climate", "--json", *words).stdout)["items"])
+    def names_found(*words: str) -> list[str]:
+        return sorted(item["name"] for item in json.loads(run("search", "climate", "--json", *words).stdout)["items"])
 
-    assert named() == ["bad.pdf", "good.pdf"]
-    assert named("--sure") == ["good.pdf"]
-    assert named("--sure", "--document", "1") == ["good.pdf"]
+    assert names_found() == ["bad.pdf", "good.pdf"]
+    assert names_found("--sure") == ["good.pdf"]
+    assert names_found("--sure", "--document", "1") == ["good.pdf"]
     assert run("search", "climate", "--sure", "--document", "2", fails=1).stdout == ""
 
 

@@ -1,4 +1,4 @@
-"""`pagemill enqueue`: what is written becomes the row, or one clear sentence and no row."""
+"""`pagemill enqueue`: valid input becomes a row; other input is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_once_per_month_adds_no_second_job_even_after_the_first_is_deleted(run: 
 
     assert result.stdout == "1\n"
     assert "nothing was added: job 1 with this unique key is live or was added this month" in result.stderr
-    # Another period is told by itself, and so is the key alone.
+    # Each period has its own record, and the key alone applies to live jobs only.
     assert run(*once, "week").stdout == "2\n"
     assert run(*once[:-1]).stdout == "2\n"
 

@@ -1,4 +1,4 @@
-"""`run-one` and `handlers`: real nurseries, real children, and a distribution that brings handlers of its own."""
+"""`run-one` and `handlers`, with real child processes and a third-party distribution."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ broken = Handler("", run, Payload) if BROKEN else None
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """A distribution on the path of the children, and of the shipped handlers those that are named."""
+    """Return a function that installs a distribution with handlers, and hides the shipped ones except `shipped`."""
 
     def install(
         source: str = COUNTER.replace("BROKEN", "False"), *, shipped: Iterable[str] = (), **points: str
@@ -69,7 +69,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture
 def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The settings, whose programs are the only handlers."""
+    """The path of the settings; their programs are the only handlers."""
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "pagemill.toml"))
     return tmp_path / "pagemill.toml"
 
@@ -84,7 +84,7 @@ def test_run_one_logs_to_stderr_and_prints_the_result(run: Run, install: Install
     result = run("run-one", "--type", "count_pages", "--payload", "@job.json", "--account", "u")
 
     assert json.loads(result.stdout) == {"pages": 3}
-    # Progress may be told between two lines.
+    # Progress may be printed between two lines of the log.
     stderr_lines = result.stderr.splitlines()
     assert stderr_lines.index("for u on local") < stderr_lines.index("printed by the way")
     assert " 40 % page 4 of 10\n" in result.stderr
@@ -92,7 +92,7 @@ def test_run_one_logs_to_stderr_and_prints_the_result(run: Run, install: Install
 
 
 @pytest.mark.parametrize(
-    ("then", "said"),
+    ("then", "lines"),
     [
         ("retry", ["retryable (RETRYABLE), again after 30 s", "the server is busy"]),
         ("never", ["permanent (NO_SUCH_FILE)", "it was removed"]),
@@ -106,14 +106,14 @@ def test_run_one_logs_to_stderr_and_prints_the_result(run: Run, install: Install
         ),
     ],
 )
-def test_a_failed_attempt_prints_the_reason(run: Run, install: Install, then: str, said: list[str]) -> None:
+def test_a_failed_attempt_prints_the_reason(run: Run, install: Install, then: str, lines: list[str]) -> None:
     install()
     payload = json.dumps({"pages": 1, "then": then})
 
     result = run("run-one", "--type", "count_pages", "--payload", payload, fails=1)
 
     assert result.stdout == ""
-    assert all(line in result.stderr for line in said), result.stderr
+    assert all(line in result.stderr for line in lines), result.stderr
 
 
 @pytest.mark.parametrize("payload", ["{oops", '{"page": 1}'])
@@ -195,10 +195,10 @@ def test_a_handler_that_cannot_be_imported_is_listed_with_the_reason(run: Run, i
     install("1 / 0", count_pages="acme_pages:handler")
 
     listed = json.loads(run("handlers", "ls", "--json").stdout)["items"]
-    [told] = [one for one in listed if one["type"] == "count_pages"]
+    [handler] = [item for item in listed if item["type"] == "count_pages"]
 
-    assert told["distribution"] == "acme-pages"
-    assert "ZeroDivisionError" in told["set_aside"]
+    assert handler["distribution"] == "acme-pages"
+    assert "ZeroDivisionError" in handler["set_aside"]
 
 
 def test_show_prints_the_declaration_and_schema_of_a_handler(run: Run, install: Install) -> None:
@@ -227,12 +227,12 @@ def test_a_new_handler_installs_with_its_own_pyproject_and_runs(
 ) -> None:
     run("handlers", "new", "count_words")
 
-    place = tmp_path / "installed"
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(place)]
+    directory = tmp_path / "installed"
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(directory)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], cwd=tmp_path, check=True, timeout=120)
 
-    assert sorted(file.name for file in place.glob("*.py")) == ["count_words.py"]
-    add_to_path(place, monkeypatch)
+    assert sorted(file.name for file in directory.glob("*.py")) == ["count_words.py"]
+    add_to_path(directory, monkeypatch)
     assert json.loads(run(*WORDS).stdout) == {"longest": "bb"}
 
 
@@ -262,21 +262,23 @@ def test_a_handler_runs_from_a_file_in_the_handlers_directory(
 
     assert json.loads(run(*WORDS).stdout) == {"longest": "bb"}
     listed = json.loads(run("handlers", "ls", "--json").stdout)["items"]
-    found = {one["type"]: str(one) for one in listed if one["type"] in ("broken", "count_words", "exposed")}
+    handler_by_type = {
+        item["type"]: str(item) for item in listed if item["type"] in ("broken", "count_words", "exposed")
+    }
     assert "test_count_words" not in str(listed)
-    assert sorted(found) == ["broken", "count_words", "exposed"]
-    assert "ZeroDivisionError" in found["broken"]
-    assert "chmod go-w" in found["exposed"]
+    assert sorted(handler_by_type) == ["broken", "count_words", "exposed"]
+    assert "ZeroDivisionError" in handler_by_type["broken"]
+    assert "chmod go-w" in handler_by_type["exposed"]
 
 
-@pytest.mark.parametrize("there", ["count_words.py", "test_count_words.py"])
-def test_a_new_handler_overwrites_nothing(run: Run, tmp_path: Path, there: str) -> None:
-    (tmp_path / there).write_text("mine")
+@pytest.mark.parametrize("existing", ["count_words.py", "test_count_words.py"])
+def test_a_new_handler_overwrites_nothing(run: Run, tmp_path: Path, existing: str) -> None:
+    (tmp_path / existing).write_text("mine")
 
     result = run("handlers", "new", "count_words", fails=1)
 
-    assert there in result.stderr
-    assert [(file.name, file.read_text()) for file in tmp_path.glob("*.py")] == [(there, "mine")]
+    assert existing in result.stderr
+    assert [(file.name, file.read_text()) for file in tmp_path.glob("*.py")] == [(existing, "mine")]
 
 
 @pytest.mark.parametrize("name", ["../evil", "Big", "class", "json", "worker_service", "a-b", ""])
@@ -294,12 +296,16 @@ def test_a_program_of_the_settings_is_shown_with_its_limits(run: Run, own_progra
 
     stdout = run("handlers", "show", "greet").stdout
 
-    shown = dict(line.split(None, 1) for line in stdout.split("\n\n")[0].splitlines())
-    assert (shown["program"], shown["takes"], shown["stdin"]) == ("/bin/echo", "{account?} {payload.ids*}", "{payload}")
-    assert (shown["cwd"], shown["files"]) == ("an empty directory for each attempt", "all but hidden ones")
-    assert (shown["wall_seconds"], shown["memory"]) == ("3600", "2,048 MiB for each process")
-    assert (shown["exit_codes_done"], shown["exit_codes_permanent"]) == ("0", "2, 64")
-    assert (shown["writes"], shown["sandbox"]) == ("/srv/out", "strict")
+    values = dict(line.split(None, 1) for line in stdout.split("\n\n")[0].splitlines())
+    assert (values["program"], values["takes"], values["stdin"]) == (
+        "/bin/echo",
+        "{account?} {payload.ids*}",
+        "{payload}",
+    )
+    assert (values["cwd"], values["files"]) == ("an empty directory for each attempt", "all but hidden ones")
+    assert (values["wall_seconds"], values["memory"]) == ("3600", "2,048 MiB for each process")
+    assert (values["exit_codes_done"], values["exit_codes_permanent"]) == ("0", "2, 64")
+    assert (values["writes"], values["sandbox"]) == ("/srv/out", "strict")
     assert "secret" not in stdout
 
 

@@ -1,4 +1,4 @@
-"""`pagemill doctor`: what it asks of the settings and of the history. Beside a real daemon: tests/system."""
+"""`pagemill doctor`: its findings about settings and rows. tests/system has those with a real daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Findings = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def findings(run: Run) -> Findings:
-    """What the doctor finds, by name."""
+    """Return a function that runs the doctor and returns its findings by name."""
     return lambda *words, fails=0: {item["name"]: item for item in items(run("doctor", "--json", *words, fails=fails))}
 
 
@@ -34,9 +34,9 @@ def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: P
         ["sqlite3", database, "DROP TRIGGER job_guard; UPDATE worker_job_queue SET fence = 7 WHERE id = 1"], check=True
     )
 
-    told, as_json = run("doctor", "--audit", fails=1), run("doctor", "--audit", "--json", fails=1)
+    as_text, as_json = run("doctor", "--audit", fails=1), run("doctor", "--audit", "--json", fails=1)
 
-    assert told.stdout.startswith("✗ P4: job 1 is pending with fence 7, and nothing tells how\n")
+    assert as_text.stdout.startswith("✗ P4: job 1 is pending with fence 7, and nothing tells how\n")
     assert [(item["level"], item["name"]) for item in items(as_json)] == [("critical", "P4")]
 
 
@@ -70,9 +70,9 @@ def test_the_doctor_warns_about_limits_that_differ_from_the_settings(
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
     daemon.store.workers.set_limits("type", {"ocr_pages": 2, "assemble": 1})
 
-    found = json.loads(run("doctor", "--json").stdout)["items"]
+    findings = json.loads(run("doctor", "--json").stdout)["items"]
 
-    assert [(item["level"], item["detail"]) for item in found if item["name"] == "limits"] == [
+    assert [(item["level"], item["detail"]) for item in findings if item["name"] == "limits"] == [
         ("warning", "type assemble: 1 in the database, no limit in these settings"),
         ("warning", "type download: no limit in the database, 3 in these settings"),
     ]
@@ -86,10 +86,10 @@ def test_without_a_daemon_the_doctor_examines_the_handlers(
     file.write_text('[commands.scrape]\nargv = ["/opt/none/scrape"]\n')
     monkeypatch.setenv("WORKER_CONFIG", str(file))
 
-    found = findings(fails=1)
+    finding_by_name = findings(fails=1)
 
-    assert (found["settings"]["level"], found["settings"]["detail"]) == ("ok", str(file))
-    scrape, read = found["handler scrape"], found["handler ocr_pages"]
+    assert (finding_by_name["settings"]["level"], finding_by_name["settings"]["detail"]) == ("ok", str(file))
+    scrape, read = finding_by_name["handler scrape"], finding_by_name["handler ocr_pages"]
     assert (scrape["level"], scrape["detail"]) == (
         "warning", "it starts no jobs: /opt/none/scrape is not a program that can be run",
     )  # fmt: skip
@@ -105,12 +105,12 @@ def test_the_doctor_reports_a_workspace_of_another_database(
         run("init", "--database", database)
     process("run", "--drain", "--database", first)
 
-    found = findings("--database", second, fails=1)["workspace"]
+    finding = findings("--database", second, fails=1)["workspace"]
     refused = process("run", "--drain", "--database", second, fails=78).stderr
 
-    assert (found["level"], found["detail"].startswith("no daemon starts: the workspace ")) == ("critical", True)
-    assert found["detail"].removeprefix("no daemon starts: ") in refused
-    assert "WORKER_WORKSPACE" in found["fix"]
+    assert (finding["level"], finding["detail"].startswith("no daemon starts: the workspace ")) == ("critical", True)
+    assert finding["detail"].removeprefix("no daemon starts: ") in refused
+    assert "WORKER_WORKSPACE" in finding["fix"]
     assert findings("--database", first, fails=1)["workspace"]["level"] == "ok"
 
 
@@ -121,9 +121,9 @@ def test_the_doctor_drops_a_failure_that_a_newer_job_replaces(run: Run, findings
         shelf.store.leases.fail(claim(shelf.store).lease, no_secret, retry_at=None)
     request_document(shelf.store, "a.pdf", is_forced=True)
 
-    found = findings()["1 job ingest"]
-    assert found["fix"] == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"
-    result = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
+    finding = findings()["1 job ingest"]
+    assert finding["fix"] == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"
+    result = run(*finding["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
 
     assert result.stdout == "retried 1 job\n"
     assert not [name for name in findings() if name.endswith("ingest")]
@@ -133,11 +133,11 @@ def test_the_doctor_drops_an_absent_credential_after_a_daemon_has_started(findin
     daemon.store.intake.enqueue(NewJob("download"))
     daemon.fail("SECRET_ABSENT", "there is no credential webhook", "give the service LoadCredential=webhook:/path")
 
-    told = findings()["1 job download"]
+    finding = findings()["1 job download"]
     daemon.store.workers.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
 
-    assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
-    assert told["fix"].endswith("then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT")
+    assert finding["detail"] == "SECRET_ABSENT: there is no credential webhook"
+    assert finding["fix"].endswith("then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT")
     assert "1 job download" not in findings()
 
 
@@ -174,10 +174,10 @@ def test_the_doctor_says_how_the_daemon_connects_to_ray(
     assert (exposed["level"], "no token" in exposed["detail"]) == ("critical", True)
     assert "pagemill cluster init" in exposed["fix"]
 
-    place = tmp_path / "credentials"
-    place.mkdir()
-    (place / "ray.token").write_text("secret")
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(place))
+    directory = tmp_path / "credentials"
+    directory.mkdir()
+    (directory / "ray.token").write_text("secret")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(directory))
     assert (findings(fails=1)["Ray"]["level"], findings(fails=1)["Ray"]["detail"]) == ("ok", "a token, without TLS")
 
 
@@ -186,8 +186,8 @@ def test_the_doctor_names_the_missing_ocr_data_of_a_script(run: Run, shelf: Shel
     unread = {"script": "Arabic", "language": "script/Arabic", "install": install}
     shelf.read("a.pdf", "one", "two", layout=json.dumps({"size": [1, 1], "unread": unread}), confidence=0.0)
 
-    found = {item["name"]: item for item in items(run("doctor", "--json"))}
+    finding_by_name = {item["name"]: item for item in items(run("doctor", "--json"))}
 
-    assert found["recognised scripts"]["level"] == "warning"
-    assert found["recognised scripts"]["detail"].startswith("2 pages of the newest documents: Arabic letters")
-    assert found["recognised scripts"]["fix"] == f"{install}, then: pagemill reindex 1 --lang script/Arabic"
+    assert finding_by_name["recognised scripts"]["level"] == "warning"
+    assert finding_by_name["recognised scripts"]["detail"].startswith("2 pages of the newest documents: Arabic letters")
+    assert finding_by_name["recognised scripts"]["fix"] == f"{install}, then: pagemill reindex 1 --lang script/Arabic"

@@ -1,7 +1,6 @@
-"""Every command over a database, files and words of a stranger who wants power over the terminal.
+"""Every command runs over hostile values in rows, files and arguments, and prints none of their control characters.
 
-Names, rows, log lines and pages hold what a terminal obeys, what turns text around, and lines that want to look like
-ours. Whatever a command says, on stdout and on stderr, they may not act; with --json they are the real values.
+The values have escape sequences, direction marks and lines that imitate our own. With --json, values are unchanged.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ FORGED = "FORGED 100 completed"
 EVIL = f"ev\x1b]0;pwned\x07\x9b31m\x7f\u202e\u2066il\r\n{FORGED}"
 ONE_LINE = EVIL.replace("\r\n", " ")
 NOT_UTF_8 = "latin\udce9\x1b[2J.pdf"
-POWER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-OURS_ON_A_TERMINAL = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*[mAHJK])")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+OWN_SEQUENCES = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*[mAHJK])")
 
 COMMANDS = """
 ls | stats | failures | why 1 | why 2 | why 3 | show 1 | show 2 | show 3 | logs 1 | ls --status running
@@ -78,15 +77,14 @@ documents rm 1 2 --yes | undo --list
 """
 # `pagemill` alone, and each command above. Words in capitals stand for hostile values.
 WORDS = ["", *re.split(r" \| |\n", COMMANDS.strip())]
-# `db shell` is the sqlite3 program. The daemon's log has a test of its own. A report and the answers of `mcp` have what
-# others wrote as JSON.
+# `db shell` is the sqlite3 program, the daemon's log has its own test, and a report and the answers of `mcp` are JSON.
 INTO_FILES = {"file.write", "opened.write", "sheet.write"}
-NOT_SWEPT = {"db shell", "mcp", "report", "run", "reload", "upgrade", "help"}
+NOT_RUN = {"db shell", "mcp", "report", "run", "reload", "upgrade", "help"}
 
 
 @pytest.fixture
-def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database and a directory in which everything that can be somebody else's is."""
+def hostile_files(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database, a directory and settings with a hostile value in every field that a user can set."""
     store = shelf.store
     facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "crawl"))]
     store.workers.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
@@ -144,13 +142,13 @@ def _sh(text: str) -> str:
 
 
 def words_of(line: str, directory: Path) -> list[str]:
-    meant = {"EVIL": EVIL, "NOT_UTF_8": NOT_UTF_8, "DIR": str(directory), "TERMS": "terms.txt"}
-    return [re.sub("EVIL|NOT_UTF_8|DIR|TERMS", lambda found: meant[found[0]], word) for word in line.split()]
+    value_by_word = {"EVIL": EVIL, "NOT_UTF_8": NOT_UTF_8, "DIR": str(directory), "TERMS": "terms.txt"}
+    return [re.sub("EVIL|NOT_UTF_8|DIR|TERMS", lambda found: value_by_word[found[0]], word) for word in line.split()]
 
 
 @contextmanager
-def crawled(database: Path) -> Iterator[None]:
-    """What a daemon would answer to a crawl that only counts."""
+def crawls_completed(database: Path) -> Iterator[None]:
+    """Complete each crawl with hostile results, as a daemon would."""
     is_over = threading.Event()
 
     def answer() -> None:
@@ -171,7 +169,7 @@ def crawled(database: Path) -> Iterator[None]:
         thread.join()
 
 
-def given(words: list[str]) -> Result:
+def invoke(words: list[str]) -> Result:
     result = CliRunner().invoke(pagemill, words)
     assert result.exit_code != 70, (words, result.output)
     return result
@@ -187,32 +185,32 @@ def commands(group: click.Group, above: str = "") -> Iterator[str]:
 
 
 def test_every_command_is_run_with_hostile_values() -> None:
-    left_out = {one for one in commands(pagemill) if not any(f"{line} ".startswith(f"{one} ") for line in WORDS)}
+    left_out = {item for item in commands(pagemill) if not any(f"{line} ".startswith(f"{item} ") for line in WORDS)}
 
-    assert left_out - {"documents ls"} == NOT_SWEPT
+    assert left_out - {"documents ls"} == NOT_RUN
 
 
-def test_no_command_prints_control_characters_of_stored_values(stranger: Path, database: Path) -> None:
-    with crawled(database):
+def test_no_command_prints_control_characters_of_stored_values(hostile_files: Path, database: Path) -> None:
+    with crawls_completed(database):
         for line in WORDS:
-            words = words_of(line, stranger)
-            plain, structured = given(words), given(["--json", *words])
-            for said in (structured.stdout, *re.findall("^{.*", structured.stderr, re.MULTILINE)):
-                json.loads(said or "{}")
+            words = words_of(line, hostile_files)
+            plain, structured = invoke(words), invoke(["--json", *words])
+            for text in (structured.stdout, *re.findall("^{.*", structured.stderr, re.MULTILINE)):
+                json.loads(text or "{}")
             for result in (plain, structured):
-                for said in (result.stdout, result.stderr):
-                    assert not POWER.search(said.replace("\f", "")), (words, said)
+                for text in (result.stdout, result.stderr):
+                    assert not CONTROL_CHARACTERS.search(text.replace("\f", "")), (words, text)
                     is_text = line.startswith("text")
-                    assert is_text or not any(row.startswith(FORGED) for row in said.splitlines()), (words, said)
+                    assert is_text or not any(row.startswith(FORGED) for row in text.splitlines()), (words, text)
 
 
 def test_only_output_and_progress_print() -> None:
-    """`output` makes harmless what it prints: no command goes past it. Shown a module that does, it names it."""
-    rooms = Path(worker_service.cli.__file__).parent
-    past = {path.name: found for path in rooms.glob("*.py") if (found := _printing(path.read_text()))}
+    """`output` sanitises what it prints, so no other module may print."""
+    package = Path(worker_service.cli.__file__).parent
+    printing_modules = {path.name: found for path in package.glob("*.py") if (found := _printing(path.read_text()))}
 
-    # What is written there is made by `output`, or is a picture of its own words.
-    assert past.keys() == {"output.py", "progress.py"}
+    # `progress` writes lines that `output` has sanitised.
+    assert printing_modules.keys() == {"output.py", "progress.py"}
     assert _printing("import sys\nprint(1)\nsys.stdout.write('x')\nclick.secho('x')") == [
         "print", "sys.stdout.write", "click.secho",
     ]  # fmt: skip
@@ -235,14 +233,14 @@ def test_the_log_of_the_daemon_has_no_control_characters(log_format: str) -> Non
     log.info("source.rested", source=EVIL, reason=f"{EVIL}\udce9")
 
     [line] = lines.getvalue().splitlines()
-    assert not POWER.search(OURS_ON_A_TERMINAL.sub("", line))
+    assert not CONTROL_CHARACTERS.search(OWN_SEQUENCES.sub("", line))
     assert log_format != "json" or json.loads(line)["source"] == EVIL
 
 
-def test_json_has_the_real_values(stranger: Path) -> None:
-    [job, *_] = json.loads(given(["ls", "--json", "--status", "failed"]).stdout)["items"]
-    [page] = json.loads(given(["text", "1", "--json"]).stdout)["items"]
-    [refused] = [json.loads(given(["show", EVIL, "--json"]).stderr)["error"]]
+def test_json_has_the_real_values(hostile_files: Path) -> None:
+    [job, *_] = json.loads(invoke(["ls", "--json", "--status", "failed"]).stdout)["items"]
+    [page] = json.loads(invoke(["text", "1", "--json"]).stdout)["items"]
+    [refused] = [json.loads(invoke(["show", EVIL, "--json"]).stderr)["error"]]
 
     assert (job["owner"], job["error_code"]) == (EVIL, f"CODE{EVIL}")
     assert page["text"] == f"climate {EVIL} risk"
@@ -250,19 +248,19 @@ def test_json_has_the_real_values(stranger: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["ls", "search climate", "top --once", "delete 1 2"])
-def test_a_terminal_gets_only_our_own_escape_sequences(stranger: Path, line: str) -> None:
-    _, screen = run_on_terminal(*words_of(line, stranger), typed="n\n", columns=90)
+def test_a_terminal_gets_only_our_own_escape_sequences(hostile_files: Path, line: str) -> None:
+    _, screen = run_on_terminal(*words_of(line, hostile_files), typed="n\n", columns=90)
 
     assert "ev" in screen
-    assert not POWER.search(OURS_ON_A_TERMINAL.sub("", screen))
+    assert not CONTROL_CHARACTERS.search(OWN_SEQUENCES.sub("", screen))
 
 
-def test_completion_skips_names_with_control_characters(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_skips_names_with_control_characters(hostile_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_PAGEMILL_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "pagemill ls --owner ")
     monkeypatch.setenv("COMP_CWORD", "3")
 
-    said = CliRunner().invoke(pagemill, [], prog_name="pagemill").output
+    completions = CliRunner().invoke(pagemill, [], prog_name="pagemill").output
 
-    assert not POWER.search(said)
-    assert FORGED not in said
+    assert not CONTROL_CHARACTERS.search(completions)
+    assert FORGED not in completions

@@ -1,4 +1,4 @@
-"""`cancel`, `retry`, `delete`, `priority`, `pause`, `undo`, `prune`: one job at once, many only when confirmed."""
+"""`cancel`, `retry`, `delete`, `priority`, `pause`, `undo`, `prune` and `run-now`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_documents_that_a_change_fails_are_named_before_and_after(run: Run, shel
     assert answer["documents"] == [2, 3]
     assert sentence.format("will be") in stderr
     assert sentence.format("are") in done
-    assert [one["error_code"] for one in items(run("documents", "--status", "failed", "--json"))] == [code, code]
+    assert [item["error_code"] for item in items(run("documents", "--status", "failed", "--json"))] == [code, code]
 
 
 def test_a_change_that_fails_no_document_mentions_none(run: Run, shelf: Shelf) -> None:
@@ -186,7 +186,7 @@ def test_undo_reverses_the_newest_action_that_is_not_undone(run: Run) -> None:
     assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
     run("priority", 1, 1, 2, "--yes")
     assert run("undo", "--yes").stdout == "reprioritised 2 jobs\n"
-    assert {one["priority"] for one in items(run("ls", "--json"))} == {5}
+    assert {item["priority"] for item in items(run("ls", "--json"))} == {5}
 
     assert "there is nothing to undo" in run("undo", fails=1).stderr
 
@@ -299,7 +299,7 @@ def test_cancel_now_names_the_jobs_that_still_run(run: Run, daemon: Daemon, monk
 
     assert result.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
     assert "job 1 is still stopping: worker w1 (pid 1 on here) still has to prove its processes gone" in result.stderr
-    assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
+    assert (as_json["asked"], [item["id"] for item in as_json["unended"]]) == ([1], [1])
     assert {held.lease.job_id: held.without_grace for held in daemon.store.leases.leases_of("w1")} == {
         1: True,
         2: True,

@@ -1,4 +1,4 @@
-"""`ls`, `show`, `why`, `logs`, `stats`, `errors` and `pagemill` alone: what a person sees of the queue."""
+"""`ls`, `show`, `why`, `logs`, `stats`, `failures`, `status` and `pagemill` without a verb."""
 
 from __future__ import annotations
 
@@ -154,8 +154,10 @@ def test_why_lists_no_gate_of_a_job_that_can_start(run: Run, daemon: Daemon) -> 
 def test_why_shows_the_silence_and_the_time_limit_of_a_running_job(run: Run, daemon: Daemon, database: Path) -> None:
     run("enqueue", "ocr_pages", "--timeout", "2h")
     daemon.claim()
-    heard = "UPDATE worker_job_attempt SET heard_at = strftime('%Y-%m-%d %H:%M:%f', 'now', '-15 seconds')"
-    ByHand(database)(heard)
+    silent_for_15_seconds = (
+        "UPDATE worker_job_attempt SET heard_at = strftime('%Y-%m-%d %H:%M:%f', 'now', '-15 seconds')"
+    )
+    ByHand(database)(silent_for_15_seconds)
 
     stdout = run("why", 1).stdout
 
@@ -172,7 +174,7 @@ def test_why_explains_a_failed_job(run: Run, daemon: Daemon) -> None:
     ended, move = run("why", 1).stdout.splitlines()
     assert ended.startswith("job 1 (ocr_pages) failed with HTTP_503 at ")
     assert ended.endswith(": the server is busy")
-    # It had retries left, and was given up all the same.
+    # It failed finally, although it had retries left.
     assert move == "    next: it would fail again in the same way; when the cause is fixed: pagemill retry 1"
 
 
@@ -212,7 +214,7 @@ def test_without_an_id_why_and_logs_show_the_newest_job_with_a_problem(run: Run,
     run("enqueue", "ocr_pages")
     daemon.complete()
 
-    # What is to come, and what is done, is no problem.
+    # A scheduled and a completed job are no problem.
     assert run("why").stdout.startswith("job 1 (ocr_pages) failed")
     assert run("logs").stdout.endswith("half way\n")
 
@@ -264,11 +266,11 @@ def test_stats_counts_pending_jobs_by_platform(run: Run, daemon: Daemon) -> None
     daemon.claim()
 
     lines = [line.split() for line in run("stats").stdout.splitlines()]
-    found = json.loads(run("stats", "--json").stdout)["pending_by_platform"]
+    items_of_json = json.loads(run("stats", "--json").stdout)["pending_by_platform"]
 
     pending = {"gdrive": 1, "instagram": 1, "youtube": 1}
     assert lines[-4:] == [["PLATFORM", "PENDING"], *([platform, str(n)] for platform, n in pending.items())]
-    assert found == [{"platform": platform, "count": n} for platform, n in pending.items()]
+    assert items_of_json == [{"platform": platform, "count": n} for platform, n in pending.items()]
 
 
 def test_failures_lists_files_in_plain_words_until_they_are_dismissed(run: Run, daemon: Daemon) -> None:
@@ -284,7 +286,7 @@ def test_failures_lists_files_in_plain_words_until_they_are_dismissed(run: Run, 
     run("failures", "dismiss", "--all", "--error", "PDF_BROKEN", "--yes")
     assert run("failures").stdout == ""
     run("undo", "--yes")
-    assert [one["name"] for one in items(run("failures", "--json"))] == ["c.pdf", "b.pdf"]
+    assert [item["name"] for item in items(run("failures", "--json"))] == ["c.pdf", "b.pdf"]
 
 
 def test_pagemill_without_a_verb_prints_the_state_in_five_lines(run: Run) -> None:
@@ -305,9 +307,9 @@ def test_pagemill_without_a_verb_and_top_show_active_batches(run: Run) -> None:
     run("batch", "stop", 8)
 
     assert run().stdout.splitlines()[5:] == ["batches   batch 7: 0 of 1 job found so far"]
-    assert [one["batch"]["id"] for one in json.loads(run("--json").stdout)["batches"]] == [7]
+    assert [item["batch"]["id"] for item in json.loads(run("--json").stdout)["batches"]] == [7]
     assert run("top", "--once").stdout.splitlines()[1:3] == ["batch 7: 0 of 1 job found so far", ""]
-    assert [one["batch"]["id"] for one in json.loads(run("top", "--json").stdout)["batches"]] == [7]
+    assert [item["batch"]["id"] for item in json.loads(run("top", "--json").stdout)["batches"]] == [7]
 
 
 def test_status_names_a_resting_source_that_holds_all_pending_jobs(run: Run, daemon: Daemon) -> None:

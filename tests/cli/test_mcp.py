@@ -1,4 +1,4 @@
-"""`pagemill mcp`, asked over stdin and stdout by the client of the package mcp."""
+"""`pagemill mcp`, called by the client of the package mcp."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 def ask(talk: Callable[[Client, Ask], Awaitable[Any]], *options: str) -> Any:
-    """Let `talk` call tools; the answer of a tool is its structured content, or its message if it failed."""
-    # Half a second, which each worker would pay when it collects the tests.
+    """Run `talk` with a function that calls a tool and returns its structured content, or its error message."""
+    # The import takes half a second, which each worker of pytest would need to collect the tests.
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters
 
@@ -39,7 +39,7 @@ def ask(talk: Callable[[Client, Ask], Awaitable[Any]], *options: str) -> Any:
         async with Client(command) as client:
             return await talk(client, lambda tool, **arguments: call(client, tool, **arguments))
 
-    # In a thread: tests of the browser leave a running event loop in this one.
+    # Tests of the browser leave a running event loop in this thread.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, main()).result()
 
@@ -58,15 +58,15 @@ def test_an_assistant_searches_and_fetches_pages_documents_and_tables(shelf: She
             await tool("tables", document=2, first=1, last=1),
         ]
 
-    found, page, document, listed, pages, tables = ask(talk)
+    hits, page, document, listed, pages, tables = ask(talk)
 
-    [best] = [one for one in found["results"] if one["id"] == "1:1"]
+    [best] = [document for document in hits["results"] if document["id"] == "1:1"]
     assert (best["title"], best["has_all_words"]) == ("climate.pdf, page 1", True)
     assert best["url"].endswith("/documents/1?page=1")
     assert (page["title"], page["text"]) == ("climate.pdf, page 2", "another page")
     assert document["text"] == "the climate is a risk\fanother page"
-    assert [(one["id"], one["name"]) for one in listed["documents"]] == [(2, "sales.pdf")]
-    assert [one["page"] for one in pages["pages"]] == [1]
+    assert [(item["id"], item["name"]) for item in listed["documents"]] == [(2, "sales.pdf")]
+    assert [item["page"] for item in pages["pages"]] == [1]
     assert tables["tables"] == [{"page": 1, "rows": [["EUR", "2024"], ["Sales", "310"]]}]
 
 
@@ -76,17 +76,17 @@ def test_an_assistant_of_an_owner_sees_only_that_owner_and_adds_only_with_operat
     (tmp_path / "new.txt").write_text("new")
 
     async def talk(client: Client, tool: Ask) -> tuple[Any, ...]:
-        tools = {one.name for one in (await client.list_tools()).tools}
+        tools = {tool.name for tool in (await client.list_tools()).tools}
         return tools, await tool("search", query="climate"), await tool("fetch", id="2"), await tool("fetch", id="x")
 
-    tools, found, others, wrong = ask(talk, "--owner", "ann")
+    tools, hits, other_document, invalid_id = ask(talk, "--owner", "ann")
     assert tools == READING
-    assert [one["id"] for one in found["results"]] == ["1:1"]
-    assert "there is no document 2" in others
-    assert "use 7 for document 7" in wrong
+    assert [document["id"] for document in hits["results"]] == ["1:1"]
+    assert "there is no document 2" in other_document
+    assert "use 7 for document 7" in invalid_id
 
     async def add(client: Client, tool: Ask) -> tuple[Any, Any]:
-        tools = {one.name for one in (await client.list_tools()).tools}
+        tools = {tool.name for tool in (await client.list_tools()).tools}
         return tools, await tool("add_document", source=str(tmp_path / "new.txt"))
 
     tools, added = ask(add, "--owner", "ann", "--operate")

@@ -1,4 +1,4 @@
-"""Tables: whole when piped, cut to fit a terminal, never with power over it."""
+"""Tables are whole in a pipe and fit a terminal; untrusted text is sanitised."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_a_narrow_table_drops_columns_in_order_and_cuts_no_protected_one() -> No
         (1, "n" * 30, "2026-11-18", "0/3", "E" * 22, "m" * 90),
     )
 
-    def shown(width: int) -> str:
+    def heading_at(width: int) -> str:
         [heading, line] = table_lines(headers, [row], width=width, drop_first=("DATE", "TRIES"), never_cut=("ERROR",))
         assert len(line) <= width
         assert "E" * 22 in line
         return heading
 
-    assert shown(120).split() == ["ID", "NAME", "DATE", "TRIES", "ERROR", "NOTE"]
-    assert shown(80).split() == ["ID", "NAME", "TRIES", "ERROR", "NOTE"]
-    assert shown(60).split() == ["ID", "NAME", "ERROR", "NOTE"]
+    assert heading_at(120).split() == ["ID", "NAME", "DATE", "TRIES", "ERROR", "NOTE"]
+    assert heading_at(80).split() == ["ID", "NAME", "TRIES", "ERROR", "NOTE"]
+    assert heading_at(60).split() == ["ID", "NAME", "ERROR", "NOTE"]
 
 
 def test_wide_letters_count_as_two_columns() -> None:
@@ -68,7 +68,7 @@ def test_wide_letters_count_as_two_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("plain", "plain"),
         ("a\nb\tc", "a b c"),
@@ -80,9 +80,9 @@ def test_wide_letters_count_as_two_columns() -> None:
         ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
     ],
 )
-def test_control_characters_are_made_visible(text: str, shown: str) -> None:
-    assert harmless(text) == shown
-    assert harmless(shown) == shown
+def test_control_characters_are_made_visible(text: str, escaped: str) -> None:
+    assert harmless(text) == escaped
+    assert harmless(escaped) == escaped
 
 
 @pytest.mark.parametrize(

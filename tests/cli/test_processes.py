@@ -1,4 +1,4 @@
-"""The command as a process: exit codes, pipes, terminals, damaged surroundings, two at once."""
+"""The command as a process: exit codes, pipes, terminals, full disks, concurrent runs, imports."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_option_database_chooses_the_database(run: Run, tmp_path: Path) -> N
 
 def test_a_write_to_a_full_disk_fails_and_keeps_the_database_intact(run: Run, database: Path) -> None:
     run("enqueue", "a")
-    # No file of the child may grow past this: the kernel's own refusal, as close to a full disk as a test can come.
+    # The kernel refuses to let a file of the child grow beyond this size, as on a full disk.
     largest = f"ulimit -f {database.stat().st_size // 512 + 64}; trap '' XFSZ;"
     line = f"{largest} exec {' '.join(COMMAND)} enqueue b --payload -"
     payload = json.dumps("x" * 900_000)
@@ -298,17 +298,17 @@ def test_a_backup_is_a_database_and_never_overwrites(run: Run, tmp_path: Path) -
 
 @pytest.mark.usefixtures("database")
 def test_in_a_directory_a_backup_is_named_by_the_time_and_the_newest_are_kept(run: Run, tmp_path: Path) -> None:
-    place = tmp_path / "backups"
-    place.mkdir()
+    directory = tmp_path / "backups"
+    directory.mkdir()
     names = [f"pagemill-2026-11-{day:02}T020000Z.db" for day in (1, 2, 3)]
     for name in [*names, "pagemill-before.db"]:
-        (place / name).write_bytes(b"")
+        (directory / name).write_bytes(b"")
 
-    answer = json.loads(run("db", "backup", place, "--keep", "2", "--json").stdout)
+    answer = json.loads(run("db", "backup", directory, "--keep", "2", "--json").stdout)
 
-    assert [Path(one).name for one in answer["removed"]] == names[:2]
-    assert {one.name for one in place.iterdir()} == {names[2], "pagemill-before.db", Path(answer["backup"]).name}
-    assert "is not a directory" in run("db", "backup", place / "x.db", "--keep", "2", fails=2).stderr
+    assert [Path(item).name for item in answer["removed"]] == names[:2]
+    assert {file.name for file in directory.iterdir()} == {names[2], "pagemill-before.db", Path(answer["backup"]).name}
+    assert "is not a directory" in run("db", "backup", directory / "x.db", "--keep", "2", fails=2).stderr
 
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
@@ -327,7 +327,7 @@ def test_a_database_of_the_original_proposal_is_adopted_by_migrate(run: Run, no_
 
 @pytest.mark.usefixtures("database")
 def test_check_lists_what_it_checked(run: Run) -> None:
-    # Whether all is good depends on the machine; that it looked, and says what to do, does not.
+    # The results depend on the machine.
     result = subprocess.run([*COMMAND, "db", "check", "--json"], capture_output=True, text=True, check=False)
 
     checks = json.loads(result.stdout)["items"]

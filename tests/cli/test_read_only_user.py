@@ -1,4 +1,4 @@
-"""Looking needs no right to write: every verb that changes nothing, by somebody who may only read."""
+"""A user who may only read the database can run every command that changes nothing."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.stored_documents import Shelf
 
-# Root may write everywhere, so its right to do so is taken away.
+# Root may write everywhere, so drop this capability.
 READER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
-LOOKS = [
+READ_COMMANDS = [
     "", "status", "ls", "show 1", "why 2", "logs 1", "wait 1", "top --once", "workers", "stats", "failures",
     "documents", "show document:1", "text 1", "search climate", "undo --list", "doctor", "doctor --audit", "db check",
     "config show",
 ]  # fmt: skip
 
-# All of them in one process, each with a database of its own to open.
-EACH = """
+# Run all commands in one process; each opens the database.
+RUN_EACH = """
 import json, sys
 from click.testing import CliRunner
 from worker_service.cli import pagemill
-told = {}
+results = {}
 for words in json.loads(sys.argv[1]):
     result = CliRunner().invoke(pagemill, words.split())
-    told[words] = (result.exit_code, result.stdout, result.stderr)
-print(json.dumps(told))
+    results[words] = (result.exit_code, result.stdout, result.stderr)
+print(json.dumps(results))
 """
 
-Told = dict[str, tuple[int, str, str]]
-Look = Callable[..., Told]
+Results = dict[str, tuple[int, str, str]]
+RunReadOnly = Callable[..., Results]
 
 
 @pytest.fixture
-def look(database: Path) -> Iterator[Look]:
-    """By somebody who may read the files of the database, and write neither them nor beside them."""
+def run_read_only(database: Path) -> Iterator[RunReadOnly]:
+    """Return a function that runs commands as a user who can read the database, but not write it or its directory."""
 
-    def look(*lines: str) -> Told:
+    def run_read_only(*lines: str) -> Results:
         _allow(database, 0o444, 0o555)
-        words = [*READER, sys.executable, "-c", EACH, json.dumps(lines)]
-        told: Told = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout)
-        return told
+        words = [*READER, sys.executable, "-c", RUN_EACH, json.dumps(lines)]
+        results: Results = json.loads(
+            subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+        )
+        return results
 
-    yield look
+    yield run_read_only
     _allow(database, 0o644, 0o755)
 
 
@@ -60,17 +62,17 @@ def _allow(database: Path, of_files: int, of_folder: int) -> None:
     database.parent.chmod(of_folder)
 
 
-def _expect_good(told: Told, lines: Sequence[str]) -> None:
-    codes = {words: code for words, (code, _, _) in told.items()}
-    # Nothing beats here, so the one who watches says critical; and a job waits.
+def _expect_good(results: Results, lines: Sequence[str]) -> None:
+    codes = {words: code for words, (code, _, _) in results.items()}
+    # No daemon runs, so `status` is critical, and a job waits.
     special = {"status": 2, "why 2": 3, "doctor": 1}
-    assert codes == {words: special.get(words, 0) for words in lines}, told
-    assert "may not" not in json.dumps(told)
+    assert codes == {words: special.get(words, 0) for words in lines}, results
+    assert "may not" not in json.dumps(results)
 
 
 @pytest.mark.parametrize("way", ["at rest", "in use", "cut off"])
 def test_a_user_who_may_only_read_can_run_every_command_that_changes_nothing(
-    way: str, run: Run, shelf: Shelf, look: Look, database: Path
+    way: str, run: Run, shelf: Shelf, run_read_only: RunReadOnly, database: Path
 ) -> None:
     shelf.read("Report.pdf", "the climate report")
     run("pause", "ocr_pages")
@@ -79,28 +81,28 @@ def test_a_user_who_may_only_read_can_run_every_command_that_changes_nothing(
     if way != "in use":
         shelf.store.close()
     if way == "cut off":
-        # As a daemon leaves it that was killed: its log and its index are there, and nobody holds them.
+        # A killed daemon leaves the -wal and -shm files without a connection.
         leave = "import apsw, os, sys; c = apsw.Connection(sys.argv[1]); c.execute('UPDATE pause SET reason = 1')"
         subprocess.run([sys.executable, "-c", f"{leave}; os._exit(0)", str(database)], check=True)
         assert Path(f"{database}-wal").exists()
 
-    told = look(*LOOKS)
+    results = run_read_only(*READ_COMMANDS)
 
-    _expect_good(told, LOOKS)
-    assert "Report.pdf" in told["documents"][1]
-    assert "1 pending" in told[""][1]
+    _expect_good(results, READ_COMMANDS)
+    assert "Report.pdf" in results["documents"][1]
+    assert "1 pending" in results[""][1]
 
 
-def test_a_user_who_may_only_read_cannot_change_anything(run: Run, look: Look) -> None:
+def test_a_user_who_may_only_read_cannot_change_anything(run: Run, run_read_only: RunReadOnly) -> None:
     run("enqueue", "ocr_pages")
 
-    told = look("enqueue ocr_pages", "cancel 1 --yes", "pause --all")
+    results = run_read_only("enqueue ocr_pages", "cancel 1 --yes", "pause --all")
 
-    assert {code for code, _, _ in told.values()} == {77}
-    assert all("pagemill.db may not be written by you: " in said for _, _, said in told.values())
+    assert {code for code, _, _ in results.values()} == {77}
+    assert all("pagemill.db may not be written by you: " in said for _, _, said in results.values())
 
 
-def test_an_idle_connection_sees_later_writes(run: Run, look: Look, database: Path) -> None:
+def test_an_idle_connection_sees_later_writes(run: Run, run_read_only: RunReadOnly, database: Path) -> None:
     run("enqueue", "ocr_pages")
     waits = "import sys\nfrom pathlib import Path\nfrom worker_service.store.opening import open_store\n"
     waits += "store = open_store(Path(sys.argv[1]))\nprint(store.overview.counts().by_status, flush=True)\n"
@@ -125,12 +127,14 @@ def test_an_idle_connection_sees_later_writes(run: Run, look: Look, database: Pa
     writer.communicate(timeout=60)
 
 
-def test_a_database_with_an_unreadable_log_is_refused_with_the_reason(run: Run, look: Look, database: Path) -> None:
+def test_a_database_with_an_unreadable_log_is_refused_with_the_reason(
+    run: Run, run_read_only: RunReadOnly, database: Path
+) -> None:
     run("enqueue", "ocr_pages")
     Path(f"{database}-wal").write_bytes(b"")
 
-    assert look("ls")["ls"][0] == 77
-    assert "its last changes are in pagemill.db-wal" in look("ls")["ls"][2]
+    assert run_read_only("ls")["ls"][0] == 77
+    assert "its last changes are in pagemill.db-wal" in run_read_only("ls")["ls"][2]
 
 
 @pytest.mark.skipif(not READER, reason="only root can put a database into the hands of a group")

@@ -1,4 +1,4 @@
-"""`pagemill report`: what somebody who helps wants to see, and nothing of what people have given."""
+"""`pagemill report`: its files, and that names, payloads and messages are not in it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Bundle = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def bundle(run: Run, tmp_path: Path) -> Bundle:
-    """What a report has, by part; under "whole" all of its text."""
+    """Return a function that writes a report, and returns its files by name and all its text as "whole"."""
 
     def bundle(*words: str) -> dict[str, Any]:
         run("report", "-o", tmp_path / "bundle.tar.gz", "--force", *words)
         with tarfile.open(tmp_path / "bundle.tar.gz") as archive:
-            texts = {Path(one.name).stem: archive.extractfile(one).read().decode() for one in archive}  # type: ignore[union-attr]
+            texts = {Path(file.name).stem: archive.extractfile(file).read().decode() for file in archive}  # type: ignore[union-attr]
         parts = {name: json.loads(text) for name, text in texts.items()}
         return {**parts, "whole": "\n".join(texts.values())}
 
@@ -61,35 +61,35 @@ def test_a_report_has_versions_settings_findings_and_failures_and_lists_its_file
 ) -> None:
     fail_one(daemon)
 
-    told, found = run("report", "-o", tmp_path / "one.tar.gz"), bundle()
+    result, report = run("report", "-o", tmp_path / "one.tar.gz"), bundle()
 
-    assert [line.split(".json")[0] for line in told.stdout.splitlines()[1:]] == PARTS
-    assert sorted(found) == sorted([*PARTS, "whole"])
-    versions = found["versions"]
+    assert [line.split(".json")[0] for line in result.stdout.splitlines()[1:]] == PARTS
+    assert sorted(report) == sorted([*PARTS, "whole"])
+    versions = report["versions"]
     assert all(versions[name] for name in ("pagemill", "python", "kernel", "schema")), versions
     assert versions["library"].startswith("SQLite 3.")
     assert versions["schema"] == versions["schema_of_this_version"]
-    [offers] = [one["offers"] for one in found["handlers"]["items"] if one["job_type"] == "ocr_pages"]
+    [offers] = [handler["offers"] for handler in report["handlers"]["items"] if handler["job_type"] == "ocr_pages"]
     assert "for tesseract " in offers
-    assert {"key": "sandbox", "value": "strict", "origin": "default"} in found["config"]["items"]
-    assert "database" in [one["name"] for one in found["doctor"]["items"]]
-    assert (found["status"]["level"], found["status"]["jobs"]["failed"]) == ("ok", 1)
-    assert [one["id"] for one in found["workers"]["items"]] == ["w1"]
-    assert [(one["code"], one["jobs"]) for one in found["errors"]["items"]] == [("HTTP_403", 1)]
-    [failed] = found["failed"]["items"]
-    assert (failed["error_code"], [one["outcome"] for one in failed["attempts"]]) == ("HTTP_403", ["failed"])
-    assert [one["to_status"] for one in found["events"]["items"]] == ["failed", "running"]
+    assert {"key": "sandbox", "value": "strict", "origin": "default"} in report["config"]["items"]
+    assert "database" in [finding["name"] for finding in report["doctor"]["items"]]
+    assert (report["status"]["level"], report["status"]["jobs"]["failed"]) == ("ok", 1)
+    assert [worker["id"] for worker in report["workers"]["items"]] == ["w1"]
+    assert [(item["code"], item["jobs"]) for item in report["errors"]["items"]] == [("HTTP_403", 1)]
+    [failed] = report["failed"]["items"]
+    assert (failed["error_code"], [attempt["outcome"] for attempt in failed["attempts"]]) == ("HTTP_403", ["failed"])
+    assert [item["to_status"] for item in report["events"]["items"]] == ["failed", "running"]
 
 
 def test_names_are_in_the_report_only_on_request_and_payloads_never(bundle: Bundle, daemon: Daemon) -> None:
     fail_one(daemon)
 
-    without, whole = bundle(), bundle("--with-names")
+    without_names, with_names = bundle(), bundle("--with-names")
 
     for word in ("alice", "siemens", "figures", "s3cret", "Bearer", "example.org"):
-        assert word.lower() not in without["whole"].lower(), word
-    assert {"owner", "name", "error_message"}.isdisjoint(without["failed"]["items"][0])
-    [named] = whole["failed"]["items"]
+        assert word.lower() not in without_names["whole"].lower(), word
+    assert {"owner", "name", "error_message"}.isdisjoint(without_names["failed"]["items"][0])
+    [named] = with_names["failed"]["items"]
     assert (named["owner"], named["name"]) == ("alice", "Q1 figures.pdf")
     assert "/srv/Clients/Siemens/Q1 figures.pdf: " in named["error_message"]
     assert {"payload", "result", "unique_key", "account", "source_key"}.isdisjoint(named)
@@ -103,12 +103,12 @@ def test_arguments_of_programs_and_names_of_owners_are_not_in_the_report(
     )
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
 
-    found, whole = bundle(), bundle("--with-names")
+    without_names, with_names = bundle(), bundle("--with-names")
 
-    assert [word for word in ("hunter2", "alice", str(tmp_path)) if word in found["whole"]] == []
-    settings = {one["key"]: one["value"] for one in whole["config"]["items"]}
+    assert [word for word in ("hunter2", "alice", str(tmp_path)) if word in without_names["whole"]] == []
+    settings = {item["key"]: item["value"] for item in with_names["config"]["items"]}
     assert (settings["commands.scrape"], settings["limits.owner.alice"]) == ("/bin/true", "2")
-    assert "hunter2" not in whole["whole"]
+    assert "hunter2" not in with_names["whole"]
 
 
 def test_a_report_is_private_and_replaces_a_file_only_with_force(run: Run, database: Path, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_report_is_private_and_replaces_a_file_only_with_force(run: Run, datab
 
     assert (f"{target} exists already: --force replaces it" in refused.stderr, target.read_text()) == (True, "mine")
     answer = json.loads(run("report", "-o", target, "--force", "--json").stdout)
-    assert (answer["report"], [one["name"] for one in answer["items"]]) == (
+    assert (answer["report"], [item["name"] for item in answer["items"]]) == (
         str(target),
-        [f"{one}.json" for one in PARTS],
+        [f"{item}.json" for item in PARTS],
     )
     assert target.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.glob(".bundle*")] == []
@@ -130,8 +130,8 @@ def test_a_report_is_private_and_replaces_a_file_only_with_force(run: Run, datab
 def test_without_a_readable_database_the_report_has_the_error_and_the_rest(bundle: Bundle, no_database: Path) -> None:
     no_database.write_text("this is no database, but somebody's notes " * 100)
 
-    found = bundle()
+    report = bundle()
 
-    assert found["versions"]["schema"] is None
-    assert found["doctor"]["error"] == "database_unusable"
-    assert [one["key"] for one in found["config"]["items"]][:1] == ["database"]
+    assert report["versions"]["schema"] is None
+    assert report["doctor"]["error"] == "database_unusable"
+    assert [item["key"] for item in report["config"]["items"]][:1] == ["database"]

@@ -1,4 +1,4 @@
-"""`pagemill schedules`, as people type it."""
+"""`pagemill schedules`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ MINUTELY = '[[schedule]]\nname = "minutely"\ncron = "* * * * *"\nowner = "ann"\n
 
 @pytest.fixture
 def minutely(database: Path, monkeypatch: pytest.MonkeyPatch) -> ByHand:
-    """A schedule that is due."""
     Path("own.toml").write_text(MINUTELY)
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
     by_hand = ByHand(database)
@@ -100,7 +99,7 @@ def test_a_scheduled_crawl_enqueues_the_same_job_as_add(
             " created_at FROM worker_job_queue ORDER BY id"
         )
     )
-    # The crawl of a batch lists the whole folder, even beside another one.
+    # The crawl of a batch lists the whole folder, even while another crawl of it is live.
     payload = json.loads(str(typed["payload"]))
     assert payload.pop("afresh")
     assert payload == json.loads(str(scheduled["payload"]))
@@ -136,16 +135,16 @@ def test_an_invalid_crawl_of_a_schedule_is_refused(
 
 
 def test_doctor_reports_overdue_and_invalid_schedules(run: Run, minutely: ByHand) -> None:
-    def told() -> list[tuple[str, str]]:
-        found = json.loads(run("doctor", "--json", fails=1).stdout)["items"]
-        return [(one["level"], one["detail"]) for one in found if one["name"] == "schedules"]
+    def levels_and_details() -> list[tuple[str, str]]:
+        findings = json.loads(run("doctor", "--json", fails=1).stdout)["items"]
+        return [(item["level"], item["detail"]) for item in findings if item["name"] == "schedules"]
 
-    assert told() == [("ok", "1 schedule, started in time")]
+    assert levels_and_details() == [("ok", "1 schedule, started in time")]
     minutely("DELETE FROM schedule_plan")
-    assert told() == [("warning", "overdue: minutely")]
+    assert levels_and_details() == [("warning", "overdue: minutely")]
 
     Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
-    assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in told()
+    assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in levels_and_details()
 
 
 def test_a_scheduled_batch_belongs_to_its_owner_and_replaces_no_other(

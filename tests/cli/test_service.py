@@ -1,4 +1,4 @@
-"""`pagemill service`: says each step before it does the first, and does no more than it said."""
+"""`pagemill service`: prints each step before the first is done, and does no other."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ needs_systemd = pytest.mark.skipif(
 )
 
 
-def files(place: Path) -> list[str]:
-    return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
 def test_a_dry_run_prints_every_step_and_does_none(run: Run, root: Path, commands: list[list[str]]) -> None:
@@ -74,7 +74,7 @@ def test_install_prints_how_to_add_a_key_and_a_user(run: Run, monkeypatch: pytes
 
     stderr = run("service", "install", "--dry-run", "--python", PYTHON).stderr
 
-    # The name by which downloads and crawls ask for it, unless told otherwise.
+    # Downloads and crawls use this name by default.
     assert "LoadCredential=drive:/etc/pagemill/drive.json" in stderr
     assert "chmod 600 /etc/pagemill/drive.json" in stderr
     assert "usermod -aG pagemill ann," in stderr
@@ -105,7 +105,7 @@ def test_existing_settings_are_kept(run: Run, root: Path, commands: list[list[st
 @needs_systemd
 def test_install_in_an_image_creates_user_directories_and_units(run: Run, root: Path) -> None:
     run("service", "install", "--root", root, "--python", PYTHON)
-    # Again does no harm.
+    # A second install changes nothing.
     run("service", "install", "--root", root, "--python", PYTHON)
 
     assert "pagemill:" in (root / "etc/passwd").read_text()
@@ -154,7 +154,7 @@ def test_install_links_the_command_into_usr_local_bin(run: Run, root: Path, comm
     link = root / "usr/local/bin/pagemill"
     assert link.readlink() == Path("/opt/pagemill/bin/pagemill")
     assert f"link   {link} to /opt/pagemill/bin/pagemill" in stdout.splitlines()
-    # What somebody put there is theirs.
+    # A file of another origin is kept.
     link.unlink()
     link.touch()
     assert "link " not in run("service", "install", "--root", root, "--python", PYTHON).stdout
@@ -185,7 +185,7 @@ def test_a_user_service_on_the_database_of_the_machine_is_refused(
 def test_a_python_that_the_unit_cannot_see_is_refused(run: Run, root: Path, python: str) -> None:
     result = run("service", "install", "--root", root, "--python", python, fails=1)
 
-    # From where this one was installed, in one line that can be pasted.
+    # The remedy installs from the same source, in one line that can be pasted.
     again = f"/opt/pagemill/bin/pip install {SHIPPED.parent} && /opt/pagemill/bin/pagemill service install"
     assert f" /usr/bin/python3 -m venv /opt/pagemill && {again}" in result.stderr
     assert files(root) == []

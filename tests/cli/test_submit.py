@@ -1,4 +1,4 @@
-"""`add`, `reindex`, `documents adopt`, `wait document:N`: wishes that things be read, and waiting."""
+"""`add`, `reindex`, `documents adopt` and `wait document:7`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_file_becomes_a_job_with_the_given_options(run: Run, shelf: Shelf) 
 
 def test_an_unchanged_file_is_downloaded_again_only_with_force_or_new_options(run: Run, shelf: Shelf) -> None:
     [report] = write_files("report.pdf")
-    # As a download leaves it behind that found the file untouched for a minute.
+    # A download of a file that has not changed for a minute records its revision.
     shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
     ingest = ("add", "report.pdf", "--json")
 
@@ -72,7 +72,7 @@ def test_an_unchanged_file_is_downloaded_again_only_with_force_or_new_options(ru
 
     assert (known["job_id"], known["document_id"], known["decision"]) == (None, 1, "unchanged")
     assert result.stdout == "batch 2 (report.pdf): done · 1 file · 1 page\n"
-    assert [one[0]["decision"] for one in (forced, other)] == [None, None]
+    assert [item[0]["decision"] for item in (forced, other)] == [None, None]
     assert len(jobs_of_type(shelf, "download")) == 2
 
 
@@ -83,15 +83,17 @@ def test_a_known_file_whose_copy_was_deleted_is_downloaded_again(run: Run, shelf
     [original] = shelf.store.library.files(1)
     (shelf.workspace / original.path).unlink()
 
-    found = items(run("add", "report.pdf", "kept.pdf", "--json"))
+    added_files = items(run("add", "report.pdf", "kept.pdf", "--json"))
 
-    assert [(one["job_id"] is None, one["decision"]) for one in found] == [(False, None), (True, "unchanged")]
-    assert [(one["source"], one["force"]) for one in payloads_of_type(shelf, "download")] == [(str(report), False)]
+    assert [(item["job_id"] is None, item["decision"]) for item in added_files] == [(False, None), (True, "unchanged")]
+    assert [(payload["source"], payload["force"]) for payload in payloads_of_type(shelf, "download")] == [
+        (str(report), False)
+    ]
 
 
 def test_adding_a_known_file_keeps_the_name_of_its_document(run: Run, shelf: Shelf) -> None:
     [report] = write_files("annual  report")
-    # Spaces, and what was missing behind the name, are the download's to mend.
+    # The download removes double spaces and adds the suffix.
     shelf.read("annual report.pdf", "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
 
     [known] = items(run("add", "annual  report", "--json"))
@@ -128,7 +130,9 @@ def test_a_space_at_the_end_of_a_name_is_kept(run: Run, shelf: Shelf) -> None:
 
     run("add", "a.pdf ")
 
-    assert [path_of(read_reference(one["source"])[1].key) for one in payloads_of_type(shelf, "download")] == [path]
+    assert [path_of(read_reference(payload["source"])[1].key) for payload in payloads_of_type(shelf, "download")] == [
+        path
+    ]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,7 @@ def test_damaged_choices_of_a_worker_refuse_no_language(run: Run, shelf: Shelf, 
 def test_a_directory_that_cannot_be_listed_is_refused(shelf: Shelf) -> None:
     [_, hidden] = write_files("in/a.pdf", "in/deep/b.pdf")
     hidden.parent.chmod(0)
-    # Root may look into everything, until it gives that up.
+    # Root may list every directory, so drop this capability.
     may_not = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
     result = subprocess.run([*may_not, *COMMAND, "add", "in"], capture_output=True, text=True, timeout=60, check=False)
@@ -242,13 +246,13 @@ def test_files_that_a_directory_leaves_out_are_counted_and_listed(run: Run, shel
     assert "skipped: 2 .doc, 2 hidden, 2 symbolic links, 1 other" in result.stderr.splitlines()
     answer = json.loads(run("add", "in", "in/.hidden.pdf", "--json").stdout)
     assert answer["left_out"] == {".doc": 2, "hidden": 2, "symbolic_links": 2, "others": 1}
-    named = {Path(one["path"]).name: one["why"] for one in answer["left_out_files"]}
+    named = {Path(item["path"]).name: item["why"] for item in answer["left_out_files"]}
     assert named == {
         "b.doc": ".doc", "c.doc": ".doc", "README": "others", ".hidden.pdf": "hidden", ".git": "hidden",
         "link.pdf": "symbolic_links", "folder": "symbolic_links",
     }  # fmt: skip
-    assert all(one["path"] in result.stderr for one in answer["left_out_files"])
-    # What somebody names is meant.
+    assert all(item["path"] in result.stderr for item in answer["left_out_files"])
+    # A hidden file that the user names is added.
     assert len(answer["items"]) == 3
     write_files("other/b.doc")
     nothing = run("add", "other", fails=2).stderr
@@ -282,7 +286,7 @@ def test_waiting_ends_with_1_and_the_reason_of_each_failure(run: Run, shelf: She
     first, second, third = write_files("in/a.pdf", "in/b.pdf", "in/c.pdf")
     waiting = start_command("add", "in", "--wait", "--timeout", "60s")
 
-    # One is refused when it is brought in, one when it is read.
+    # One file fails when it is downloaded, one when it is read.
     shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
     for path in (second, third):
         shelf.brought_in(DocumentRequest(str(path), path.name, "c"))
@@ -304,7 +308,7 @@ def test_waiting_without_a_daemon_says_so_and_ctrl_c_ends_only_the_waiting(datab
     assert asking.stderr.readline() == ("no daemon is running, so nothing is read yet; to start one: pagemill run\n")
     asking.send_signal(signal.SIGINT)
     _, err = asking.communicate(timeout=60)
-    # Python ends by the signal itself where that struck at certain places. A shell says 130 of both.
+    # Depending on the place, Python ends by the signal itself. A shell reports 130 for both.
     assert asking.returncode in (130, -signal.SIGINT)
     assert "the jobs continue" in err
 
@@ -334,13 +338,16 @@ def test_a_dry_run_of_a_folder_waits_for_the_crawl(shelf: Shelf) -> None:
 
 def test_a_failure_action_runs_for_a_file_that_never_became_a_document(run: Run, shelf: Shelf) -> None:
     write_files("a.pdf")
-    told = '{"document": "{document_id}", "job": "{job_id}", "batch": "{batch_id}", "code": "{error_code}"}'
+    payload_template = '{"document": "{document_id}", "job": "{job_id}", "batch": "{batch_id}", "code": "{error_code}"}'
 
     for words in (["add", "a.pdf"], ["batch", "add", "a.pdf"]):
-        run(*words, "--then", "call_ann", "--on-failure", f"call_bob={told}")
+        run(*words, "--then", "call_ann", "--on-failure", f"call_bob={payload_template}")
         shelf.fail_next("NOT_FOUND", "it is gone")
 
-    facts = [(one["job"], one["batch"], one["code"], one["document"]) for one in payloads_of_type(shelf, "call_bob")]
+    facts = [
+        (payload["job"], payload["batch"], payload["code"], payload["document"])
+        for payload in payloads_of_type(shelf, "call_bob")
+    ]
     assert facts == [(1, 1, "NOT_FOUND", None), (3, 2, "NOT_FOUND", None)]
     assert jobs_of_type(shelf, "call_ann") == []
 
@@ -436,7 +443,7 @@ def test_a_document_without_its_original_is_downloaded_again(run: Run, shelf: Sh
     (shelf.workspace / original.path).unlink()
 
     assert "  read  " in run("reindex", 1, "--force").stdout
-    assert [one["source"] for one in payloads_of_type(shelf, "download")] == ["/srv/a.pdf"]
+    assert [payload["source"] for payload in payloads_of_type(shelf, "download")] == ["/srv/a.pdf"]
 
 
 def test_several_documents_are_read_again_only_with_yes(run: Run, shelf: Shelf) -> None:
@@ -482,10 +489,10 @@ def test_adopt_imports_existing_texts_and_records_the_other_files(run: Run, shel
 
     assert "  read  " in stdout
     assert "recorded" in stdout
-    by_key = {one["source_key"]: one for one in items(run("documents", "--json"))}
+    by_key = {item["source_key"]: item for item in items(run("documents", "--json"))}
     assert {key: one["status"] for key, one in by_key.items()} == {str(first): "queued", str(third): "not_indexed"}
     assert by_key[str(third)]["content"] == hashlib.sha256(third.read_bytes()).hexdigest()
-    assert {one["owner"] for one in by_key.values()} == {"ann"}
+    assert {item["owner"] for item in by_key.values()} == {"ann"}
     assert payloads_of_type(shelf, "adopt") == [{"text": str(first.with_suffix(".txt"))}]
 
 
@@ -533,7 +540,6 @@ def test_wait_reports_documents_that_were_read_failed_or_are_unknown(run: Run, s
 def test_the_progress_of_documents_has_their_page_rate_since_the_wait_began() -> None:
     screen, now = Terminal(), [0.0]
     watch = watch_reading(Display(screen, monotonic=lambda: now[0]))
-    assert watch is not None
 
     for now[0], done in ((100.0, 4), (100.1, 5), (110.0, 8)):
         watch(DocumentsProgress(1, 0, done, 12, 12 - done))
@@ -553,12 +559,12 @@ def test_the_progress_of_documents_has_their_page_rate_since_the_wait_began() ->
         (DocumentsProgress(3, 1, 0, 120, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
         (DocumentsProgress(3, 1, 40, 120, 80), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
         (DocumentsProgress(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
-        # Ten pages of a document failed, and are not to come.
+        # Ten pages of a document failed, so they are not left.
         (DocumentsProgress(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
         (DocumentsProgress(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
-        # Of most, nobody knows yet how many pages they have.
+        # The pages of most documents are not counted yet.
         (DocumentsProgress(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
-        # A moment says nothing, and neither does "0 s".
+        # A short measurement gives no time left, and "0 s" is not shown.
         (DocumentsProgress(3, 1, 40, 120, 80), 1.0, 0, "1/3 documents · 40/120 pages · 40.0 pages/s"),
         (DocumentsProgress(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
     ],
@@ -570,25 +576,25 @@ def test_progress_has_the_pages_their_rate_and_the_time_left(
 
 
 def test_pages_left_are_known_once_every_document_is_counted(shelf: Shelf) -> None:
-    def look(*names: str) -> tuple[int, int | None]:
+    def pages_and_pages_left(*names: str) -> tuple[int, int | None]:
         readings: list[DocumentsProgress] = []
         session = Session(shelf.store, load_settings(), "somebody")
-        ids = {one.name: one.id for one in shelf.store.library.documents(DocumentSelector())}
+        ids = {document.name: document.id for document in shelf.store.library.documents(DocumentSelector())}
         awaited = [shelf.store.library.document(ids[name]) for name in names]
         with pytest.raises(WaitTimedOut):
             wait_for_documents(session, awaited, timeout="0s", watch=readings.append)
         return readings[0].pages, readings[0].pages_left
 
     first, _ = shelf.wish("a.pdf", content="c1"), shelf.wish("b.pdf", content="c2")
-    assert look("a.pdf", "b.pdf") == (0, None)
+    assert pages_and_pages_left("a.pdf", "b.pdf") == (0, None)
 
     counted = Completion(first.lease, follow_ups=ranges((1, 10)), document=DocumentFacts("pdf", 10))
     shelf.store.leases.complete_many([counted])
 
-    assert look("a.pdf", "b.pdf") == (10, None)
-    assert look("a.pdf") == (10, 10)
+    assert pages_and_pages_left("a.pdf", "b.pdf") == (10, None)
+    assert pages_and_pages_left("a.pdf") == (10, 10)
     save(shelf.store, shelf.next_job().lease, *"four")
-    assert look("a.pdf") == (10, 6)
+    assert pages_and_pages_left("a.pdf") == (10, 6)
 
 
 @pytest.mark.parametrize(

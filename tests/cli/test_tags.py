@@ -1,4 +1,4 @@
-"""`tag`, `actions`, and --tag where files are submitted and documents are chosen."""
+"""`tag`, `actions`, and the option --tag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_documents_are_tagged_found_and_untagged(run: Run, shelf: Shelf) -> None
 
     assert items(run("tag", "--json")) == [{"tag": "invoice", "documents": 2}, {"tag": "paid", "documents": 1}]
     assert items(run("tag", "--owner", "alice", "--json")) == [{"tag": "invoice", "documents": 1}]
-    assert [one["name"] for one in items(run("documents", "--tag", "paid", "--json"))] == ["b.pdf"]
+    assert [item["name"] for item in items(run("documents", "--tag", "paid", "--json"))] == ["b.pdf"]
     assert json.loads(run("show", "document:2", "--json").stdout)["tags"] == ["invoice", "paid"]
     assert "name the documents" in run("tag", "add", "x", fails=2).stderr
     assert "is not a tag" in run("tag", "add", "!", 1, fails=2).stderr
@@ -34,7 +34,7 @@ def test_a_tag_given_at_submission_travels_with_the_job(run: Run, shelf: Shelf, 
     run("crawl", tmp_path, "--tag", "invoice")
 
     payloads = [json.loads(job.payload or "") for job in shelf.store.job_queries.list(Selector())]
-    tags = [(one.get("download") or one).get("tags") for one in payloads]
+    tags = [(item.get("download") or item).get("tags") for item in payloads]
     assert tags == [["invoice"], ["invoice", "2026"], ["invoice"]]
     assert "is not a tag" in run("add", tmp_path / "a.pdf", "--tag", "!", fails=2).stderr
 
@@ -44,7 +44,7 @@ def test_actions_of_tags_are_added_listed_and_removed(run: Run) -> None:
     run("actions", "add", "invoice", 'call={"who": "{owner}"}', "--owner", "alice")
     run("actions", "add", "invoice", "call", "--on-failure")
 
-    assert [(one["owner"], one["on_end"]) for one in items(run("actions", "--json"))] == [
+    assert [(item["owner"], item["on_end"]) for item in items(run("actions", "--json"))] == [
         ("", "failure"),
         ("alice", "success"),
     ]
@@ -61,9 +61,9 @@ def test_documents_are_listed_by_kind_date_and_order_and_written_to_a_workbook(
     shelf.read("a.xlsx", "two", kind="sheet")
     run("tag", "add", "invoice", 1)
 
-    assert [one["name"] for one in items(run("documents", "--sort", "name", "--json"))] == ["a.xlsx", "b.pdf"]
-    assert [one["name"] for one in items(run("documents", "--sort", "-name", "--json"))] == ["b.pdf", "a.xlsx"]
-    assert [one["id"] for one in items(run("documents", "--kind", "sheet", "--since", "1d", "--json"))] == [2]
+    assert [item["name"] for item in items(run("documents", "--sort", "name", "--json"))] == ["a.xlsx", "b.pdf"]
+    assert [item["name"] for item in items(run("documents", "--sort", "-name", "--json"))] == ["b.pdf", "a.xlsx"]
+    assert [item["id"] for item in items(run("documents", "--kind", "sheet", "--since", "1d", "--json"))] == [2]
     assert items(run("documents", "--until", "1d", "--json")) == []
     assert "there is no order" in run("documents", "--sort", "size", fails=2).stderr
     run("documents", "--xlsx", tmp_path / "list.xlsx")

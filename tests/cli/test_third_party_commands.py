@@ -1,4 +1,4 @@
-"""Verbs that come in by the door, from whichever distribution."""
+"""Verbs of other distributions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def greet(call: Invocation, name: str) -> int:
 
 
 @pytest.fixture
-def _others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _other_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "others_verbs.py").write_text(VERB)
     names = {"greet": "others_verbs:greet", "documents greet": "others_verbs:greet", "broken": "no_such_module:verb"}
     install(tmp_path, "others", {}, {VERBS: {**names, "ls": "others_verbs:greet"}})
@@ -43,7 +43,7 @@ def _others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("others_verbs", None)
 
 
-@pytest.mark.usefixtures("_others", "database")
+@pytest.mark.usefixtures("_other_distribution", "database")
 def test_a_verb_of_another_package_is_listed_and_called_and_replaces_no_own_verb(run: Run) -> None:
     assert run("greet", "Anna", fails=3).stdout == "hello Anna\n"
     assert run("documents", "greet", "Bob", fails=3).stdout == "hello Bob\n"
@@ -54,7 +54,7 @@ def test_a_verb_of_another_package_is_listed_and_called_and_replaces_no_own_verb
     assert all(verb in stdout for verb in ("add", "search", "reindex"))
 
 
-@pytest.mark.usefixtures("_others", "database")
+@pytest.mark.usefixtures("_other_distribution", "database")
 def test_a_verb_that_cannot_be_imported_breaks_no_other(run: Run) -> None:
     assert "broken cannot be used: no_such_module:verb" in run("broken", "--whatever", fails=69).stderr
     assert "no_such_module" in run("--help").stdout

@@ -1,4 +1,4 @@
-"""`pagemill token`: who may come in by HTTP."""
+"""`pagemill token`: tokens and sign-in links."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_changes_of_tokens_are_recorded_without_the_secret(run: Run) -> None:
     run("token", "rm", "scanner")
 
     stdout = run("undo", "--list", "--json").stdout
-    assert [(one["verb"], one["subject"]) for one in json.loads(stdout)["items"]] == [
+    assert [(item["verb"], item["subject"]) for item in json.loads(stdout)["items"]] == [
         ("remove_token", "token scanner (read operate, only of alice)"),
         ("make_token", "link bob (read operate admin)"),
         ("make_token", "token scanner (read operate, only of alice)"),

@@ -1,4 +1,4 @@
-"""`pagemill top`: one frame of it, and the live one on a terminal of its own."""
+"""`pagemill top`: one frame, and the live screen on a terminal."""
 
 from __future__ import annotations
 
@@ -24,45 +24,44 @@ pytestmark = pytest.mark.filterwarnings("error")
 class Screen:
     """A terminal with `top` on it."""
 
-    def __init__(self, child: subprocess.Popen[bytes], ours: int, theirs: int) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], our_end: int, top_end: int) -> None:
         self.child = child
-        self._ours = ours
-        self._theirs = theirs
-        self.shown = ""
+        self._our_end = our_end
+        self._top_end = top_end
+        self.text = ""
 
-    def until(self, text: str) -> None:
-        while text not in self.shown:
-            self.shown += os.read(self._ours, 65536).decode()
+    def wait_for(self, text: str) -> None:
+        while text not in self.text:
+            self.text += os.read(self._our_end, 65536).decode()
 
     def press(self, key: str) -> None:
-        os.write(self._ours, key.encode())
+        os.write(self._our_end, key.encode())
 
-    def ended(self) -> int:
+    def wait(self) -> int:
         return self.child.wait(timeout=30)
 
     @property
-    def is_as_it_was(self) -> bool:
-        """Keys are shown, and come by lines."""
+    def is_restored(self) -> bool:
         wanted = termios.ECHO | termios.ICANON
-        return bool(termios.tcgetattr(self._theirs)[3] & wanted == wanted)
+        return bool(termios.tcgetattr(self._top_end)[3] & wanted == wanted)
 
 
 @contextmanager
 def top_on_a_terminal(*, lines: int = 24, columns: int = 100) -> Iterator[Screen]:
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    our_end, top_end = pty.openpty()
+    ioctl(top_end, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     environ = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
     for name in ("LINES", "COLUMNS"):
         environ.pop(name, None)
-    child = subprocess.Popen([*COMMAND, "top"], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    child = subprocess.Popen([*COMMAND, "top"], stdin=top_end, stdout=top_end, stderr=top_end, env=environ)
     try:
-        yield Screen(child, ours, theirs)
+        yield Screen(child, our_end, top_end)
     finally:
         with suppress(ProcessLookupError):
             child.kill()
         child.wait()
-        os.close(ours)
-        os.close(theirs)
+        os.close(our_end)
+        os.close(top_end)
 
 
 def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemon) -> None:
@@ -108,33 +107,33 @@ def test_with_json_top_prints_one_object(run: Run, daemon: Daemon) -> None:
 
     assert (answer["jobs"]["running"], answer["jobs"]["pending"]) == (1, 1)
     assert [(job["id"], job["state"]) for job in answer["running"]] == [(1, "running")]
-    assert [(one["job_type"], one["pending"]) for one in answer["pending"]] == [("download", 1)]
+    assert [(item["job_type"], item["pending"]) for item in answer["pending"]] == [("download", 1)]
     assert [(worker["id"], worker["state"]) for worker in answer["workers"]] == [("w1", "alive")]
 
 
 @pytest.mark.usefixtures("database")
 def test_top_draws_again_until_q_is_pressed(run: Run) -> None:
     with top_on_a_terminal() as screen:
-        screen.until("no job is pending")
+        screen.wait_for("no job is pending")
         run("enqueue", "ocr_pages")
-        screen.until("1 pending")
+        screen.wait_for("1 pending")
 
         screen.press("x")
         screen.press("q")
 
-        assert screen.ended() == 0
-        assert screen.is_as_it_was
+        assert screen.wait() == 0
+        assert screen.is_restored
 
 
 @pytest.mark.usefixtures("database")
 def test_ctrl_c_ends_top_and_restores_the_terminal() -> None:
     with top_on_a_terminal() as screen:
-        screen.until("no job is pending")
+        screen.wait_for("no job is pending")
 
         screen.child.send_signal(signal.SIGINT)
 
-        assert screen.ended() == 0
-        assert screen.is_as_it_was
+        assert screen.wait() == 0
+        assert screen.is_restored
 
 
 def test_a_frame_fits_its_terminal(run: Run, daemon: Daemon) -> None:
@@ -144,11 +143,11 @@ def test_a_frame_fits_its_terminal(run: Run, daemon: Daemon) -> None:
     run("enqueue", "download")
 
     with top_on_a_terminal(lines=20, columns=80) as screen:
-        screen.until("download")
+        screen.wait_for("download")
         screen.press("q")
-        screen.ended()
+        screen.wait()
 
-    first = screen.shown.split("\x1b[H")[1].split("\x1b[J")[0]
+    first = screen.text.split("\x1b[H")[1].split("\x1b[J")[0]
     lines = [line.replace("\x1b[K", "") for line in first.replace("\r", "").split("\n")]
     assert len(lines) <= 20
     assert all(len(line) <= 80 for line in lines)

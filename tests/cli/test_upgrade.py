@@ -1,4 +1,4 @@
-"""`pagemill upgrade`: its steps, and the way back when one of them fails; and `pagemill reload`."""
+"""`pagemill upgrade`, its way back after a failure, and `pagemill reload`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verbs(commands: list[list[str]]) -> list[str]:
-    """What each command is about, in one word."""
+    """Return one word for each command."""
     known = (
         "rm -rf",
         "backup",
@@ -43,12 +43,12 @@ def verbs(commands: list[list[str]]) -> list[str]:
         "stop",
         "start",
     )
-    found = []
+    words = []
     for argv in commands:
         line = " ".join(argv)
         is_swap = "rm -rf" in line and "mv" in line
-        found.append("swap" if is_swap else next(word for word in known if f" {word}" in f" {line}"))
-    return found
+        words.append("swap" if is_swap else next(word for word in known if f" {word}" in f" {line}"))
+    return words
 
 
 @pytest.mark.usefixtures("_service", "database")
@@ -107,8 +107,8 @@ def test_reload_sends_sighup_to_the_daemons_of_this_machine(
     run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "no daemon runs on this machine" in run("reload", fails=1).stderr
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: asked.append((pid, number)) if number else None)
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)) if number else None)
     store, me = open_store(database), own_identity()
     mine = replace(new_worker(me.worker_id), host=me.host, boot_id=me.boot_id, pid=os.getpid())
     store.workers.register(mine)
@@ -116,8 +116,8 @@ def test_reload_sends_sighup_to_the_daemons_of_this_machine(
 
     assert items(run("reload", "--json")) == [me.worker_id]
 
-    assert asked == [(os.getpid(), signal.SIGHUP)]
+    assert signals == [(os.getpid(), signal.SIGHUP)]
     Path("pagemill.toml").write_text('owner_polcy = "off"')
     monkeypatch.setenv("WORKER_CONFIG", "pagemill.toml")
     assert "owner_policy" in run("reload", fails=78).stderr
-    assert len(asked) == 1
+    assert len(signals) == 1

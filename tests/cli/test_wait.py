@@ -1,4 +1,4 @@
-"""`pagemill wait` and `logs -f`: they end when the jobs do, told by commits and not by the clock."""
+"""`pagemill wait`, `logs -f`, and the display of progress."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
     waiting = start_command("wait", 1, 2, "--progress", "--json")
     assert waiting.stderr is not None
 
-    said = waiting.stderr.readline()
+    line = waiting.stderr.readline()
     daemon.store.leases.complete(first.lease)
     daemon.store.leases.complete(second.lease)
     out, rest = waiting.communicate(timeout=60)
 
-    assert said == "0 of 2 jobs ended; job 1 (ocr_pages) 40% page 4 of 10; job 2 (ocr_pages) 0%\n"
+    assert line == "0 of 2 jobs ended; job 1 (ocr_pages) 40% page 4 of 10; job 2 (ocr_pages) 0%\n"
     assert rest == ""
     assert json.loads(out) == {
         "completed": 2, "failed": 0, "cancelled": 0, "gone": 0, "going_on": 0,
@@ -162,16 +162,15 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
 
 def test_a_line_is_printed_every_ten_seconds(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
-    waiting, said, now = JobsProgress(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
-    watch = watch_jobs(Display(said, monotonic=lambda: now[0]))
-    assert watch is not None
+    progress, printed, now = JobsProgress(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
+    watch = watch_jobs(Display(printed, monotonic=lambda: now[0]))
 
     for moment in (0.0, 0.1, 9.9, 10.0, 10.1, 25.0, 34.9):
         now[0] = moment
-        watch(lambda most: waiting, False)
-    watch(lambda most: waiting, True)
+        watch(lambda most: progress, False)
+    watch(lambda most: progress, True)
 
-    assert said.getvalue().splitlines() == ["1 of 3 jobs ended; job 1 (ocr_pages) 0%"] * 3
+    assert printed.getvalue().splitlines() == ["1 of 3 jobs ended; job 1 (ocr_pages) 0%"] * 3
 
 
 def test_on_a_terminal_each_job_has_a_bar_with_its_end(run: Run, daemon: Daemon) -> None:
@@ -197,7 +196,6 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
     daemon.store.leases.report([Report(job.lease, percent=50, message="第" * 200)])
     screen, now = Terminal(), [0.0]
     watch = watch_jobs(Display(screen, monotonic=lambda: now[0], size=lambda: (60, 6)))
-    assert watch is not None
 
     for moment in (0.0, 0.1, 0.5):
         now[0] = moment
@@ -226,7 +224,7 @@ def test_of_many_jobs_the_screen_shows_running_and_failed_ones(run: Run, daemon:
     assert code == 124
     picture, _ = screen.split("\x1b[J")
     lines = [line.removesuffix("\x1b[K") for line in picture.splitlines()]
-    # 24 lines are there, and one stays free.
+    # The terminal has 24 lines.
     assert len(lines) == 21
     assert [int(line.split()[0]) for line in lines[:15]] == list(range(31, 46))
     assert [line.split()[-1] for line in lines[15:20]] == ["HTTP_503"] * 5
