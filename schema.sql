@@ -556,7 +556,7 @@ CREATE TABLE node (
                AND length(CAST(version AS BLOB)) <= 10000 AND length(CAST(reason AS BLOB)) <= 10000)
 ) STRICT, WITHOUT ROWID;
 
--- What ended in each hour, by type. The daemon keeps a month.
+-- Jobs that ended in each hour, by type. The daemon keeps a month.
 CREATE TABLE hour_of_work (
     hour                  TEXT NOT NULL,              -- '2026-11-18 10'
     job_type              TEXT NOT NULL,
@@ -719,8 +719,7 @@ CREATE INDEX document_by_status ON document (index_status, owner);
 -- takes 6 ms for 100,000 documents, an index for each way to sort and filter up to 200 ms.
 CREATE INDEX document_list ON document (owner, index_status, kind, created_at, pages, name);
 
--- The words by which people sort their documents. They belong to the document, so no new reading or version of its file
--- changes them.
+-- Words by which users sort documents. A new reading or another version of the file does not change them.
 CREATE TABLE document_tag (
     document_id  INTEGER NOT NULL,
     tag          TEXT NOT NULL,
@@ -730,7 +729,7 @@ CREATE TABLE document_tag (
         CHECK (tag <> '' AND tag = lower(trim(tag)) AND instr(tag, ',') = 0 AND length(CAST(tag AS BLOB)) <= 240)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX document_by_tag ON document_tag (tag, document_id);
--- tag_names, tag_counts: the tags of one owner without a look at the documents of others, which took 190 ms.
+-- tag_names, tag_counts: the tags of one owner. Without this index, reading the tags of all owners took 190 ms.
 CREATE INDEX tag_by_owner ON document_tag (owner, tag);
 
 -- Full-text index of the names of documents.
@@ -893,7 +892,8 @@ CREATE TABLE passage_embedding (
 ) STRICT;
 CREATE UNIQUE INDEX passage_embedding_by_digest ON passage_embedding (model, digest);
 
--- Passages that have vectors, a row for each of their pages: of the current generation, and of an earlier one until the current one is embedded.
+-- Passages that have vectors, one row for each page of a passage. Rows of an earlier generation are kept until the
+-- passages of the current one have vectors.
 CREATE TABLE passage (
     embedding_id  INTEGER NOT NULL,
     document_id   INTEGER NOT NULL,
@@ -942,7 +942,7 @@ CREATE TABLE checkpoint (
     CONSTRAINT "state has at most 33554432 bytes" CHECK (length(CAST(state AS BLOB)) <= 33554432)
 ) STRICT;
 
--- State of a crawl between its runs, and the files and folders as it saw them last.
+-- State of a crawl between its runs, and the files and folders that it saw last.
 CREATE TABLE crawl (
     key         TEXT PRIMARY KEY NOT NULL,
     owner       TEXT NOT NULL DEFAULT '',
@@ -1330,7 +1330,7 @@ BEGIN
         ON CONFLICT (item) DO UPDATE SET job_id = excluded.job_id, owner = excluded.owner, code = excluded.code;
 END;
 
--- Another failed job of the same document takes its place.
+-- When a failed job is retried, another failed job of its document takes its place in `failure`.
 CREATE TRIGGER job_no_longer_failed AFTER UPDATE OF status ON worker_job_queue
 WHEN OLD.status = 'failed' AND NEW.status <> 'failed'
 BEGIN
@@ -1433,7 +1433,7 @@ BEGIN
     SELECT id FROM batch WHERE owner = OLD.owner AND state = 'waiting' AND id <> OLD.id ORDER BY id LIMIT 1;
 END;
 
--- Otherwise its jobs would have no worker. A daemon that has proven the worker's death requeues them first.
+-- A worker with running jobs keeps its row. A daemon that has proven the worker's death requeues the jobs first.
 CREATE TRIGGER worker_delete_guard BEFORE DELETE ON worker
 WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = OLD.id)
 BEGIN

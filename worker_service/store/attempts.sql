@@ -1,4 +1,4 @@
--- What an attempt writes and asks.
+-- Writes and questions of running attempts.
 
 
 -- ── Writes of an attempt ────────────────────────────────────────────────────────────────────────────────────────
@@ -54,7 +54,7 @@ SELECT value ->> 0, value ->> 1 FROM json_each(:aliases) WHERE true
    FROM json_each(:pages) w)
 
 -- name: pages_to_replace
--- Earlier results of the same pages, stored by another attempt.
+-- Results that these pages had before, stored by another attempt.
 SELECT p.result_id
   FROM {results_of_pages} w
  CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.number
@@ -77,7 +77,7 @@ SELECT :document_id, :generation, number, result_id FROM {results_of_pages} WHER
     ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
 
 -- name: mark_results_without_page
--- No page refers to these results yet. They are deleted unless one does soon.
+-- Marks results to which no page refers yet. A result is deleted unless a page refers to it soon.
 UPDATE page_result SET forgotten_at = ''
  WHERE digest IN (SELECT value FROM json_each(:digests)) AND forgotten_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
@@ -98,7 +98,7 @@ VALUES (:crawl, :id, :parent_id, :name, :kind, :revision, :size, :note, :detail,
 UPDATE crawl_item SET gone_at = :now WHERE crawl = :crawl AND id = :id AND gone_at IS NULL;
 
 -- name: item_in_other_crawl
--- The item has moved into a folder that another crawl of the same owner has seen since.
+-- Returns a row if the item has moved into a folder in which another crawl of the same owner has seen it since.
 SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :id
  WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
  LIMIT 1;

@@ -25,15 +25,14 @@ VALUES (:owner, :name, :priority, :state, :asked, :actions, :notify, :now)
 RETURNING id;
 
 -- name: move_batch
--- Changes nothing if state and note are the same. The trigger batch_moved clears a note that the previous state had
--- too.
+-- Changes nothing if state and note are the same. The trigger batch_moved clears a note that is equal to the old one.
 UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND (state <> :state OR note IS NOT :note);
 
 -- name: replace_batch
 UPDATE batch SET state = 'waiting', replaced_by = :by, note = 'replaced by batch ' || :by WHERE id = :batch_id;
 
 -- name: batch_left_cancelled
--- The batch that this action has cancelled, if it is still stopped and has no later action.
+-- The batch that this action has cancelled, if the batch is still stopped and has no later action.
 SELECT b.id FROM worker_action a JOIN batch b ON b.id = a.batch_id
  WHERE a.id = :action_id AND a.verb = 'cancel' AND b.state = 'stopped'
    AND NOT EXISTS (SELECT 1 FROM worker_action n WHERE n.batch_id = a.batch_id AND n.id > a.id);
@@ -121,7 +120,7 @@ EXISTS (SELECT 1 FROM document d JOIN batch_document b ON b.document_id = d.id A
          WHERE d.owner = q.owner AND d.platform = q.platform AND d.source_key = q.source_key)
 
 -- name: batch_sources
--- Of the sources without a document in this batch: live; not brought in; and of these, cancelled.
+-- Counts the sources without a document in this batch: with a live job, failed or cancelled, and only cancelled.
 WITH source AS (
     SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there,
            min(q.status <> 'failed') AS is_cancelled FROM worker_job_queue q

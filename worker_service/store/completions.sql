@@ -37,7 +37,7 @@ UPDATE file SET document_id = :document_id, role = 'original'
 RETURNING id;
 
 -- name: forget_older_files
--- Deletes files that an earlier generation has made and this one has not; they would appear to belong to this one.
+-- Deletes files that only an earlier generation has made. Otherwise they would be listed as files of this generation.
 DELETE FROM file
  WHERE document_id = :document_id AND role NOT IN ('', 'original')
    AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)

@@ -25,7 +25,7 @@ SELECT p.number, r.digest, r.text, r.method, r.confidence, r.layout
 SELECT digest FROM passage_embedding WHERE model = :model AND digest IN (SELECT value FROM json_each(:digests));
 
 -- name: save_vectors
--- Only for a generation that people read at this moment: an old one leaves nothing.
+-- Only for the current generation, because vectors of an older one would never be deleted.
 INSERT INTO passage_embedding (model, digest, vectors)
 SELECT :model, :digest, :vectors FROM document WHERE id = :document_id AND current_generation = :generation
     ON CONFLICT DO NOTHING;
@@ -40,7 +40,8 @@ SELECT e.id, d.id, d.current_generation, w.value ->> 0, w.value ->> 2, w.value -
     ON CONFLICT DO NOTHING;
 
 -- name: document_embedded
--- If all of its :total passages are there: a vector that another document shared may have been deleted meanwhile.
+-- Records that the document is complete if all of its :total passages have vectors: a vector shared with another
+-- document may have been deleted meanwhile.
 INSERT INTO document_embedding (document_id, model, generation)
 SELECT d.id, :model, d.current_generation FROM document d
  WHERE d.id = :document_id AND d.current_generation = :generation
@@ -49,7 +50,7 @@ SELECT d.id, :model, d.current_generation FROM document d
     ON CONFLICT DO UPDATE SET generation = excluded.generation;
 
 -- name: forget_passages
--- Those of earlier generations, and those of a set that is not complete.
+-- Deletes passages of earlier generations, and the passages of an incomplete set of vectors.
 DELETE FROM passage
  WHERE document_id = :document_id
    AND (generation <> (SELECT d.current_generation FROM document d WHERE d.id = :document_id)
@@ -59,7 +60,7 @@ DELETE FROM passage
                                AND m.generation = passage.generation)));
 
 -- name: embedding_job
--- A job that will do the work, or one that failed a short time ago.
+-- A live job, or one that has failed since :failed_after.
 SELECT 1 FROM worker_job_queue
  WHERE job_type = 'embed' AND (status IN ('pending', 'running') OR (status = 'failed' AND completed_at > :failed_after));
 
@@ -72,7 +73,7 @@ RETURNING model;
 SELECT model FROM embedding_model;
 
 -- name: forget_embeddings
--- Their vectors go with them.
+-- A trigger deletes the vectors of deleted passages.
 DELETE FROM passage
  WHERE embedding_id IN (SELECT id FROM passage_embedding WHERE model < :model OR model > :model LIMIT :most)
 RETURNING number;
@@ -115,7 +116,7 @@ SELECT w.value FROM json_each(:ids) w
  ORDER BY w.key;
 
 -- name: matches_of
--- Passages, each with the number of words before the place that is alike, which is on one of its pages.
+-- `places` has pairs [passage, word in it]. Returns the page on which this word is.
 SELECT p.result_id, p.document_id, p.number, d.content
   FROM json_each(:places) w CROSS JOIN {passage_on_page}
  WHERE s.embedding_id = w.value ->> 0 AND {is_visible}

@@ -36,7 +36,7 @@ SELECT :now, :by + max(:above, ifnull((SELECT max(fence) FROM worker_job_queue),
                        ifnull((SELECT max(fence) FROM restored), 0));
 
 
--- ── The audit: each statement history_… returns the promise and what breaks it ─────────────────────────────────
+-- ── The audit: each statement history_… returns a promise and a sentence about what breaks it ──────────────────
 -- A row copied from the original table may have ended before events were recorded: it has fence 0 and no events.
 
 -- name: history_now

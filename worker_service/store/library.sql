@@ -67,7 +67,7 @@ SELECT newest.id, newest.pages, newest.size, julianday(a.started_at) * 86400, ju
  ORDER BY 4;
 
 -- name: pages_read
--- Pages of the newest generation; of those since :since, the number and the seconds since the first.
+-- Pages of the newest generation; the number of pages since :since, and the seconds since the first of them.
 SELECT d.id, count(r.id), ifnull(sum(r.created_at >= :since), 0),
        ifnull((julianday(:now) - julianday(min(CASE WHEN r.created_at >= :since THEN r.created_at END))) * 86400, 0)
   FROM json_each(:ids) w CROSS JOIN document d ON d.id = w.value
@@ -79,7 +79,7 @@ SELECT d.id, count(r.id), ifnull(sum(r.created_at >= :since), 0),
 SELECT count(*) FROM document WHERE index_status = :status AND (:owner IS NULL OR owner = :owner);
 
 -- name: history
--- Another database, or the same one after a restore, has another history.
+-- An identity of the database. A restore changes it.
 SELECT created_at, (SELECT group_concat(at || fence) FROM restored) FROM pagemill_schema;
 
 -- name: document_changes
@@ -121,7 +121,7 @@ SELECT d.source_key, f.path
  WHERE d.index_status = 'success';
 
 -- name: job_files
--- Only the newest attempt, because a job that ran again has published its files again.
+-- Files of the newest attempt only, because a job that ran again has published its files again.
 SELECT {file_columns}
   FROM file f
  WHERE f.job_id = :job_id AND f.fence = (SELECT max(n.fence) FROM file n WHERE n.job_id = :job_id)

@@ -7,8 +7,7 @@ SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.dra
   FROM worker w ORDER BY w.started_at, w.id;
 
 -- name: absent_workers
--- Workers that running jobs name but that have no row, so that nobody sends heartbeats for them. An invalid time counts
--- as 1970.
+-- Workers without a row that still have running jobs. An invalid time counts as 1970.
 SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
        max(ifnull(max(strftime('%Y-%m-%d %H:%M:%f', q.heartbeat_at)), ''), '1970-01-01 00:00:00.000'), count(*)
   FROM worker_job_queue q

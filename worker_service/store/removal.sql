@@ -18,7 +18,7 @@ SELECT EXISTS (SELECT 1 FROM document
                   AND status IN ('pending', 'running'));
 
 -- name: sizes_to_free
--- What removing all of these documents would free. Files that other rows refer to are kept.
+-- Counts and bytes that a removal of all these documents would free. Files that other rows refer to are kept.
 WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),
      path AS MATERIALIZED (SELECT f.path, max(f.size) AS size,
                                   EXISTS (SELECT 1 FROM file o
@@ -45,7 +45,7 @@ DELETE FROM deferred_action WHERE document_id = :document_id;
 DELETE FROM document_tag WHERE document_id = :document_id;
 
 -- name: add_gone_document
--- Its pages are deleted later, in small steps.
+-- A chore deletes the pages of the document later, in small steps.
 INSERT INTO document_gone (document_id) VALUES (:document_id);
 
 -- name: remove_files
@@ -98,8 +98,7 @@ DELETE FROM page
 RETURNING result_id;
 
 -- name: superseded_files
--- A live job of the document may still read the older file, so these are left out. Scans all files, on the read
--- connection.
+-- Leaves out documents with live jobs, which may still read the older file. Scans all files, on the read connection.
 SELECT f.id FROM file f JOIN document d ON d.id = f.document_id AND d.index_status = 'success'
  WHERE f.role <> ''
    AND EXISTS (SELECT 1 FROM file n WHERE n.document_id = f.document_id AND n.role = f.role AND n.id > f.id

@@ -42,7 +42,7 @@ SELECT text FROM page_result
 SELECT text FROM page_result ORDER BY id DESC LIMIT :most;
 
 -- name: is_anywhere
--- Whether a word is on a page that the asker may see, as far as the newest :most pages with it show.
+-- Whether one of the newest :most pages with a word belongs to a document that the filters admit.
 SELECT EXISTS (SELECT 1 FROM (SELECT rowid FROM page_text WHERE page_text MATCH :query ORDER BY rowid DESC LIMIT :most) t
                 {readable} WHERE {is_chosen});
 

@@ -1,4 +1,4 @@
--- What follows when a job has ended: jobs that wait for it, documents, batches, and the actions of all three.
+-- Effects of ended jobs on waiting jobs, documents and batches, and the actions of all three.
 
 -- fragment: anything_to_settle
 EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)

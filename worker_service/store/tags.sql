@@ -12,7 +12,7 @@ SELECT tag, count(*) FROM document_tag GROUP BY tag ORDER BY tag;
 SELECT tag, count(*) FROM document_tag WHERE owner = :owner GROUP BY tag ORDER BY tag;
 
 -- name: tag_names
--- Goes from tag to tag in the index instead of over all its rows.
+-- Seeks from tag to tag in the index instead of reading all rows.
 WITH RECURSIVE one(tag) AS (
     SELECT min(tag) FROM document_tag
      UNION ALL
