@@ -49,7 +49,6 @@ _NOT_IN_A_VARIABLE = re.compile(r"\W", re.ASCII)
 
 
 def make_handler(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
-    """Return the handler for the table [commands.`job_type`] of the settings."""
     program = read_program(table, f"commands.{job_type}")
     return Handler(
         job_type=job_type,
@@ -178,7 +177,6 @@ def _variables(context: Context[CommandPayload]) -> dict[str, str]:
 
 
 def _prepare_process(parent_pid: int, memory_bytes: int | None) -> None:
-    """Run in the new process, before the program."""
     die_with(parent_pid)
     if memory_bytes is not None:
         # RLIMIT_AS would count reserved memory: browsers and node reserve far more than they use.
@@ -242,7 +240,6 @@ def _raise_unless_done(exit_code: int, program: Program, last_lines: str) -> Non
 
 
 def _files_to_publish(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
-    """Return the files in the staging directory that the table names, and log the names of the others."""
     if program.cwd is not None:
         return []
     paths = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)

@@ -71,7 +71,6 @@ def embed_passages(context: Context[EmbedPayload], embedder: Embedder, limits: P
 def _passages(
     context: Context[EmbedPayload], document_id: int, generation: int, limits: PassageLimits
 ) -> Iterator[Passage]:
-    """Yield the passages that have words. A passage ends after `STRUCTURED_PAGES_MAX` pages at the latest."""
     pages = _pages(context, document_id, generation)
     while section := list(islice(pages, STRUCTURED_PAGES_MAX)):
         for passage in passages_of(document_id, generation, structure_of(section), limits):

@@ -25,9 +25,7 @@ _UTF_8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}
 _UTF_8_SEQUENCES_MIN = 5
 """UTF-8 sequences per other byte above 127. Other encodings have hardly any."""
 _CP1252_FALLBACK = "decode as cp1252"
-"""Name of the error handler that decodes bytes that are not UTF-8."""
 _RUN = re.compile(rb"[\x80-\xff]{3,}")
-"""Bytes above 127 in a row. Only scripts other than Latin have many."""
 _RUN_BYTES_MIN = 12
 """A word or two: less is no evidence."""
 _RUN_DISTINCT_BYTES_MIN = 3
@@ -46,7 +44,6 @@ _AMBIGUOUS_LANGUAGES = ("slk", "slv")
 
 
 def decode(body: bytes) -> tuple[str, str]:
-    """Return the text and its encoding."""
     encoding = detect_encoding(body[:HEAD_BYTES])
     return _decode_as(body, encoding), encoding
 

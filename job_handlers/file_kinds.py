@@ -259,7 +259,6 @@ def is_text(head: bytes) -> bool:
 
 
 def delimiter_of(text: str) -> str | None:
-    """Return the character that divides the lines into columns, or None."""
     lines = [line for line in text.splitlines()[:_DELIMITER_LINES] if line.strip()]
     best, best_score = None, 0
     for delimiter in _DELIMITERS:

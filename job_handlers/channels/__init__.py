@@ -7,7 +7,6 @@ from worker_service.handlers import Permanent
 
 
 def credential_lines(name: str) -> list[str]:
-    """Return the lines of a credential that are not empty. Raise `Permanent` if there are none."""
     if lines := [line.strip() for line in credential_text(name).splitlines() if line.strip()]:
         return lines
     raise Permanent("SECRET_INVALID", f"the credential {name} is empty")

@@ -60,7 +60,6 @@ def missing() -> MissingDependency | None:
 
 @contextmanager
 def _connected_server() -> Iterator[smtplib.SMTP]:
-    """Connect and log in. Raise every error of the server as `Permanent` or `Retryable`."""
     if (missing_server := missing()) is not None:
         raise missing_server
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")

@@ -15,8 +15,6 @@ from worker_service.handlers import NOTIFY, Context, Done, Handler, Limits, Mess
 
 
 class Channel(Protocol):
-    """A module. `CREDENTIALS` are patterns of names."""
-
     ENVIRONMENT: Sequence[str]
     CREDENTIALS: Sequence[str]
 

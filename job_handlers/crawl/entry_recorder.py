@@ -31,8 +31,6 @@ def is_wanted(item: CrawlItem) -> bool:
 
 
 class ParentFolder(Struct, frozen=True):
-    """The folder whose entries are recorded. `key` and `corpus` are those of `Entry`."""
-
     id: str
     depth: int
     key: str
@@ -45,12 +43,9 @@ class ParentFolder(Struct, frozen=True):
 
 
 class EntryRecorder(Struct, frozen=True):
-    """Adds the entries of one folder to `findings`."""
-
     wanted: FilesWanted
     walk: int
     make_job: Callable[[Entry, bool], NewJob]
-    """Returns the download of a file. The flag is true if the file has changed."""
     parent: ParentFolder
     findings: PageFindings
 

@@ -52,7 +52,6 @@ def check_payload(payload: CrawlPayload) -> None:
 
 
 def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
-    """Return the key under which the state of the crawl is stored. Crawls with equal keys share it."""
     wanted = payload.wanted
     return digest(
         [

@@ -109,7 +109,6 @@ def crawl_job(folder: str, options: CrawlOptions, *, owner: str, is_dry_run: boo
 
 
 def _local_path(source: str) -> Path | None:
-    """Return the path if the source looks like one, or is the name of an existing file."""
     path = Path(source).expanduser()
     return path if source.startswith(("/", "./", "../", "~")) or path.exists() else None
 
@@ -175,7 +174,6 @@ def jobs_of_sources(
 def _jobs_of_source(
     source: str, options: SourceOptions, owner: str, left_out: LeftOut, entries_max: int | None
 ) -> list[tuple[str, NewJob]]:
-    """Return the jobs, each with the key of its file or folder at the source."""
     if not source:
         # Path("") is the current directory.
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
@@ -241,7 +239,6 @@ def scheduled_batch(sources: object, *, owner: str) -> list[NewJob]:
 def jobs_of_request(
     sources: Sequence[object], options: SourceOptions, *, owner: str, left_out: LeftOut
 ) -> list[NewJob]:
-    """Return the jobs for sources of a request: addresses, absolute paths, and tables as in `scheduled_crawl`."""
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _require_readable_source(text)

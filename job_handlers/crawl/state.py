@@ -79,8 +79,6 @@ class Bookmark(Struct, frozen=True):
 
 
 class ItemDetail(Struct, frozen=True, omit_defaults=True):
-    """What a crawl stores of an item as JSON, in the column `detail`."""
-
     depth: int = 0
     key: str = ""
     corpus: str = ""
@@ -106,8 +104,6 @@ class PageFindings(Struct):
 
 
 class CrawlRecord:
-    """The stored items and state of a crawl, which the daemon reads and writes."""
-
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         self._context = context
         self._key = key
@@ -118,7 +114,6 @@ class CrawlRecord:
         return msgspec.json.decode(self._ask().state or "{}", type=Bookmark)
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
-        """Return those that are stored, by id."""
         distinct_ids = [item_id for item_id in dict.fromkeys(ids) if item_id]
         found: dict[str, CrawlItem] = {}
         for start in range(0, len(distinct_ids), _IDS_PER_QUESTION):
@@ -203,7 +198,6 @@ class DryRunRecord(CrawlRecord):
 
 
 def _split(items: Sequence[CrawlItem], jobs: Mapping[str, NewJob]) -> list[list[CrawlItem]]:
-    """Divide the items into parts that, with their jobs, fit into a checkpoint. Return at least one part."""
     parts: list[list[CrawlItem]] = [[]]
     characters_left = _CHARACTERS_PER_CHECKPOINT
     for item in items:

@@ -83,7 +83,6 @@ class CrawlRun:
         return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
-        """Begin with a walk, or with the changes since the last run and the folders that it could not list."""
         bookmark = self._record.bookmark()
         must_walk = must_walk or bookmark.must_walk or not bookmark.token
         self._counts.clear()
@@ -120,7 +119,6 @@ class CrawlRun:
             self._save(PageFindings())
 
     def _leave_changes(self) -> None:
-        """Go on to the sweep, or walk again if a folder was deleted or the changes are unknown."""
         needs_walk = self._state.is_stale and self._state.walks < _WALKS_MAX
         if not (needs_walk and self._is_current()):
             self._state.phase = Phase.SWEEP
@@ -154,7 +152,6 @@ class CrawlRun:
     # ── The walk ──
 
     def _walk(self) -> None:
-        """List the folders with the note `TO_LIST`, and those that appear in them, until there are none."""
         while folders := self._record.items_with_note(TO_LIST):
             # Begin with the folder that the last attempt was listing. Then go by depth, because the shortest of several
             # ways to a folder decides how deep it is.
@@ -229,7 +226,6 @@ class CrawlRun:
         item_by_id: Mapping[str, CrawlItem],
         findings: PageFindings,
     ) -> None:
-        """`target` is what `_target_of` returns for the entry; `item_by_id` has the stored item of the target."""
         recorder = self._recorder(parent, findings)
         if target is None:
             recorder.add_dangling(entry, item_by_id.get(entry.target_id))
@@ -350,7 +346,6 @@ class CrawlRun:
             self._save(findings)
 
     def _ids_below_unsure(self, items: Iterable[CrawlItem]) -> set[str]:
-        """Return the ids of the items below a folder whose contents are not fully known."""
         parent_of = {item.id: item.parent_id for item in items}
         folder_by_id: dict[str, CrawlItem] = {}
         missing = set(parent_of.values())

@@ -55,7 +55,6 @@ class AddressPolicy:
         self._allows_plain_http = allows_plain_http
 
     def check(self, target: Target, endpoints: Sequence[Endpoint]) -> None:
-        """Raise `Permanent` unless all addresses of the target's host are allowed."""
         for _, (host, *_) in endpoints:
             address = ipaddress.ip_address(str(host))
             if any(address in network for network in self._networks):

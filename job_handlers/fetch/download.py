@@ -120,7 +120,6 @@ def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Do
 
 
 def keep_key(payload: DownloadPayload) -> str:
-    """Return what identifies the file, so that later attempts and jobs continue its bytes."""
     _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
@@ -145,7 +144,6 @@ download = Handler(
 
 
 def _request(payload: DownloadPayload) -> FileRequest:
-    """Return what the payload asks of the source. Raise `Permanent` if a digest or tag is not valid."""
     for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} must have {length} hexadecimal digits")

@@ -105,8 +105,6 @@ RULES: Mapping[str, ErrorRule] = {
 
 
 class FetchError(Exception):
-    """An error of a fetch; `RULES` has its texts and what follows it."""
-
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
         """`after` is the wait in seconds that the server asks for; `values` fill the placeholders of the texts."""
         self.code = code
@@ -120,8 +118,6 @@ class FetchError(Exception):
 
 
 class _MessageValues(dict[str, object]):
-    """Has a text for every placeholder, so that an error with too few values can still be shown."""
-
     def __missing__(self, key: str) -> str:
         return {"host": "the source", "who": "this worker's account", "remedy": ""}.get(key, f"its {key}")
 
@@ -135,8 +131,6 @@ def limit_wait(seconds: float | None) -> tuple[float | None, str]:
 
 
 class Timeouts(Struct, frozen=True):
-    """How often and how long a fetch waits. Tests use shorter times."""
-
     # Retries in a row, without a new byte between them.
     retries: int = 5
     first_wait_seconds: float = 2.0
@@ -164,10 +158,7 @@ class Restart(Struct, frozen=True):
 
 
 class RetryPolicy:
-    """Decides for one attempt what follows each error."""
-
     def __init__(self, timeouts: Timeouts, deferrals: int = 0, random_source: random.Random | None = None) -> None:
-        """`deferrals` is the number of times that the file was deferred. Each doubles the next wait."""
         self.timeouts = timeouts
         self.deferrals = deferrals
         self._random = random_source or random.Random()
@@ -199,7 +190,6 @@ class RetryPolicy:
         return max(backoff_seconds, requested_seconds) + jitter_seconds
 
     def _requeue_error(self, error: FetchError) -> HandlerError:
-        """Return the error that puts the job back into the queue after too many retries."""
         after = max(error.after or 0.0, self.timeouts.requeue_seconds)
         if error.code == "RATE_LIMITED":
             # Other jobs of the source would only add requests.

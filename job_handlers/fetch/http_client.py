@@ -95,7 +95,6 @@ class HttpClient:
 
     @contextmanager
     def _within_time(self) -> Iterator[None]:
-        """Limit the time of a block, and raise its errors as `FetchError`, or as `Stopped` if the attempt must stop."""
         self._watchdog.start_clock(self._timeouts.chunk_seconds)
         try:
             yield
@@ -344,7 +343,6 @@ class _Watchdog:
 
 
 def _connect_first(endpoints: Sequence[Endpoint], timeout_seconds: float) -> socket.socket:
-    """Return a socket that is connected to the first address that accepts it. Raise the last `OSError` if none does."""
     failure: OSError = ConnectionError("it has no address")
     for family, address in endpoints:
         try:

@@ -32,8 +32,6 @@ class Digests(Struct, frozen=True):
 
 
 class FileFacts(Struct, frozen=True):
-    """What a source says about a file before it is fetched."""
-
     name: str
     mime: str
     size: int | None
@@ -103,7 +101,6 @@ class PartialFile:
         return len(block)
 
     def digests(self, on_progress: Callable[[int], None]) -> Digests:
-        """Wait for the digests of all bytes. `on_progress` gets the number of bytes digested so far."""
         if self._digest_thread is None:
             raise ValueError("call begin() first")
         return self._digest_thread.finish(on_progress)

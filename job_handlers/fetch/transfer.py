@@ -53,7 +53,6 @@ def fetch(
     policy: RetryPolicy,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FetchedFile:
-    """Fetch the file into the directory `keep`. Raise a `HandlerError` if this attempt cannot."""
     with PartialFile(keep) as part:
         policy.deferrals = part.deferrals
         try:
@@ -115,7 +114,6 @@ class _Transfer:
         )
 
     def _begin(self) -> FileFacts:
-        """Ask the source for the facts, refuse what cannot be fetched, and discard bytes of another revision."""
         facts = self._source.facts()
         facts = facts if self._can_request_ranges else replace(facts, can_resume=False)
         self._raise_if_stopped()
@@ -210,7 +208,6 @@ class _Transfer:
         return FetchError("SPOILT" if is_different else "DIGEST_WRONG", digest=name, found=found, expected=expected)
 
     def _prepare_next_try(self, error: FetchError) -> None:
-        """Wait, or discard the bytes, as the policy says. Raise the `HandlerError` that ends the attempt."""
         self._raise_if_stopped()
         self._context.log(f"at byte {self._part.length}: {error.sentence} ({error.code})")
         decision = self._policy.after(error)
@@ -275,7 +272,6 @@ class _ProgressMeter:
         self._context.progress(100.0, _size_text(length), done=length, total=length, unit="bytes")
 
     def _is_due(self) -> bool:
-        """Return whether it is time for another report, and assume that it follows."""
         now = time.monotonic()
         if now - self._reported_at < _REPORT_SECONDS:
             return False

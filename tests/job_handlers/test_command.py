@@ -1,4 +1,4 @@
-"""The owner's programs, run by real children."""
+"""The administrator's programs, run by real child processes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from worker_service.runner.pool import LocalPool
 PATIENCE_SECONDS = 30.0
 
 
-class Bench:
-    """Commands are allowed one by one; the first run starts the fork server with them."""
+class CommandRunner:
+    """Runs commands in a fork server, which the first run starts with all commands that were allowed before it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.commands: dict[str, dict[str, object]] = {}
         self.pool: LocalPool | None = None
-        self.heard: list[AttemptEvent] = []
+        self.events: list[AttemptEvent] = []
 
     def allow(self, script: str, *arguments: object, name: str = "x", **more: Any) -> None:
         path = self.root / f"{name}.sh"
@@ -48,65 +48,65 @@ class Bench:
                 is_without_installed=True,
             )
             self.pool = LocalPool(begin)
-            self.described = {one.facts.job_type: one for one in self.pool.start()}
+            self.described = {description.facts.job_type: description for description in self.pool.start()}
         text = payload if isinstance(payload, str) else json.dumps(payload or {})
         self.pool.launch(Order(7, 1, name, "instagram", account, text, None, **of_order))
 
-    def until(self, is_so: Callable[[], bool]) -> None:
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
         assert self.pool is not None
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_so():
-            left = deadline - time.monotonic()
-            assert left > 0, f"it did not happen; heard {self.heard}"
-            select.select([self.pool], [], [], left)
-            self.heard += self.pool.take_events()
+        while not is_true():
+            seconds_left = deadline - time.monotonic()
+            assert seconds_left > 0, f"it did not happen; events: {self.events}"
+            select.select([self.pool], [], [], seconds_left)
+            self.events += self.pool.take_events()
 
-    def ended(self) -> Ended:
-        self.until(lambda: any(isinstance(one, Ended) for one in self.heard))
-        return next(one for one in self.heard if isinstance(one, Ended))
+    def wait_for_end(self) -> Ended:
+        self.wait_until(lambda: any(isinstance(event, Ended) for event in self.events))
+        return next(event for event in self.events if isinstance(event, Ended))
 
     def run(self, payload: object = None, **more: Any) -> Ended:
         self.launch(payload, **more)
-        return self.ended()
+        return self.wait_for_end()
 
     @property
     def lines(self) -> list[str]:
-        return [line for one in self.heard if isinstance(one, Logged) for line in one.lines]
+        return [line for event in self.events if isinstance(event, Logged) for line in event.lines]
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    if bench.pool is not None:
-        bench.pool.close()
+def runner(tmp_path: Path) -> Iterator[CommandRunner]:
+    runner = CommandRunner(tmp_path)
+    yield runner
+    if runner.pool is not None:
+        runner.pool.close()
 
 
 SHOW = 'for one in "$@"; do echo "[$one]"; done'
 
 
-def test_each_key_is_a_job_type_and_its_arguments_are_filled_in(bench: Bench) -> None:
-    bench.allow(SHOW, "--user", "{account}", "--type={payload.scrape_type}", "{job_type} on {platform}: {job_id}")
+def test_each_table_is_a_job_type_and_its_arguments_are_filled_in(runner: CommandRunner) -> None:
+    runner.allow(SHOW, "--user", "{account}", "--type={payload.scrape_type}", "{job_type} on {platform}: {job_id}")
 
-    ended = bench.run({"scrape_type": "full; rm -rf $HOME"})
+    ended = runner.run({"scrape_type": "full; rm -rf $HOME"})
 
     assert (ended.how, ended.result) == (How.DONE, '{"exit_code": 0}')
-    assert bench.lines == ["[--user]", "[user123]", "[--type=full; rm -rf $HOME]", "[x on instagram: 7]"]
-    assert bench.described["x"].facts.job_class == "io"
+    assert runner.lines == ["[--user]", "[user123]", "[--type=full; rm -rf $HOME]", "[x on instagram: 7]"]
+    assert runner.described["x"].facts.job_class == "io"
 
 
 @pytest.mark.parametrize("sandbox", ["off", "strict"])
 def test_a_program_that_follows_a_document_gets_its_files_and_facts(
-    bench: Bench, sandbox: str, monkeypatch: pytest.MonkeyPatch
+    runner: CommandRunner, sandbox: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKER_DATABASE", "/data/pagemill.db")
-    text = bench.root / "published.txt"
+    text = runner.root / "published.txt"
     text.write_text("what was read")
     facts = ("DOCUMENT_ID", "NAME", "GENERATION", "BATCH_ID", "OWNER")
     shown = "; ".join(f'echo "$PAGEMILL_{name}"' for name in facts)
-    bench.allow(f'{shown}; cat "$PAGEMILL_FILE_TEXT"; echo; echo "$WORKER_DATABASE"', sandbox=sandbox)
+    runner.allow(f'{shown}; cat "$PAGEMILL_FILE_TEXT"; echo; echo "$WORKER_DATABASE"', sandbox=sandbox)
 
-    ended = bench.run(
+    ended = runner.run(
         document_id=3,
         generation=None,
         inputs={"text": text},
@@ -115,11 +115,10 @@ def test_a_program_that_follows_a_document_gets_its_files_and_facts(
     )
 
     assert ended.how is How.DONE, ended.message
-    assert bench.lines == ["3", "Müller.pdf", "2", "5", "ann", "what was read", "/data/pagemill.db"]
+    assert runner.lines == ["3", "Müller.pdf", "2", "5", "ann", "what was read", "/data/pagemill.db"]
 
 
-# The proposal's own job types with its own example payloads, as the owner of those scrapers would write them down:
-# payload, arguments, standard input, and what the program is given.
+# The job types of the proposal with its example payloads: payload, arguments, standard input, and what it gets.
 PROPOSED: dict[str, tuple[str, list[object], str | None, list[str]]] = {
     "scrape_account": (
         '{"username": "user123", "scrape_type": "full"}',
@@ -149,41 +148,41 @@ PROPOSED: dict[str, tuple[str, list[object], str | None, list[str]]] = {
 }  # fmt: skip
 
 
-def test_all_job_types_of_the_proposal_run_with_their_own_payloads(bench: Bench) -> None:
+def test_all_job_types_of_the_proposal_run_with_their_own_payloads(runner: CommandRunner) -> None:
     script = 'for one in "$@"; do echo "$one"; done; sed "s/^/< /"'
     for name, (_, arguments, stdin, _) in PROPOSED.items():
         more: dict[str, Any] = {} if stdin is None else {"stdin": stdin}
-        bench.allow(script, *arguments, name=name, **more)
+        runner.allow(script, *arguments, name=name, **more)
 
-    for name, (payload, _, _, given) in PROPOSED.items():
-        bench.heard.clear()
+    for name, (payload, _, _, received) in PROPOSED.items():
+        runner.events.clear()
 
-        assert bench.run(payload, account=None, name=name).how is How.DONE
-        assert bench.lines == given, name
+        assert runner.run(payload, account=None, name=name).how is How.DONE
+        assert runner.lines == received, name
 
 
-def test_arguments_that_the_program_or_the_system_would_misread_are_refused_in_words(bench: Bench) -> None:
-    bench.allow(SHOW, "{account}", "{payload.text}")
+def test_arguments_that_would_be_misread_are_refused(runner: CommandRunner) -> None:
+    runner.allow(SHOW, "{account}", "{payload.text}")
     for account, text, words in (
         ("--help", "x", "would become the option '--help'"),
         ("ann", "x" * 200_000, "arguments are longer than the system allows"),
     ):
-        bench.heard.clear()
+        runner.events.clear()
 
-        ended = bench.run({"text": text}, account=account)
+        ended = runner.run({"text": text}, account=account)
 
         assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
         assert words in ended.message
-        assert bench.lines == []
+        assert runner.lines == []
 
 
-def test_its_memory_is_bounded_where_its_table_says_so(bench: Bench) -> None:
+def test_memory_is_limited_if_the_table_says_so(runner: CommandRunner) -> None:
     fill = "import sys; print(len(bytearray(int(sys.argv[1]) << 20)))"
-    bench.commands["x"] = {"argv": [sys.executable, "-c", fill, "{payload.mib}"], "memory": "128 MiB"}
+    runner.commands["x"] = {"argv": [sys.executable, "-c", fill, "{payload.mib}"], "memory": "128 MiB"}
 
-    little = bench.run({"mib": 10})
-    bench.heard.clear()
-    much = bench.run({"mib": 1000})
+    little = runner.run({"mib": 10})
+    runner.events.clear()
+    much = runner.run({"mib": 1000})
 
     assert little.how is How.DONE
     assert (much.code, much.message.splitlines()[-1]) == ("EXIT_1", "MemoryError")
@@ -205,38 +204,38 @@ PUBLISHED: dict[str, tuple[list[str] | None, list[str], str]] = {
 }  # fmt: skip
 
 
-def test_what_it_leaves_is_published_and_what_is_not_is_named(bench: Bench) -> None:
+def test_files_left_by_the_program_are_published_and_the_others_named(runner: CommandRunner) -> None:
     for name, (files, _, _) in PUBLISHED.items():
         more: dict[str, Any] = {} if files is None else {"files": files}
-        bench.allow(LEAVES, name=name, **more)
+        runner.allow(LEAVES, name=name, **more)
 
     for name, (_, published, dropped) in PUBLISHED.items():
-        bench.heard.clear()
-        ended = bench.run(name=name)
+        runner.events.clear()
+        ended = runner.run(name=name)
 
         assert ended.how is How.DONE, ended.message
         assert [one.name for one in ended.published] == published
         assert all(one.path.is_file() for one in ended.published)
-        assert bench.lines == [f"files not published, because `files` does not name them: {dropped}"]
+        assert runner.lines == [f"files not published, because `files` does not name them: {dropped}"]
 
 
-def test_what_a_failed_attempt_leaves_is_thrown_away_and_named(bench: Bench) -> None:
-    bench.allow("echo '[' > items.json; exit 3")
+def test_files_of_a_failed_attempt_are_not_published_but_named(runner: CommandRunner) -> None:
+    runner.allow("echo '[' > items.json; exit 3")
 
-    ended = bench.run()
+    ended = runner.run()
 
     assert (ended.code, list(ended.published)) == ("EXIT_3", [])
-    assert bench.lines == ["files not published, because the program failed: items.json"]
+    assert runner.lines == ["files not published, because the program failed: items.json"]
 
 
-def test_progress_and_lines_of_both_streams_are_told(bench: Bench) -> None:
-    bench.allow("echo one; echo 'progress: 40 page 4 of 10'; echo two >&2; printf three")
+def test_progress_and_lines_of_both_streams_are_reported(runner: CommandRunner) -> None:
+    runner.allow("echo one; echo 'progress: 40 page 4 of 10'; echo two >&2; printf three")
 
-    bench.run()
+    runner.run()
 
-    progress = [(one.percent, one.message) for one in bench.heard if isinstance(one, Progressed)]
+    progress = [(event.percent, event.message) for event in runner.events if isinstance(event, Progressed)]
     assert progress == [(40.0, "page 4 of 10")]
-    assert sorted(bench.lines) == ["one", "three", "two"]
+    assert sorted(runner.lines) == ["one", "three", "two"]
 
 
 EXITS = {
@@ -249,88 +248,90 @@ EXITS = {
 }
 
 
-def test_exit_codes_are_mapped_and_a_signal_may_run_again(bench: Bench) -> None:
+def test_exit_codes_are_mapped_and_a_signal_is_retried(runner: CommandRunner) -> None:
     for number, end in enumerate(EXITS):
-        bench.allow(f"echo because >&2; {end}", name=f"x{number}", done=[0, 3], permanent=[65, 75], retry=[75])
+        runner.allow(f"echo because >&2; {end}", name=f"x{number}", done=[0, 3], permanent=[65, 75], retry=[75])
 
     for number, (how, code) in enumerate(EXITS.values()):
-        bench.heard.clear()
-        ended = bench.run(name=f"x{number}")
+        runner.events.clear()
+        ended = runner.run(name=f"x{number}")
 
         assert (ended.how, ended.code) == (how, code)
         assert how is How.DONE or "because" in ended.message
         assert ("SIGKILL" in ended.message) is (code == "COMMAND_CRASHED")
 
 
-def test_it_sees_the_variables_that_were_asked_for_and_its_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_gets_only_the_variables_of_its_table_and_its_key(
+    runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCRAPER_PROXY", "http://proxy")
     monkeypatch.setenv("SECRET", "canary")
-    bench.allow("env", env=["SCRAPER_PROXY"])
+    runner.allow("env", env=["SCRAPER_PROXY"])
 
-    bench.run()
+    runner.run()
 
-    assert "SCRAPER_PROXY=http://proxy" in bench.lines
-    assert "PAGEMILL_IDEMPOTENCY_KEY=7" in bench.lines
-    assert "canary" not in "".join(bench.lines)
+    assert "SCRAPER_PROXY=http://proxy" in runner.lines
+    assert "PAGEMILL_IDEMPOTENCY_KEY=7" in runner.lines
+    assert "canary" not in "".join(runner.lines)
 
 
-def test_it_runs_in_its_staging_or_where_its_table_says(bench: Bench, tmp_path: Path) -> None:
-    bench.allow("pwd; echo x > left", cwd=str(tmp_path))
+def test_the_program_runs_in_the_directory_of_its_table(runner: CommandRunner, tmp_path: Path) -> None:
+    runner.allow("pwd; echo x > left", cwd=str(tmp_path))
 
-    ended = bench.run()
+    ended = runner.run()
 
-    assert bench.lines == [str(tmp_path)]
+    assert runner.lines == [str(tmp_path)]
     assert (list(ended.published), (tmp_path / "left").read_text()) == ([], "x\n")
 
 
-def test_a_stop_reaches_the_program_and_hears_its_last_words(bench: Bench) -> None:
-    bench.allow("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
-    bench.launch()
-    bench.until(lambda: "ready" in bench.lines)
-    assert bench.pool is not None
+def test_a_stop_reaches_the_program_and_its_last_lines_are_logged(runner: CommandRunner) -> None:
+    runner.allow("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    runner.launch()
+    runner.wait_until(lambda: "ready" in runner.lines)
+    assert runner.pool is not None
 
-    bench.pool.stop(7, 1)
+    runner.pool.stop(7, 1)
 
-    assert bench.ended().how is How.STOPPED
-    assert "cleaned" in bench.lines
-
-
-def test_a_timeout_ends_a_deaf_program(bench: Bench) -> None:
-    bench.allow("trap '' TERM; while :; do sleep 0.05; done", timeout="1s")
-
-    assert bench.run().how is How.TIMED_OUT
+    assert runner.wait_for_end().how is How.STOPPED
+    assert "cleaned" in runner.lines
 
 
-def test_what_it_leaves_running_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
-    bench.allow(f"setsid sleep 3600 & echo $! > {tmp_path}/pid; echo started")
+def test_a_timeout_ends_a_program_that_ignores_sigterm(runner: CommandRunner) -> None:
+    runner.allow("trap '' TERM; while :; do sleep 0.05; done", timeout="1s")
 
-    ended = bench.run()
+    assert runner.run().how is How.TIMED_OUT
+
+
+def test_processes_left_by_the_program_are_not_waited_for(runner: CommandRunner, tmp_path: Path) -> None:
+    runner.allow(f"setsid sleep 3600 & echo $! > {tmp_path}/pid; echo started")
+
+    ended = runner.run()
 
     assert ended.how is How.DONE
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_it_is_free_unless_its_table_asks_for_a_sandbox(bench: Bench, tmp_path: Path) -> None:
+def test_the_program_runs_in_a_sandbox_only_if_its_table_says_so(runner: CommandRunner, tmp_path: Path) -> None:
     (tmp_path / "allowed").mkdir()
     script = f"echo x > {tmp_path}/outside && echo outside; echo x > {tmp_path}/allowed/in && echo inside; exit 0"
-    bench.allow(script, name="free")
-    bench.allow(script, name="jailed", sandbox="strict", write=[str(tmp_path / "allowed")])
+    runner.allow(script, name="free")
+    runner.allow(script, name="sandboxed", sandbox="strict", write=[str(tmp_path / "allowed")])
 
-    bench.run(name="free")
-    free = bench.lines
-    bench.heard.clear()
-    bench.run(name="jailed")
+    runner.run(name="free")
+    lines_without_sandbox = runner.lines
+    runner.events.clear()
+    runner.run(name="sandboxed")
 
-    assert free == ["outside", "inside"]
-    assert "inside" in bench.lines
-    assert "outside" not in bench.lines
+    assert lines_without_sandbox == ["outside", "inside"]
+    assert "inside" in runner.lines
+    assert "outside" not in runner.lines
 
 
-def test_a_wrong_table_and_an_absent_program_hurt_only_their_own_jobs(bench: Bench) -> None:
-    bench.allow("echo fine", name="good")
-    bench.commands |= {"bad": {"argv": ["ls"]}, "ghost": {"argv": ["/opt/ghost"]}}
+def test_a_wrong_table_and_an_absent_program_affect_only_their_own_jobs(runner: CommandRunner) -> None:
+    runner.allow("echo fine", name="good")
+    runner.commands |= {"bad": {"argv": ["ls"]}, "ghost": {"argv": ["/opt/ghost"]}}
 
-    assert bench.run(name="good").how is How.DONE
+    assert runner.run(name="good").how is How.DONE
 
-    assert "[commands.bad]" in (bench.described["bad"].set_aside or "")
-    assert "/opt/ghost" in (bench.described["ghost"].facts.missing or "")
+    assert "[commands.bad]" in (runner.described["bad"].set_aside or "")
+    assert "/opt/ghost" in (runner.described["ghost"].facts.missing or "")

@@ -1,4 +1,4 @@
-"""In which encoding a text is written that does not say so."""
+"""Detection of the encoding of a text that does not state it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TEXTS = {
 
 @pytest.mark.parametrize("encoding", TEXTS)
 @pytest.mark.parametrize("times", [1, 2000])
-def test_a_text_tells_its_encoding(encoding: str, times: int) -> None:
+def test_the_encoding_follows_from_the_words(encoding: str, times: int) -> None:
     text = TEXTS[encoding] * times
     head = text.encode(encoding)[:HEAD_BYTES]
 
-    found, told = decode(head)
+    decoded, detected = decode(head)
 
-    assert told == encoding
-    assert found[:60] == text[:60]
+    assert detected == encoding
+    assert decoded[:60] == text[:60]
 
 
 @pytest.mark.parametrize(
@@ -49,41 +49,41 @@ def test_a_text_tells_its_encoding(encoding: str, times: int) -> None:
         "Größe\n",
     ],
 )
-def test_what_tells_nothing_else_is_read_as_windows_writes_it_in_the_west_of_europe(text: str) -> None:
+def test_a_text_without_evidence_is_read_as_cp1252(text: str) -> None:
     assert decode(text.encode("cp1252")) == (text, "cp1252")
     assert not is_guessed("cp1252")
 
 
-def test_what_is_no_text_has_no_encoding_to_be_guessed() -> None:
+def test_binary_data_and_ascii_have_a_fixed_encoding() -> None:
     assert decode(bytes(range(256)) * 200)[1] == "cp1252"
     assert decode(b"plain\n") == ("plain\n", "utf-8-sig")
     assert decode(b"a\0b") == ("a\0b", "utf-8-sig")
 
 
 @pytest.mark.parametrize("text", ["Größe der Übernahme\n", TEXTS["cp1251"], TEXTS["gb18030"], "📄 €\n"])
-def test_a_letter_that_is_cut_at_the_end_of_what_is_looked_at_spoils_none_before_it(text: str) -> None:
+def test_a_character_cut_at_the_end_of_the_head_does_not_change_the_encoding(text: str) -> None:
     for before in range(len(text.encode())):
         body = b"x" * before + text.encode() * HEAD_BYTES
 
-        found, told = decode(body[:HEAD_BYTES])
+        decoded, detected = decode(body[:HEAD_BYTES])
 
-        assert (told, "�" in found, len(found.encode()) > HEAD_BYTES - 4) == ("utf-8-sig", False, True)
+        assert (detected, "�" in decoded, len(decoded.encode()) > HEAD_BYTES - 4) == ("utf-8-sig", False, True)
 
 
 @pytest.mark.parametrize("text", [GERMAN * 3, TEXTS["cp1251"], TEXTS["gb18030"]])
 @pytest.mark.parametrize("bad", [b"\xff", "é".encode("cp1252") + b"t"])
-def test_a_byte_that_is_no_letter_spoils_none_of_the_others(text: str, bad: bytes) -> None:
-    found, told = decode(bad + b"\n" + text.encode())
+def test_an_invalid_byte_does_not_change_the_other_characters(text: str, bad: bytes) -> None:
+    decoded, detected = decode(bad + b"\n" + text.encode())
 
-    assert (told, found.partition("\n")[2]) == ("utf-8-sig", text)
-    assert found[0] in "ÿé"
+    assert (detected, decoded.partition("\n")[2]) == ("utf-8-sig", text)
+    assert decoded[0] in "ÿé"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "iso2022_jp"])
-def test_a_text_as_long_as_what_is_looked_at_keeps_its_end(encoding: str) -> None:
+def test_a_text_as_long_as_the_head_keeps_its_end(encoding: str) -> None:
     end = {"iso2022_jp": "これ", "cp1252": "Größe"}.get(encoding, "END").encode(encoding)
     body = "Größe ".encode(encoding, "ignore") + b"x" * HEAD_BYTES
 
-    found, _ = decode(body[: HEAD_BYTES - len(end)] + end)
+    decoded, _ = decode(body[: HEAD_BYTES - len(end)] + end)
 
-    assert found.endswith(end.decode(encoding))
+    assert decoded.endswith(end.decode(encoding))

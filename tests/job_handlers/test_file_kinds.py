@@ -1,4 +1,4 @@
-"""What a file is, whatever it is called; and of what comes from outside, whether it is what it is said to be."""
+"""The format of a file by its content, and whether it is what its name or Content-Type claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from worker_service.handlers import Permanent
 
 
 def _zipped(name: str, content: str) -> bytes:
-    """As an office program begins its archives."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(name, content)
@@ -43,10 +42,10 @@ ERROR_PAGES = {
     "JSON behind a guard": b')]}\'\n{"error": 1}',
     "a JSON list": b'[{"error": 1, "of": 2}]',
 }
-"""What servers send with the status of a success."""
+"""Answers that servers send with a status of success."""
 
 
-# --- said and found -----------------------------------------------------------------------------------
+# --- verify_format ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ ERROR_PAGES = {
         ("a,b\n1,2\n".encode("utf-16"), "text/csv", "a.csv", kinds.CSV),
     ],
 )
-def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: str, found: Format) -> None:
+def test_a_file_of_the_claimed_format_is_accepted(head: bytes, mime: str, name: str, found: Format) -> None:
     assert verify_format(head, mime, name) == found
 
 
@@ -125,7 +124,7 @@ def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: st
         (b"PK\3\4", "application/pdf", "a.zip"),
     ],
 )
-def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime: str, name: str) -> None:
+def test_a_file_of_another_or_an_unreadable_format_is_refused(head: bytes, mime: str, name: str) -> None:
     with pytest.raises(Permanent):
         verify_format(head, mime, name)
 
@@ -136,13 +135,16 @@ def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime
         (b"{\\rtf1\\ansi Hello}", "a.rtf", "an RTF document (save it as docx or PDF), which cannot be read"),
         (OLD_OFFICE, "a.doc", "an old Office document (save it as docx, pptx or PDF), which"),
         (b"Rar!\x1a\7\1\0", "a.rar", "a RAR archive (pack it as zip), which"),
+        (b"RIFF" * 9, "a.webp", "a WebP image"),
+        (b"\x78\x9f\x3e\x22" * 9, "winmail.dat", "have it sent as plain text"),
+        (OLD_OFFICE + "__properties_version1.0".encode("utf-16-le"), "a.msg", "save it as .eml"),
         (b"7 jobs have begun\n", "server.log", "a text without .txt at the end of its name, which"),
         (b"Dear all,\n", "a.docx", "but it is a text"),
         (b" \n \n", "a.txt", "but it is white space and nothing else"),
         (OLD_OFFICE + "EncryptedPackage".encode("utf-16-le"), "a.docx", "save it without one"),
     ],
 )
-def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name: str, words: str) -> None:
+def test_a_refusal_names_the_format_and_a_remedy(head: bytes, name: str, words: str) -> None:
     with pytest.raises(Permanent) as refused:
         verify_format(head, "", name)
 
@@ -151,23 +153,27 @@ def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name
 
 @pytest.mark.parametrize("page", ERROR_PAGES)
 @pytest.mark.parametrize(
-    "said",
-    [(one.mimes[0], f"a{one.suffix}") for one in kinds.FORMATS if one not in (kinds.HTML, kinds.MARKDOWN)],
-    ids=lambda said: said[1],
+    "claim",
+    [
+        (claimed.mimes[0], f"a{claimed.suffix}")
+        for claimed in kinds.FORMATS
+        if claimed not in (kinds.HTML, kinds.MARKDOWN)
+    ],
+    ids=lambda claim: claim[1],
 )
-def test_an_error_page_is_no_file_whatever_it_is_said_to_be(page: str, said: tuple[str, str], tmp_path: Path) -> None:
-    mime, name = said
+def test_an_error_page_is_refused_whatever_it_claims_to_be(page: str, claim: tuple[str, str], tmp_path: Path) -> None:
+    mime, name = claim
 
     assert markup_in(ERROR_PAGES[page])
-    for told in (mime, "application/octet-stream", "text/plain", ""):
+    for claimed_mime in (mime, "application/octet-stream", "text/plain", ""):
         with pytest.raises(Permanent) as refused:
-            verify_format(ERROR_PAGES[page], told, name)
+            verify_format(ERROR_PAGES[page], claimed_mime, name)
         assert refused.value.code == "NOT_WHAT_IT_SAYS"
     with pytest.raises(Permanent):
         kind_of(written(tmp_path / name, ERROR_PAGES[page]))
 
 
-# --- by content ---------------------------------------------------------------------------------------
+# --- kind_of ------------------------------------------------------------------------------------------
 
 
 def written(path: Path, content: bytes) -> Path:
@@ -175,7 +181,7 @@ def written(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+def test_the_kind_follows_from_the_content(tmp_path: Path) -> None:
     documents.workbook(tmp_path / "a", {"One": [[1]]})
     with zipfile.ZipFile(tmp_path / "ods", "w") as archive:
         archive.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
@@ -204,7 +210,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
         ("letter.ott", FileKind.ODT),
     ],
 )
-def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: FileKind) -> None:
+def test_templates_and_files_with_macros_have_the_kind_of_their_format(name: str, kind: FileKind) -> None:
     found = format_named(name)
 
     assert found is not None
@@ -212,7 +218,7 @@ def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: 
     assert verify_format(b"PK\x03\x04", "application/octet-stream", name) is found
 
 
-def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) -> None:
+def test_lines_of_one_column_are_a_table_only_if_the_name_says_so(tmp_path: Path) -> None:
     assert kind_of(written(tmp_path / "x.csv", b"x\n1\n")) is FileKind.CSV
     with pytest.raises(Permanent):
         kind_of(written(tmp_path / "x", b"x\n1\n"))
@@ -229,7 +235,7 @@ def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) 
         b'name,note\n"x, y","two\nlines"\nz,"a ""b"""\n',
     ],
 )
-def test_tables_in_text_are_known_by_their_columns(tmp_path: Path, content: bytes) -> None:
+def test_a_text_with_columns_is_a_table(tmp_path: Path, content: bytes) -> None:
     assert kind_of(written(tmp_path / "x", content)) is FileKind.CSV
 
 
@@ -245,16 +251,14 @@ def test_tables_in_text_are_known_by_their_columns(tmp_path: Path, content: byte
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 an old letter", "KIND_UNSUPPORTED", "export it as PDF"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_sentence(
-    tmp_path: Path, content: bytes, code: str, sentence: str
-) -> None:
+def test_an_unreadable_file_is_refused_with_a_remedy(tmp_path: Path, content: bytes, code: str, sentence: str) -> None:
     with pytest.raises(Permanent, match=sentence) as refusal:
         kind_of(written(tmp_path / "report.pdf", content))
 
     assert refusal.value.code == code
 
 
-def test_a_sheet_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_a_spreadsheet_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
     documents.workbook(tmp_path / "huge.xlsx", {"One": [[1]]})
     raw = (tmp_path / "huge.xlsx").read_bytes()
     with zipfile.ZipFile(tmp_path / "huge.xlsx") as archive:

@@ -34,7 +34,7 @@ def settings(system: System, server: Server, **more: object) -> dict[str, object
 
 def messages_by_job(server: Server) -> Counter[int]:
     """Count the messages about each job; a repeated id counts once."""
-    events = {headers["webhook-id"]: json.loads(body) for _, headers, body in server.heard}
+    events = {headers["webhook-id"]: json.loads(body) for _, headers, body in server.requests}
     return Counter(notice["job_id"] for event in events.values() for notice in event["data"]["notices"])
 
 

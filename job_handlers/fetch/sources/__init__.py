@@ -59,7 +59,6 @@ class Source(Protocol):
     """A module. `credential` names a file in $CREDENTIALS_DIRECTORY; empty uses the source's default."""
 
     PLATFORM: str
-    """The `platform` of its jobs."""
     ADDRESSES: str
     """Description of its addresses, for messages."""
     FOLDERS: str
@@ -68,7 +67,6 @@ class Source(Protocol):
     """True if an address that no other source knows belongs to it."""
     ENVIRONMENT: Sequence[str]
     CREDENTIALS: Sequence[str]
-    """Patterns of names."""
 
     def parse_reference(self, text: str) -> Reference | None:
         """Return None if the address belongs to another source."""
@@ -90,14 +88,12 @@ class Source(Protocol):
 
 @cache
 def sources() -> Sequence[Source]:
-    """Return the sources in the order in which they are asked whether an address is theirs."""
     loaded: list[Any] = [entry_point.load() for entry_point in find(group=GROUP)]
     # Sources without credentials come first, so that the common path is not parsed as an address of Drive.
     return sorted(loaded, key=lambda source: (source.IS_FOR_ANY_HOST, len(source.CREDENTIALS), source.PLATFORM))
 
 
 def read_reference(address: str) -> tuple[Source, Reference]:
-    """Return the source and its reference. Raise `Permanent` if no source has such addresses."""
     text = address.strip()
     for source in sources():
         if (reference := source.parse_reference(text)) is not None:

@@ -65,7 +65,6 @@ def revision_of(status: os.stat_result) -> str:
 
 
 def readable_paths(path: str) -> list[Path]:
-    """Return the resolved path, or an empty list if jobs may not read it."""
     try:
         return [resolve_path(path)]
     except FetchError:
@@ -207,7 +206,6 @@ class LocalTree:
 
 
 def _entry_at(parent_id: str, raw_name: bytes) -> Entry | None:
-    """Return None for what is neither a file nor a folder, or no longer exists."""
     path = path_of(parent_id) / os.fsdecode(raw_name)
     if parent_id == "/" and path.name in _PSEUDO_FILE_SYSTEMS:
         return None

@@ -44,24 +44,18 @@ class Entry(Struct, frozen=True):
     corpus: str = ""
     """Id of the shared drive, which has its own list of changes; empty for other files."""
     target_id: str = ""
-    """What a shortcut leads to."""
     refusal: str = ""
     """Why the file cannot be downloaded."""
     is_trashed: bool = False
 
 
 class Listing(Struct, frozen=True):
-    """One page of the entries of a folder."""
-
     entries: Sequence[Entry]
     next_page: str = ""
-    """Token of the next page; empty for the last."""
     is_partial: bool = False
 
 
 class TreeChanges(Struct, frozen=True):
-    """One page of the list of changes."""
-
     entries: Sequence[Entry]
     gone_ids: Sequence[str]
     next_token: str

@@ -87,10 +87,7 @@ class ShownPicture(NamedTuple):
 
 
 class CellSpan(Struct):
-    """A cell that covers several rows or columns."""
-
     column: int
-    """Its first column."""
     rows: int
     columns: int
 
@@ -131,7 +128,6 @@ class StyledText(str):
         return styled
 
     def part(self, text: str) -> StyledText:
-        """Return the part of the paragraph that has this text, with its links and notes."""
         if text == self:
             return self
         begin = max(self.find(text), 0)
@@ -146,7 +142,6 @@ class LineMark(str):
     address: str
     """Address of the link that begins; empty if a link ends."""
     note: str
-    """Number of the note; empty for a link."""
 
     def __new__(cls, *, address: str = "", note: str = "") -> LineMark:
         mark = super().__new__(cls)
@@ -235,12 +230,10 @@ def is_picture(name: str) -> bool:
 
 
 def note_of_unread(pictures: Collection[str]) -> list[str]:
-    """Return the note that names the first of the pictures that are not read; no note if there are none."""
     return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
 def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
-    """Begin a page at each `NEW_PAGE`, and when a page has `_PAGE_CHARACTERS`. Pages without text are left out."""
     pages: list[FlowPage] = []
     page: list[Piece] = []
     page_characters = total_characters = 0
@@ -270,14 +263,12 @@ def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
 
 
 def _searchable_text(text: str) -> str:
-    """Return the text as users type it: ligatures become letters, and invisible characters are left out."""
     if text.isascii():
         return text
     return _LIGATURES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), _INVISIBLE.sub("", text))
 
 
 def _cut_long(paragraph: str) -> Iterator[str]:
-    """Yield the paragraph, or sections of it of at most `_PAGE_CHARACTERS_MAX`, which end between words."""
     if isinstance(paragraph, TableRow) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
         yield paragraph
         return
@@ -354,7 +345,6 @@ def tables_in(lines: Iterable[str]) -> list[TextTable]:
 
 class _PlacedRow(NamedTuple):
     begin: int
-    """Its place in the text of the page."""
     row: TableRow
 
 

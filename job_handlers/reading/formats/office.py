@@ -56,8 +56,6 @@ _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
 class _ElementNames(Struct, frozen=True, kw_only=True):
-    """The names, without namespaces, of the elements of one format by what they contain."""
-
     paragraphs: Sequence[str]
     cells: Sequence[str]
     rows: Sequence[str]
@@ -141,7 +139,6 @@ _WORD_PARTS = {
     "endnotes": _Style(Role.FOOTNOTE),
     "comments": _PLAIN,
 }
-"""Name of a part beside the main part → style of its paragraphs."""
 _PLACEHOLDERS = {
     "title": _Style(Role.HEADING, 1), "ctrTitle": _Style(Role.HEADING, 1), "body": _Style(Role.ITEM, 1),
     "obj": _Style(Role.ITEM, 1), "outline": _Style(Role.ITEM, 1), "sldNum": _Style(Role.NUMBER),
@@ -158,7 +155,6 @@ class _Part(Struct, frozen=True):
     styles: Mapping[str, _Style] = {}
     """Style ids → styles. The key "" is for paragraphs without a style."""
     links: Mapping[str, str] = {}
-    """Ids that the elements of the part use → addresses."""
 
 
 class _PartReference(NamedTuple):
@@ -195,7 +191,6 @@ class OfficeDocument:
         return self._archive.read(key)
 
     def text_boxes(self) -> list[str]:
-        """Return the texts of the drawings of an Excel workbook."""
         drawings = self._numbered_files("xl/drawings/drawing")
         pieces = [piece for name in drawings for piece in self._pieces_of_part(_Part(name, _SLIDE))]
         # Plain texts: the values of rows are stored as JSON.
@@ -287,7 +282,6 @@ class OfficeDocument:
         return sorted(names, key=lambda name: int(number[1]) if (number := _FILE_NUMBER.search(name)) else 0)
 
     def _relations(self, path: str) -> list[dict[str, str]]:
-        """Return the relations of a part, each with Id, Type and Target."""
         folder, file_name = posixpath.split(path)
         relations_file = f"{folder}/_rels/{file_name}.rels"
         relations: list[dict[str, str]] = []
@@ -296,7 +290,6 @@ class OfficeDocument:
         return relations
 
     def _related_files(self, path: str, kind: str = "") -> dict[str, str]:
-        """Return id → file for the relations whose type ends in `kind`."""
         files: dict[str, str] = {}
         for relation in self._relations(path):
             target = posixpath.join("/", posixpath.dirname(path), relation.get("Target", ""))
@@ -381,7 +374,6 @@ def _refuse_entities(*_: object) -> None:
 @dataclass(slots=True)
 class _OpenParagraph:
     parts: list[str]
-    """Text and marks so far."""
     style: _Style
 
     def text(self) -> StyledText:
@@ -393,16 +385,12 @@ class _OpenRow:
     paragraph_depth: int
     """Number of paragraphs that are open around the row. Paragraphs that end at this depth belong to a cell."""
     repeats: int
-    """Number of identical rows that this row stands for."""
     cells: list[list[str]] = field(default_factory=list)
     spans: list[CellSpan] = field(default_factory=list)
     """Cells over several rows or columns. One over a single row may grow with the rows below."""
     continued_columns: list[int] = field(default_factory=list)
-    """Columns whose cell belongs to the cell above it."""
     cell_columns: int = 1
-    """Number of columns that the open cell spans."""
     cell_repeats: int = 1
-    """Number of identical cells that the open cell stands for."""
 
     def add_span(self, rows: int, columns: int) -> None:
         if rows > 1 or columns > 1:
@@ -436,8 +424,6 @@ class _OpenTable:
 
 
 class _OpenTables:
-    """The tables and rows that are open, the innermost last. Rows may occur without a table."""
-
     def __init__(self) -> None:
         self._tables: list[_OpenTable] = []
         self._rows: list[_OpenRow] = []
@@ -460,7 +446,6 @@ class _OpenTables:
         self._rows.append(_OpenRow(paragraph_depth, _number(attributes, "number-rows-repeated")))
 
     def end_row(self) -> list[TableRow]:
-        """Return the row, as often as it is repeated."""
         if not self._rows:
             return []
         row = self._rows.pop()
@@ -525,7 +510,6 @@ class _PartParser:
         self.unread_pictures: list[str] = []
         self._tables = _OpenTables()
         self._paragraphs: list[_OpenParagraph] = []
-        """Open paragraphs, the innermost last."""
         self._after_paragraph: list[str] = []
         """Ended paragraphs that follow the outermost open paragraph."""
         self._shape_style = _PLAIN
@@ -539,18 +523,17 @@ class _PartParser:
         self._is_in_instruction = False
         self._has_run_link = False
         self._alternative = ""
-        """Alternative text of the next picture."""
         self._alternative_parts: list[str] | None = None
         """Text of the open title or description of a picture."""
         self._pieces_before_frame = self._unread_before_frame = 0
-        """Lengths of `pieces` and `unread_pictures` when the open frame began."""
         self._silent_depth = 0
         self._text_depth = 0
-        self._begin_methods = self._methods_by_element()
+        # By element. One that is in several lines gets the method of the last.
+        self._begin_methods = self._methods_at_begin()
+        self._end_methods = self._methods_at_end()
 
-    def _methods_by_element(self) -> dict[str, Callable[[dict[str, str]], object]]:
+    def _methods_at_begin(self) -> dict[str, Callable[[dict[str, str]], object]]:
         names, tables = self._names, self._tables
-        # An element that is in several of these lines gets the method of the last.
         return {
             "gridSpan": tables.set_cell_columns,
             "vMerge": tables.merge_cell,
@@ -586,6 +569,20 @@ class _PartParser:
             "buNone": lambda _: self._set_role(Role.PARAGRAPH, 0, also_replaces=Role.ITEM),
         }
 
+    def _methods_at_end(self) -> dict[str, Callable[[], object]]:
+        names = self._names
+        return {
+            **dict.fromkeys(("hyperlink", "a", "fldSimple"), self._end_link),
+            "r": lambda: self._has_run_link and self._end_link(),
+            "instrText": self._end_instruction,
+            "note": self._end_inline_note,
+            "list": self._end_list,
+            **dict.fromkeys(names.rows, self._end_row),
+            **dict.fromkeys(names.cells, self._tables.end_cell),
+            **dict.fromkeys(names.tables, self._tables.end_table),
+            **dict.fromkeys(names.paragraphs, self._end_paragraph),
+        }
+
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
         if self._silent_depth or name in self._names.silent or tag in self._names.silent:
@@ -602,33 +599,16 @@ class _PartParser:
             self._paragraphs[-1].parts.append(_element_text(name, plain_attributes))
 
     def end(self, tag: str) -> None:
-        name, names = _local(tag), self._names
+        name = _local(tag)
         if self._silent_depth:
             self._silent_depth -= 1
             if tag in _ALTERNATIVES:
                 self._end_alternative()
             return
-        if name in names.texts:
+        if name in self._names.texts:
             self._text_depth -= 1
-        if name in names.paragraphs:
-            self._add_text_piece(self._paragraphs.pop().text())
-        elif name in ("hyperlink", "a", "fldSimple") or (name == "r" and self._has_run_link):
-            self._begin_link("")
-            self._has_run_link = False
-        elif name == "instrText":
-            self._is_in_instruction = False
-        elif name == "note":
-            self._open_notes -= 1
-        elif name == "list":
-            self._list_depth = max(self._list_depth - 1, 0)
-        elif name in names.tables:
-            self._tables.end_table()
-        elif name in names.cells:
-            self._tables.end_cell()
-        elif name in names.rows:
-            for row in self._tables.end_row():
-                # The series of a chart are not rows of a table.
-                self._add_text_piece(row if names.tables else str(row))
+        if name in self._end_methods:
+            self._end_methods[name]()
 
     def add_text(self, text: str) -> None:
         if self._alternative_parts is not None:
@@ -645,6 +625,14 @@ class _PartParser:
         parts: list[str] = [LineMark(note=self._next_note)] if self._next_note else []
         self._next_note = ""
         self._paragraphs.append(_OpenParagraph(parts, self._style_of_paragraph(attributes)))
+
+    def _end_paragraph(self) -> None:
+        self._add_text_piece(self._paragraphs.pop().text())
+
+    def _end_row(self) -> None:
+        for row in self._tables.end_row():
+            # The series of a chart are not rows of a table.
+            self._add_text_piece(row if self._names.tables else str(row))
 
     def _style_of_paragraph(self, attributes: dict[str, str]) -> _Style:
         if "outline-level" in attributes:
@@ -672,7 +660,6 @@ class _PartParser:
             self._after_paragraph.clear()
 
     def _set_role(self, role: Role, level: int, *, also_replaces: Role = Role.PARAGRAPH) -> None:
-        """Set the role of the open paragraph if it is plain, or has the role `also_replaces`."""
         if self._paragraphs and self._paragraphs[-1].style.role in (Role.PARAGRAPH, also_replaces):
             self._paragraphs[-1].style = _Style(role, level)
 
@@ -689,6 +676,9 @@ class _PartParser:
 
     def _begin_list(self, _: dict[str, str]) -> None:
         self._list_depth += 1
+
+    def _end_list(self) -> None:
+        self._list_depth = max(self._list_depth - 1, 0)
 
     def _break_line(self, attributes: dict[str, str]) -> None:
         begins_page = attributes.get("type") == "page" and self._begin_page()
@@ -708,8 +698,11 @@ class _PartParser:
     # ── Links and notes ──
 
     def _begin_link(self, address: str) -> None:
-        """Begin a link, or end the open one if `address` is empty."""
         self._add_to_paragraph(LineMark(address=address))
+
+    def _end_link(self) -> None:
+        self._begin_link("")
+        self._has_run_link = False
 
     def _begin_run_link(self, attributes: dict[str, str]) -> None:
         self._has_run_link = True
@@ -728,6 +721,9 @@ class _PartParser:
     def _begin_instruction(self, _: dict[str, str]) -> None:
         self._is_in_instruction = bool(self._field_instructions)
 
+    def _end_instruction(self) -> None:
+        self._is_in_instruction = False
+
     def _refer_to_note(self, kind: str, attributes: Mapping[str, str]) -> None:
         # Footnotes are numbered as the text refers to them.
         next_number = str(len(self._note_numbers) + 1)
@@ -744,6 +740,9 @@ class _PartParser:
         self._open_notes += 1
         self._begin_note("note", note_id)
 
+    def _end_inline_note(self) -> None:
+        self._open_notes -= 1
+
     # ── Pictures and other parts ──
 
     def _begin_frame(self, attributes: dict[str, str]) -> None:
@@ -754,7 +753,6 @@ class _PartParser:
         self._alternative = " ".join((attributes.get("descr") or attributes.get("alt") or "").split())
 
     def _end_alternative(self) -> None:
-        """Set the title or description that has ended as the alternative text of the frame's pictures."""
         alternative = " ".join("".join(self._alternative_parts or []).split())
         self._alternative_parts = None
         if not alternative:
@@ -783,7 +781,6 @@ class _PartParser:
             self.pieces.append(_PartReference(name))
 
     def _file_of(self, attributes: Mapping[str, str], *attribute_names: str) -> str:
-        """Return the file to which the first of these attributes refers, or ''."""
         keys = [attributes.get(name, "").rstrip("/") for name in attribute_names]
         return next((self._part.files[key] for key in keys if key in self._part.files), "")
 

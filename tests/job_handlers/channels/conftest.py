@@ -1,4 +1,4 @@
-"""A real web server, and notifications sent in this process."""
+"""A real web server, and handlers that run in this process."""
 
 from __future__ import annotations
 
@@ -11,67 +11,81 @@ from typing import Any
 import pytest
 
 from job_handlers.channels import notify
-from worker_service.handlers import Done, HandlerError, Message
+from worker_service.handlers import Done, Handler, HandlerError, Message, Permanent
 
 
 @dataclass
 class Server:
-    """Answers with `status` and `headers`, and remembers what it was sent."""
+    """Answers with `status`, `headers` and `body`, and records the requests: path, headers, body."""
 
     port: int = 0
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    heard: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hooks?token=hush"
 
 
-class Context:
-    """A handler's context in this process."""
-
-    idempotency_key = "7"
-
-    def __init__(self, message: Message) -> None:
-        self.payload = message
+@dataclass
+class FakeContext:
+    payload: Any
+    document_id: int | None = None
+    owner: str = "ann"
+    document: None = None
+    parent_id: None = None
+    idempotency_key: str = "7"
 
     def log(self, line: str) -> None:
         pass
 
+    def cancelled(self) -> bool:
+        return False
 
-def notify_here(message: dict[str, Any]) -> Done | HandlerError:
-    context: Any = Context(Message(**message))
+
+def run_here(handler: Handler[Any], payload: Any, document_id: int | None = None) -> Done | HandlerError:
+    """Run the handler in this process."""
+    context: Any = FakeContext(payload, document_id)
     try:
-        return notify.run(context)
+        return handler.run(context)
     except HandlerError as error:
         return error
 
 
+def notify_here(message: dict[str, Any]) -> Done | HandlerError:
+    return run_here(notify.notify, Message(**message))
+
+
+def code_of(ended: Done | HandlerError, kind: type[HandlerError] = Permanent) -> str:
+    assert isinstance(ended, kind), ended
+    return ended.code
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
-    told = Server()
+    recorder = Server()
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.heard.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(told.status)
-            for name, value in told.headers.items():
+            recorder.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(recorder.status)
+            for name, value in recorder.headers.items():
                 self.send_header(name, value)
-            if told.status != 204:
-                self.send_header("Content-Length", str(len(told.body)))
+            if recorder.status != 204:
+                self.send_header("Content-Length", str(len(recorder.body)))
             self.end_headers()
-            self.wfile.write(told.body)
+            self.wfile.write(recorder.body)
 
         def log_message(self, format: str, *values: Any) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Answers) as real:
-        told.port = real.server_port
+        recorder.port = real.server_port
         thread = threading.Thread(target=real.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield told
+        yield recorder
         real.shutdown()
         thread.join()

@@ -1,4 +1,4 @@
-"""E-mail, handed by real children to a real server."""
+"""E-mail, sent to a real server."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from job_handlers.channels import notify
-from tests.job_handlers.channels.conftest import notify_here
+from tests.job_handlers.channels.conftest import code_of, notify_here
 from tests.ports import free_port
 from worker_service.handlers import Done, HandlerError, MissingDependency, Permanent, Retryable
 from worker_service.testing import How, run_handler
 
 
 class Inbox:
-    """What the server was handed; `refuses` is what it answers instead."""
+    """The messages that the server has received. `refusal` is its answer to each recipient instead."""
 
     def __init__(self) -> None:
         self.received: list[tuple[list[str], Received]] = []
-        self.refuses = ""
+        self.refusal = ""
 
     async def handle_RCPT(self, _: object, __: object, envelope: Envelope, address: str, ___: object) -> str:
-        if self.refuses:
-            return self.refuses
+        if self.refusal:
+            return self.refusal
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
@@ -37,8 +37,8 @@ class Inbox:
         return "250 OK"
 
 
-def who_knows_the_password(_: object, __: object, ___: object, ____: str, said: object) -> AuthResult:
-    is_right = isinstance(said, LoginPassword) and said.password == b"hush"
+def authenticate(_: object, __: object, ___: object, ____: str, login: object) -> AuthResult:
+    is_right = isinstance(login, LoginPassword) and login.password == b"hush"
     return AuthResult(success=is_right, handled=is_right)
 
 
@@ -50,7 +50,7 @@ def inbox() -> Inbox:
 @pytest.fixture
 def port(inbox: Inbox) -> Iterator[int]:
     port = free_port()
-    server = Controller(inbox, "127.0.0.1", port, authenticator=who_knows_the_password, auth_require_tls=False)
+    server = Controller(inbox, "127.0.0.1", port, authenticator=authenticate, auth_require_tls=False)
     server.start()
     yield port
     server.stop()
@@ -65,11 +65,6 @@ def _settings(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("WORKER_MAIL_SERVER", f"127.0.0.1:{port}")
     monkeypatch.setenv("WORKER_MAIL_FROM", "pagemill@example.com")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-
-
-def code_of(ended: Done | HandlerError, kind: type[HandlerError]) -> str:
-    assert isinstance(ended, kind), ended
-    return str(getattr(ended, "code", ""))
 
 
 def test_a_message_arrives_as_it_was_written(inbox: Inbox, tmp_path: Path) -> None:
@@ -91,8 +86,10 @@ def test_a_message_arrives_as_it_was_written(inbox: Inbox, tmp_path: Path) -> No
     ("refusal", "kind", "code"),
     [("450 mailbox is busy", Retryable, "SMTP_450"), ("550 no such mailbox", Permanent, "SMTP_550")],
 )
-def test_a_temporary_refusal_is_tried_again(inbox: Inbox, refusal: str, kind: type[HandlerError], code: str) -> None:
-    inbox.refuses = refusal
+def test_a_temporary_refusal_is_retried_and_a_permanent_one_is_not(
+    inbox: Inbox, refusal: str, kind: type[HandlerError], code: str
+) -> None:
+    inbox.refusal = refusal
 
     ended = notify_here(MESSAGE)
 
@@ -107,7 +104,7 @@ def test_a_temporary_refusal_is_tried_again(inbox: Inbox, refusal: str, kind: ty
         ("WORKER_MAIL_SECURITY", "starttls", "MAIL_REFUSED", "mail_security (starttls)"),
     ],
 )
-def test_a_server_that_is_away_or_does_not_encrypt_is_tried_again(
+def test_an_unreachable_server_and_one_without_encryption_are_retried(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, code: str, words: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -133,7 +130,7 @@ def test_it_logs_in_with_the_credential(
     assert "guess" not in str(ended)
 
 
-def test_without_a_server_it_waits_and_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_mail_server_the_job_waits_and_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORKER_MAIL_SERVER")
 
     ended = notify_here(MESSAGE)
@@ -143,6 +140,6 @@ def test_without_a_server_it_waits_and_says_what_to_set(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("to", ["mailto:ops", "mailto:a@example.com, b@example.com", "slack:ops", "ops@example.com"])
-def test_what_is_no_address_is_refused(inbox: Inbox, to: str) -> None:
+def test_an_invalid_address_is_refused(inbox: Inbox, to: str) -> None:
     assert code_of(notify_here({**MESSAGE, "to": to}), Permanent) == "PAYLOAD_INVALID"
     assert not inbox.received

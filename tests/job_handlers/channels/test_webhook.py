@@ -19,7 +19,7 @@ import pytest
 from job_handlers.channels import notify, webhook
 from job_handlers.fetch import address_policy, http_client
 from job_handlers.fetch.errors import limit_wait
-from tests.job_handlers.channels.conftest import Server
+from tests.job_handlers.channels.conftest import Server, code_of, run_here
 from worker_service.handlers import Done, HandlerError, Permanent, Retryable
 from worker_service.testing import How, run_handler
 
@@ -28,25 +28,6 @@ SECRET = "whsec_" + base64.b64encode(KEY).decode()
 EVENT = {"type": "report.ready", "data": {"id": 42, "name": "Zürich"}}
 
 Post = Callable[..., Done | HandlerError]
-
-
-class Context:
-    """A handler's context in this process."""
-
-    owner = "ann"
-    document = None
-    parent_id = None
-
-    def __init__(self, payload: webhook.WebhookPayload, document_id: int | None) -> None:
-        self.payload, self.document_id = payload, document_id
-        self.idempotency_key = "7"
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-    def cancelled(self) -> bool:
-        return False
 
 
 @pytest.fixture
@@ -59,25 +40,16 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def post(credentials: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
-    """Post an event in this process, from a worker that may reach this machine."""
+    """Return a function that posts an event in this process. It may reach this machine."""
 
     def post(
         url: str, *, allow: str | None = None, document_id: int | None = None, **payload: Any
     ) -> Done | HandlerError:
         if allow is not None:
             monkeypatch.setenv(webhook.ALLOW.variable, allow)
-        context: Any = Context(webhook.WebhookPayload(url, **{"event": EVENT, **payload}), document_id)
-        try:
-            return webhook.run(context)
-        except HandlerError as error:
-            return error
+        return run_here(webhook.webhook, webhook.WebhookPayload(url, **{"event": EVENT, **payload}), document_id)
 
     return post
-
-
-def code_of(ended: Done | HandlerError, kind: type[Permanent | Retryable] = Permanent) -> str:
-    assert isinstance(ended, kind), ended
-    return ended.code
 
 
 # --- the event and its signature --------------------------------------------------------------------
@@ -101,7 +73,7 @@ def test_a_child_posts_an_event_that_its_receiver_can_check(server: Server, tmp_
     ]
 
     assert [(run.how, run.result) for run in runs] == [(How.DONE, {"status": 204})] * 2
-    [(path, headers, body), (_, headers_again, body_again)] = server.heard
+    [(path, headers, body), (_, headers_again, body_again)] = server.requests
     assert (path, json.loads(body)) == ("/hooks?token=hush", EVENT)
     assert headers["content-type"] == "application/json"
     assert headers["host"] == f"127.0.0.1:{server.port}"
@@ -113,13 +85,13 @@ def test_a_child_posts_an_event_that_its_receiver_can_check(server: Server, tmp_
     assert (headers_again["webhook-id"], body_again) == ("7", body)
 
 
-def test_a_message_is_signed_like_any_event(server: Server, credentials: Path) -> None:
+def test_a_notification_is_signed_like_any_event(server: Server, credentials: Path) -> None:
     about = {"subject": "3 jobs failed", "text": "TIMEOUT: 3", "data": {"n": 3}, "at": "2026-11-19T06Z"}
 
     run = run_handler(notify.notify, {"to": server.url, **about}, directory=credentials / "run", job_id=2)
 
     assert run.how is How.DONE, run.ended.message
-    [(_, headers, body)] = server.heard
+    [(_, headers, body)] = server.requests
     signed = webhook.signature_headers(headers["webhook-id"], int(headers["webhook-timestamp"]), body, [KEY])
     assert headers == {**headers, **signed}
     assert json.loads(body) == {
@@ -134,11 +106,11 @@ def test_a_message_is_signed_like_any_event(server: Server, credentials: Path) -
     }
 
 
-def test_without_an_event_it_says_which_document_was_read(server: Server, post: Post) -> None:
+def test_without_an_event_the_document_is_described(server: Server, post: Post) -> None:
     assert isinstance(post(server.url, event=None, document_id=7), Done)
     assert code_of(post(server.url, event=None)) == "PAYLOAD_INVALID"
 
-    [(_, _, body)] = server.heard
+    [(_, _, body)] = server.requests
     assert json.loads(body) == {
         "type": "document.success",
         "data": {"document": 7, "name": "", "owner": "ann", "batch": None, "generation": None},
@@ -151,8 +123,8 @@ def test_each_key_of_the_credential_signs(server: Server, post: Post, credential
 
     post(server.url, secret="webhook_acme")
 
-    signatures = server.heard[0][1]["webhook-signature"].split(" ")
-    assert len({one.removeprefix("v1,") for one in signatures if one.startswith("v1,")}) == 2
+    signatures = server.requests[0][1]["webhook-signature"].split(" ")
+    assert len({text for text in signatures if text.startswith("v1,")}) == 2
 
 
 @pytest.mark.usefixtures("credentials")
@@ -190,22 +162,22 @@ def test_without_a_secret_nothing_is_posted(
     assert "not base64" not in str(ended)
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     assert code_of(post(server.url)) == "SECRET_ABSENT"
-    assert server.heard == []
+    assert server.requests == []
 
 
-# --- where it may go --------------------------------------------------------------------------------
+# --- addresses --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "0.0.0.0", "[::ffff:127.0.0.1]"])
-def test_this_machine_is_refused_however_it_is_written(server: Server, post: Post, host: str) -> None:
+def test_this_machine_is_refused_however_its_address_is_written(server: Server, post: Post, host: str) -> None:
     ended = post(f"http://{host}:{server.port}/", allow="")
 
     assert code_of(ended) == "ADDRESS_REFUSED"
     assert webhook.ALLOW.variable in str(ended)
-    assert server.heard == []
+    assert server.requests == []
 
 
-def test_a_network_that_is_allowed_allows_no_other(server: Server, post: Post) -> None:
+def test_an_allowed_network_allows_no_other(server: Server, post: Post) -> None:
     assert code_of(post(server.url, allow="10.0.0.0/8,127.0.0.2")) == "ADDRESS_REFUSED"
     assert isinstance(post(server.url, allow="10.0.0.0/8,127.0.0.1"), Done)
     assert code_of(post(server.url, allow="everything")) == "SETTING_INVALID"
@@ -224,30 +196,30 @@ def test_only_the_public_internet_is_public(address: str) -> None:
     assert address_policy.is_public(ipaddress.ip_address(address)) is (address in PUBLIC.split())
 
 
-class Names:
-    """Stands for the resolver: each look at a name gives the next answer."""
+class FakeResolver:
+    """Replaces `getaddrinfo`: each call returns the next addresses."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = [*answers]
 
     def __call__(self, host: str, port: int, **_: object) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in self.answers.pop(0)]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.answers.pop(0)]
 
 
-def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_connected_to(
+def test_a_name_is_resolved_once_and_only_the_checked_address_is_used(
     server: Server, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = Names(["127.0.0.1"], ["10.0.0.1"])
-    monkeypatch.setattr(socket, "getaddrinfo", names)
+    resolver = FakeResolver(["127.0.0.1"], ["10.0.0.1"])
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
 
     post(f"http://hooks.example:{server.port}/")
 
-    assert names.answers == [["10.0.0.1"]]
-    assert server.heard[0][1]["host"] == f"hooks.example:{server.port}"
+    assert resolver.answers == [["10.0.0.1"]]
+    assert server.requests[0][1]["host"] == f"hooks.example:{server.port}"
 
 
 def test_a_name_with_one_private_address_is_refused(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", Names(["93.184.216.34", "169.254.169.254"]))
+    monkeypatch.setattr(socket, "getaddrinfo", FakeResolver(["93.184.216.34", "169.254.169.254"]))
 
     assert code_of(post("http://hooks.example/")) == "ADDRESS_REFUSED"
 
@@ -259,7 +231,7 @@ def test_a_name_with_one_private_address_is_refused(post: Post, monkeypatch: pyt
         "http://example.com:99999/|http://example.com/\r\nX: y|http://exämple.com/|http://[::1/"
     ).split("|"),
 )
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(Permanent) as refused:
         address_policy.parse_url(url)
 
@@ -270,32 +242,32 @@ def test_no_redirect_is_followed(server: Server, post: Post) -> None:
     server.status, server.headers = 302, {"Location": server.url}
 
     assert code_of(post(server.url)) == "HTTP_302"
-    assert len(server.heard) == 1
+    assert len(server.requests) == 1
 
 
-# --- what is answered -------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [200, 201, 202])
-def test_an_answer_of_the_200s_is_done(server: Server, post: Post, status: int) -> None:
+def test_an_answer_from_200_to_299_completes_the_job(server: Server, post: Post, status: int) -> None:
     server.status, server.body = status, b"thank you"
 
     assert post(server.url) == Done({"status": status})
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_a_server_that_cannot_now_is_asked_again(server: Server, post: Post, status: int) -> None:
+def test_a_temporary_refusal_is_retried_after_the_requested_wait(server: Server, post: Post, status: int) -> None:
     server.status, server.headers = status, {"Retry-After": "17"}
 
     ended = post(server.url)
 
-    assert code_of(ended, Retryable) == f"HTTP_{status}"
     assert isinstance(ended, Retryable)
+    assert ended.code == f"HTTP_{status}"
     assert ended.after == 17
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
-def test_an_event_that_is_refused_is_not_posted_again(server: Server, post: Post, status: int) -> None:
+def test_a_permanent_refusal_fails_the_job(server: Server, post: Post, status: int) -> None:
     server.status, server.body = status, b"no such hook"
 
     ended = post(server.url)
@@ -304,7 +276,7 @@ def test_an_event_that_is_refused_is_not_posted_again(server: Server, post: Post
     assert "no such hook" in str(ended)
 
 
-def test_a_wait_may_be_a_date_and_is_an_hour_at_most() -> None:
+def test_the_requested_wait_may_be_a_date_and_is_an_hour_at_most() -> None:
     in_ten_minutes = http_client.retry_after(email.utils.formatdate(time.time() + 600, usegmt=True))
 
     assert in_ten_minutes is not None
@@ -314,29 +286,29 @@ def test_a_wait_may_be_a_date_and_is_an_hour_at_most() -> None:
     assert (after, "no more than 1 h" in note) == (3600, True)
 
 
-def test_a_server_that_is_not_there_or_speaks_no_tls_is_tried_again(server: Server, post: Post) -> None:
+def test_an_unreachable_server_and_one_without_tls_are_retried(server: Server, post: Post) -> None:
     with socket.socket() as bound:
-        # Bound and not listening, so that nobody else can take the port.
+        # Bound and not listening, so that no other program can use the port.
         bound.bind(("127.0.0.1", 0))
         assert code_of(post(f"http://127.0.0.1:{bound.getsockname()[1]}/"), Retryable) == "CONNECTION_FAILED"
     assert code_of(post(server.url.replace("http:", "https:")), Retryable) == "CONNECTION_FAILED"
-    assert server.heard == []
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(
     ("answer", "code"), [(b"", "CONNECTION_FAILED"), (b"SSH-2.0-OpenSSH\r\n\r\n", "ANSWER_GARBLED")]
 )
-def test_a_server_that_does_not_speak_http_is_tried_again(post: Post, answer: bytes, code: str) -> None:
+def test_an_answer_that_is_not_http_is_retried(post: Post, answer: bytes, code: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
-            one, _ = listening.accept()
-            with one:
+            connection, _ = listening.accept()
+            with connection:
                 request = b""
-                # Unread bytes would turn the hang-up into a reset, which overtakes the answer.
+                # Unread bytes would turn the close into a reset, which overtakes the answer.
                 while not request.endswith(b"}}"):
-                    request += one.recv(65536)
-                one.sendall(answer)
+                    request += connection.recv(65536)
+                connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()

@@ -25,7 +25,7 @@ from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.drive.tree import DriveTree
 from job_handlers.fetch.sources.local import LocalTree
 from tests.drive_server import DriveServer, Item
-from tests.job_handlers.fetch.kit import Teller, drive_for
+from tests.job_handlers.fetch.kit import LogContext, drive_for
 from tests.job_handlers.fetch.quick_handlers import SOON
 from tests.store.kit import ByHand, lay_out
 from worker_service.base.clock import wall_clock
@@ -49,7 +49,7 @@ class Sigkill(BaseException):
 
 
 @dataclass(kw_only=True)
-class Attempt(Teller):
+class Attempt(LogContext):
     store: Store
     job: Job
     payload: CrawlPayload
@@ -123,7 +123,7 @@ class Crawls:
     def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
         """Run one attempt, and a second if it is killed."""
         attempt = self._claim(job_id, stop_at)
-        attempt.is_over = is_asked_to_stop
+        attempt.is_stopping = is_asked_to_stop
         try:
             return self._attempt(attempt)
         except Sigkill:

@@ -12,7 +12,7 @@ import pytest
 from job_handlers.crawl.crawl import crawl
 from job_handlers.crawl.options import CrawlPayload
 from job_handlers.fetch.sources import local
-from tests.job_handlers.fetch.kit import Here, drive_for, pdf
+from tests.job_handlers.fetch.kit import LocalContext, drive_for, pdf
 from worker_service.handlers import Permanent
 from worker_service.testing import How, run_handler
 
@@ -58,7 +58,7 @@ def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPat
     ids=str,
 )
 def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, payload: dict[str, object], code: str) -> None:
-    context: Any = Here(payload=msgspec.convert(payload, CrawlPayload), directory=tmp_path)
+    context: Any = LocalContext(payload=msgspec.convert(payload, CrawlPayload), directory=tmp_path)
 
     with pytest.raises(Permanent) as refused:
         crawl.run(context)

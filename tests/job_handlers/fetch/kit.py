@@ -1,4 +1,4 @@
-"""What the tests of downloads share: a Drive with a credential for it, and a fetch whose waits take no time."""
+"""Shared by the tests of downloads: a Drive with a credential, contexts, and a fetch that does not really wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pdf(size: int, seed: int = 0) -> bytes:
 
 @contextmanager
 def drive_for(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[DriveServer]:
-    """A Drive, and the environment of a worker that has a key for it."""
+    """Serve a Drive, and set the environment of a worker that has a credential for it."""
     with serving() as server:
         credentials = directory / "credentials"
         credentials.mkdir()
@@ -47,34 +47,32 @@ def drive_for(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[Driv
 
 
 @dataclass
-class Teller:
-    """Hears what a handler's context would; ends the attempt once `is_over`."""
+class LogContext:
+    """The part of a handler's context that a fetch needs. It records the log."""
 
     lines: list[str] = field(default_factory=list)
-    told: list[tuple[float, str]] = field(default_factory=list)
-    is_over: bool = False
+    is_stopping: bool = False
 
     def progress(self, percent: float | None = None, message: str = "", **count: Any) -> None:
-        self.told.append((percent or 0.0, message))
+        pass
 
     def log(self, line: str) -> None:
         self.lines.append(line)
 
     def cancelled(self) -> bool:
-        return self.is_over
+        return self.is_stopping
 
 
 @dataclass
-class Here(Teller):
-    """A handler's context in this process: quicker than a child, and without its walls."""
+class LocalContext(LogContext):
+    """A handler's context in this process, without a sandbox."""
 
     payload: Any = None
     directory: Path = Path()
     platform: str = "local"
     account: str | None = None
     owner: str = ""
-    known: Sequence[PublishedFile] = ()
-    asked: list[Any] = field(default_factory=list)
+    published: Sequence[PublishedFile] = ()
 
     def __post_init__(self) -> None:
         self.staging.mkdir(parents=True, exist_ok=True)
@@ -89,38 +87,36 @@ class Here(Teller):
         return self.directory / "keep"
 
     def ask(self, question: Any) -> Files:
-        self.asked.append(question)
-        return Files(self.known)
+        return Files(self.published)
 
 
 @dataclass
 class Fetching:
-    """Fetches into `keep`; waits are noted instead of waited."""
+    """Fetches into `keep`. The waits are added up in `waited_seconds` instead."""
 
     keep: Path
     timeouts: Timeouts = SOON
     request: FileRequest = field(default_factory=FileRequest)
-    teller: Teller = field(default_factory=Teller)
-    waited: float = 0.0
-    is_patient: bool = False
-    """Waits are waited, too."""
+    context: LogContext = field(default_factory=LogContext)
+    waited_seconds: float = 0.0
+    really_waits: bool = False
 
     def from_drive(self, file_id: str, **more: object) -> FetchedFile:
-        drive = Drive(is_stopping=self.teller.cancelled, timeouts=self.timeouts, pacer=Pacer(1e6))
-        return self.of(DriveFile(drive, file_id, **more))  # type: ignore[arg-type]
+        drive = Drive(is_stopping=self.context.cancelled, timeouts=self.timeouts, pacer=Pacer(1e6))
+        return self.fetch(DriveFile(drive, file_id, **more))  # type: ignore[arg-type]
 
     def from_url(self, url: str) -> FetchedFile:
-        return self.of(HttpsFile(url, self.request, self.timeouts, self.teller.cancelled))
+        return self.fetch(HttpsFile(url, self.request, self.timeouts, self.context.cancelled))
 
-    def of(self, source: SourceFile) -> FetchedFile:
+    def fetch(self, source: SourceFile) -> FetchedFile:
         self.keep.mkdir(exist_ok=True)
         try:
             policy = RetryPolicy(self.timeouts, random_source=random.Random(0))
-            return transfer.fetch(source, self.keep, self.request, cast("Any", self.teller), policy, self._sleep)
+            return transfer.fetch(source, self.keep, self.request, cast("Any", self.context), policy, self._sleep)
         finally:
             source.close()
 
     def _sleep(self, seconds: float) -> None:
-        self.waited += seconds
-        if self.is_patient:
+        self.waited_seconds += seconds
+        if self.really_waits:
             time.sleep(seconds)

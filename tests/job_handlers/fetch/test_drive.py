@@ -1,4 +1,4 @@
-"""What a crawl and a person ask Drive, with Google's own client, of a server that is as strict as Drive."""
+"""The client of Google Drive, with a server that is as strict as Drive."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from worker_service.handlers import Stopped
 
 @pytest.fixture
 def google(server: DriveServer) -> Iterator[Drive]:
-    one = Drive(timeouts=SOON, pacer=Pacer(1e6))
-    yield one
-    one.close()
+    with closing(Drive(timeouts=SOON, pacer=Pacer(1e6))) as client:
+        yield client
 
 
-def test_a_token_that_drive_no_longer_knows_is_a_request_that_makes_no_sense(google: Drive) -> None:
+def test_an_unknown_change_token_is_an_invalid_request(google: Drive) -> None:
     with pytest.raises(FetchError) as ended:
         google.changes("no token")
 
     assert ended.value.code == "REQUEST_INVALID"
 
 
-def test_who_it_is_can_be_asked(server: DriveServer, tmp_path: Path) -> None:
+def test_the_account_of_a_credential_is_known(server: DriveServer, tmp_path: Path) -> None:
     with closing(Drive()) as drive:
         assert (drive.account(), drive.kind) == (ME, "service account")
 
@@ -44,7 +43,7 @@ def test_who_it_is_can_be_asked(server: DriveServer, tmp_path: Path) -> None:
         assert (drive.account(), drive.kind) == ("anna@example.com", "service account as anna@example.com")
 
 
-def test_a_token_that_has_ended_is_fetched_anew(server: DriveServer, google: Drive) -> None:
+def test_an_expired_access_token_is_replaced(server: DriveServer, google: Drive) -> None:
     item = server.store.add("a.pdf", b"x")
     google.entry(item.id)
     server.tokens.forget()
@@ -53,7 +52,7 @@ def test_a_token_that_has_ended_is_fetched_anew(server: DriveServer, google: Dri
     assert len(server.asked("token")) == 2
 
 
-def test_metadata_is_not_waited_for_longer_than_a_chunk(server: DriveServer, google: Drive) -> None:
+def test_metadata_has_the_time_limit_of_a_chunk(server: DriveServer, google: Drive) -> None:
     item = server.store.add("a.pdf", b"x")
     google.entry(item.id)
     for kind, on in (*((kind, "metadata") for kind in ("header drip", "drip", "stall")), ("header drip", "token")):
@@ -81,6 +80,9 @@ def test_all_reasons_of_drive_have_a_rule() -> None:
         (429, "", "RATE_LIMITED"),
         (403, "downloadQuotaExceeded", "QUOTA_USED_UP"),
         (403, "insufficientFilePermissions", "ACCESS_REFUSED"),
+        (403, "accessNotConfigured", "API_DISABLED"),
+        (403, "insufficientPermissions", "SCOPE_MISSING"),
+        (403, "domainPolicy", "DOMAIN_POLICY"),
         (403, "somethingNew", "BLOCKED"),
         (404, "notFound", "NOT_FOUND"),
         (400, "invalidParameter", "REQUEST_INVALID"),
@@ -91,7 +93,7 @@ def test_all_reasons_of_drive_have_a_rule() -> None:
         (418, "", "REFUSED"),
     ],
 )
-def test_what_drive_says_becomes_one_of_our_codes(
+def test_each_reason_of_drive_becomes_a_code(
     server: DriveServer, google: Drive, status: int, reason: str, code: str
 ) -> None:
     item = server.store.add("a.pdf", b"x")
@@ -104,7 +106,7 @@ def test_what_drive_says_becomes_one_of_our_codes(
 
 
 def test_calls_are_paced_after_a_burst() -> None:
-    clock = Time()
+    clock = FakeClock()
     pacer = Pacer(10.0, burst=5, clock=clock.now, sleep=clock.sleep)
 
     for _ in range(15):
@@ -113,10 +115,10 @@ def test_calls_are_paced_after_a_burst() -> None:
     assert clock.slept == pytest.approx(1.0)
 
 
-def test_pacers_of_one_credential_share_their_turns_across_children() -> None:
-    clock = Time()
+def test_pacers_of_one_credential_share_their_turns_across_processes() -> None:
+    clock = FakeClock()
     mine, another = (
-        Pacer(10.0, burst=5, shared_by=whose, clock=clock.now, sleep=clock.sleep) for whose in ("mine", "another")
+        Pacer(10.0, burst=5, shared_by=account, clock=clock.now, sleep=clock.sleep) for account in ("mine", "another")
     )
 
     child = os.fork()
@@ -133,11 +135,11 @@ def test_pacers_of_one_credential_share_their_turns_across_children() -> None:
     assert clock.slept == pytest.approx(0.2)
 
 
-def test_whoever_is_told_to_slow_down_slows_down_all() -> None:
-    clock = Time()
-    told, other = (Pacer(shared_by="slow", clock=clock.now, sleep=clock.sleep) for _ in range(2))
+def test_holding_back_delays_all_pacers_of_the_account() -> None:
+    clock = FakeClock()
+    held_back, other = (Pacer(shared_by="slow", clock=clock.now, sleep=clock.sleep) for _ in range(2))
 
-    told.hold_back(7.0)
+    held_back.hold_back(7.0)
     other.wait_turn()
 
     assert clock.slept == pytest.approx(7.1)
@@ -153,8 +155,8 @@ def test_waiting_for_a_turn_ends_with_the_attempt() -> None:
         pacer.wait_turn()
 
 
-class Time:
-    """Passes only while somebody sleeps."""
+class FakeClock:
+    """Advances only by `sleep`."""
 
     def __init__(self) -> None:
         self._now = time.monotonic_ns()

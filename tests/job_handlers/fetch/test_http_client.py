@@ -1,4 +1,4 @@
-"""The HTTP client and hostile servers."""
+"""The HTTP client with hostile servers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
-def status_of(listening: socket.socket, interim: int | None) -> int:
-    """`interim`: how many interim answers come before the final one; None: they never end."""
+def status_of(listening: socket.socket, interim_answers: int | None) -> int:
+    """Return the status of an answer that comes after interim ones; None: after endless ones."""
 
     def serve() -> None:
-        one, _ = listening.accept()
-        with one, suppress(OSError):
-            one.recv(1 << 16)
-            while interim is None:
-                one.sendall(INTERIM * 100)
-            one.sendall(INTERIM * interim + FINAL)
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            while interim_answers is None:
+                connection.sendall(INTERIM * 100)
+            connection.sendall(INTERIM * interim_answers + FINAL)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -50,7 +50,7 @@ def test_a_few_interim_answers_are_skipped(listening: socket.socket) -> None:
     assert status_of(listening, 3) == 200
 
 
-def test_a_server_that_never_stops_sending_interim_answers_is_left(listening: socket.socket) -> None:
+def test_endless_interim_answers_are_an_error(listening: socket.socket) -> None:
     with pytest.raises(FetchError, match="not HTTP"):
         status_of(listening, None)
 

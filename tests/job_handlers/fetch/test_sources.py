@@ -1,4 +1,4 @@
-"""Whose an address is: the sources that are shipped, and one more that somebody installs."""
+"""Which source an address belongs to: the shipped ones, and one that is installed in addition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from job_handlers.fetch.sources import Source, drive, https, local, read_folder,
 from tests.fake_distributions import install
 from worker_service.handlers import Permanent
 
-_drive: Source = drive
-_local: Source = local
-_https: Source = https
+# mypy checks that the modules have all that a source needs.
+_SHIPPED: tuple[Source, ...] = (local, drive, https)
 
 S3 = '''
 """Buckets."""
@@ -39,7 +38,7 @@ def parse_reference(text):
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One more folder, and its line among the entry points."""
+    """Install a source with an entry point."""
     (tmp_path / "bucket_source").mkdir()
     (tmp_path / "bucket_source" / "__init__.py").write_text(S3)
     install(tmp_path, "bucket-source", {}, {sources.GROUP: {"s3": "bucket_source"}})
@@ -51,9 +50,10 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("bucket")
-def test_another_source_is_a_folder_and_a_line() -> None:
-    assert [one for one in sources.sources() if one.PLATFORM != "s3"] == [local, drive, https]
-    by_scheme, by_host = (read_reference(one)[1] for one in ("s3://reports/a.pdf", "https://bucket.s3.example/a.pdf"))
+def test_a_source_is_added_by_a_package_and_an_entry_point() -> None:
+    assert tuple(source for source in sources.sources() if source.PLATFORM != "s3") == _SHIPPED
+    addresses = ("s3://reports/a.pdf", "https://bucket.s3.example/a.pdf")
+    by_scheme, by_host = (read_reference(address)[1] for address in addresses)
 
     assert (by_scheme.platform, by_host.platform) == ("s3", "s3")
     assert "AWS_REGION" in sources.environment()
@@ -62,12 +62,12 @@ def test_another_source_is_a_folder_and_a_line() -> None:
         read_reference("nothing")
 
 
-def test_a_folder_is_asked_for_where_there_are_folders() -> None:
+def test_an_address_of_a_source_without_folders_is_no_folder() -> None:
     with pytest.raises(Permanent, match="a folder is an id or URL of Google Drive, or the full path of a directory"):
         read_folder("https://example.com/reports")
 
 
-def test_whoever_fetches_or_crawls_has_imported_what_takes_long_before_children_are_forked() -> None:
+def test_the_handlers_import_the_modules_of_all_sources_before_processes_are_forked() -> None:
     assert download.__module__ in sys.modules
     assert crawl.__module__ in sys.modules
     assert "job_handlers.fetch.sources.drive.pacer" in sys.modules

@@ -50,7 +50,6 @@ def read_credential(name: str) -> Mapping[str, Any]:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the files outside of $CREDENTIALS_DIRECTORY that belong to the credential."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 

@@ -128,7 +128,6 @@ def _weak_validator(headers: Message) -> str:
 
 
 def _age_seconds(headers: Message) -> float | None:
-    """Return the time from Last-Modified to Date."""
     try:
         sent, modified = (parsedate_to_datetime(headers.get(name, "")) for name in ("Date", "Last-Modified"))
         return (sent - modified).total_seconds()
