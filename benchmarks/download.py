@@ -187,7 +187,7 @@ class _Server:
 
 def _serve(pipe: Any, place: Path, size: int, is_secure: bool) -> None:
     from tests.drive_server import Fault, serving
-    from tests.drive_server.answers import Plain
+    from tests.drive_server.answers import PlainFile
     from tests.job_handlers.certificates import certificate_in
 
     authority, context = certificate_in(place) if is_secure else ("", None)
@@ -196,9 +196,9 @@ def _serve(pipe: Any, place: Path, size: int, is_secure: bool) -> None:
         named: dict[str, str] = {}
         for prefix, name, length in (("", "report.pdf", size), ("small ", "small.pdf", _SMALL_BYTES)):
             item = server.store.add(name, content[:length])
-            server.plain[name] = Plain(item.content)
+            server.plain[name] = PlainFile(item.content)
             # Once, before anybody measures.
-            item.told(server.store)
+            item.as_json(server.store)
             host = "https://localhost" if is_secure else "http://127.0.0.1"
             named |= {f"{prefix}url": f"{host}:{server.port}/plain/{name}", f"{prefix}item": item.id}
         key = place / "drive"

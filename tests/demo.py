@@ -67,9 +67,9 @@ def _fill(store: Store, directory: Path) -> None:
 
 
 def _tell(drive: DriveServer) -> None:
-    media = drive.asked("media")
+    media = drive.requests_for("media")
     resumed = [one.begin for one in media if one.begin]
-    left = drive.faults.left()
+    left = drive.faults.armed()
     print(
         f"the Drive: {len(drive.log)} requests, {len(media)} for bytes; answered one with 503, reset one half way"
         f"{'' if not left else ' (not met: ' + ', '.join(fault.kind for fault in left) + ')'}; "

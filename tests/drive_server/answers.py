@@ -1,4 +1,4 @@
-"""What Drive answers to a request that nothing has happened to."""
+"""The answers of Drive without faults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.drive_server.faults import Asked
-from tests.drive_server.language import Refused, masked, read_query
+from tests.drive_server.faults import LoggedRequest
+from tests.drive_server.language import InvalidParameter, read_query, select_fields
 from tests.drive_server.model import ROOT, Item
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class Answer:
     is_without_length: bool = False
     ends_connection: bool = False
 
-    def retell_range(self, begin: int, length: int) -> None:
+    def set_content_range(self, begin: int, length: int) -> None:
         self.headers["Content-Range"] = f"bytes {begin}-{begin + length - 1}/{self.total}"
 
 
 @dataclass
-class Plain:
+class PlainFile:
     """A file of an ordinary web server."""
 
     content: bytes
@@ -50,45 +50,45 @@ class Plain:
     redirect: str = ""
 
 
-class Wrong(Exception):
+class RequestError(Exception):
     def __init__(self, status: int, reason: str, message: str = "", location: str = "") -> None:
         super().__init__(reason)
         self.answer = error(status, reason, message, location)
 
 
 def error(status: int, reason: str, message: str = "", location: str = "") -> Answer:
-    one: dict[str, str] = {"domain": "global", "reason": reason, "message": message or reason}
+    detail: dict[str, str] = {"domain": "global", "reason": reason, "message": message or reason}
     if location:
-        one |= {"locationType": "parameter", "location": location}
-    told: dict[str, Any] = {"code": status, "message": message or reason}
+        detail |= {"locationType": "parameter", "location": location}
+    content: dict[str, Any] = {"code": status, "message": message or reason}
     if reason:
-        told["errors"] = [one]
-    return Answer(status, json.dumps({"error": told}, indent=1).encode(), dict(_JSON))
+        content["errors"] = [detail]
+    return Answer(status, json.dumps({"error": content}, indent=1).encode(), dict(_JSON))
 
 
 class Answers:
-    def __init__(self, drive: DriveServer, asked: Asked, body: bytes, ignores_range: bool = False) -> None:
-        self.drive, self.asked, self.query, self.body = drive, asked, asked.query, body
+    def __init__(self, drive: DriveServer, request: LoggedRequest, body: bytes, ignores_range: bool = False) -> None:
+        self.drive, self.request, self.query, self.body = drive, request, request.query, body
         self._ignores_range = ignores_range
-        self._who = ""
+        self._account = ""
 
     def answer(self) -> Answer:
         try:
             with self.drive.store.lock:
                 return self._answer()
-        except Wrong as wrong:
-            return wrong.answer
-        except Refused as refused:
-            name = str(refused)
+        except RequestError as refused:
+            return refused.answer
+        except InvalidParameter as invalid:
+            name = str(invalid)
             reason = "invalidParameter" if name == "fields" else "invalid"
             return error(400, reason, f"Invalid value for {name}", name)
 
     def _answer(self) -> Answer:
-        path = self.asked.path
-        if self.asked.on == "token":
-            status, told = self.drive.tokens.answer(self.body)
-            return Answer(status, json.dumps(told).encode(), dict(_JSON))
-        if self.asked.on == "plain":
+        path = self.request.path
+        if self.request.on == "token":
+            status, content = self.drive.tokens.answer(self.body)
+            return Answer(status, json.dumps(content).encode(), dict(_JSON))
+        if self.request.on == "plain":
             return self._plain(path.removeprefix("/plain/"))
         if not path.startswith("/drive/v3/"):
             return Answer(404, b"<!DOCTYPE html><html>Not Found</html>", {"Content-Type": "text/html"})
@@ -104,82 +104,84 @@ class Answers:
             case ["files", file_id, "export"]:
                 return self._export(file_id)
             case ["changes", "startPageToken"]:
-                self._only({"alt", "fields", "driveId", "supportsAllDrives"})
+                self._allow_parameters({"alt", "fields", "driveId", "supportsAllDrives"})
                 self._drive_id(needs_corpora=False)
-                return _told({"kind": "drive#startPageToken", "startPageToken": str(len(self.drive.store.changes))})
+                return _json_answer(
+                    {"kind": "drive#startPageToken", "startPageToken": str(len(self.drive.store.changes))}
+                )
             case ["changes"]:
                 return self._changes()
-        raise Wrong(404, "notFound")
+        raise RequestError(404, "notFound")
 
     def _authorize(self) -> None:
-        shown = self.asked.headers.get("authorization", "")
-        if not shown:
-            raise Wrong(
+        header = self.request.headers.get("authorization", "")
+        if not header:
+            raise RequestError(
                 403, "forbidden", "Method doesn't allow unregistered callers (callers without established identity)."
             )
-        known = self.drive.tokens.whose(shown.removeprefix("Bearer "))
-        if known is None:
-            raise Wrong(401, "authError", "Invalid Credentials")
-        self._who, scope = known
+        account_and_scope = self.drive.tokens.account_and_scope(header.removeprefix("Bearer "))
+        if account_and_scope is None:
+            raise RequestError(401, "authError", "Invalid Credentials")
+        self._account, scope = account_and_scope
         if "drive" not in scope:
-            raise Wrong(403, "insufficientPermissions", "Insufficient Permission")
+            raise RequestError(403, "insufficientPermissions", "Insufficient Permission")
 
-    def _only(self, known: set[str]) -> None:
+    def _allow_parameters(self, allowed: set[str]) -> None:
         for name in self.query:
-            if name not in known:
-                raise Wrong(400, "invalidParameter", f"Unknown name {name}", name)
+            if name not in allowed:
+                raise RequestError(400, "invalidParameter", f"Unknown name {name}", name)
 
     # --- one file -------------------------------------------------------------------------------------
 
     def _item(self, file_id: str) -> Item:
         item = self.drive.store.items.get(file_id)
-        hidden = item is None or self._who not in item.readers
-        if item is not None and item.drive_id and self.query.get("supportsAllDrives") != "true":
-            hidden = True
-        if item is not None and item.resource_key and f"{file_id}/{item.resource_key}" not in self._keys():
-            hidden = True
-        if item is None or hidden:
-            raise Wrong(404, "notFound", f"File not found: {file_id}.", "fileId")
+        keys = self.request.headers.get("x-goog-drive-resource-keys", "").split(",")
+        if (
+            item is None
+            or self._account not in item.readers
+            or (item.drive_id and self.query.get("supportsAllDrives") != "true")
+            or (item.resource_key and f"{file_id}/{item.resource_key}" not in keys)
+        ):
+            raise RequestError(404, "notFound", f"File not found: {file_id}.", "fileId")
         return item
 
-    def _keys(self) -> list[str]:
-        return self.asked.headers.get("x-goog-drive-resource-keys", "").split(",")
-
     def _file(self, file_id: str) -> Answer:
-        self._only(_FILE_PARAMETERS)
+        self._allow_parameters(_FILE_PARAMETERS)
         item = self._item(file_id)
         if self.query.get("alt") != "media":
-            return _told(masked(item.told(self.drive.store), self.query.get("fields", "kind,id,name,mimeType")))
+            return _json_answer(
+                select_fields(item.as_json(self.drive.store), self.query.get("fields", "kind,id,name,mimeType"))
+            )
         if item.is_native:
-            raise Wrong(403, "fileNotDownloadable", "Only files with binary content can be downloaded.", "alt")
+            raise RequestError(403, "fileNotDownloadable", "Only files with binary content can be downloaded.", "alt")
         if not item.can_download:
-            raise Wrong(403, "cannotDownloadFile", "This file cannot be downloaded by the user.")
+            raise RequestError(403, "cannotDownloadFile", "This file cannot be downloaded by the user.")
         if item.is_abusive and self.query.get("acknowledgeAbuse") != "true":
-            raise Wrong(403, "cannotDownloadAbusiveFile", "This file has been identified as malware or spam.")
+            raise RequestError(403, "cannotDownloadAbusiveFile", "This file has been identified as malware or spam.")
         return self._bytes(item.content, {"Content-Type": item.mime, "X-GUploader-UploadID": "x"})
 
     def _export(self, file_id: str) -> Answer:
-        self._only({"mimeType", "alt"})
+        self._allow_parameters({"mimeType", "alt"})
         self.query["supportsAllDrives"] = "true"
         item = self._item(file_id)
         if not item.is_native:
-            raise Wrong(403, "fileNotExportable", "Export only supports Docs Editors files.")
+            raise RequestError(403, "fileNotExportable", "Export only supports Docs Editors files.")
         if not self.query.get("mimeType"):
-            raise Wrong(400, "required", "Required parameter: mimeType", "mimeType")
+            raise RequestError(400, "required", "Required parameter: mimeType", "mimeType")
         if len(item.content) > _EXPORT_BYTES_MAX:
-            raise Wrong(403, "exportSizeLimitExceeded", "This file is too large to be exported.")
-        # Whatever range is asked for.
+            raise RequestError(403, "exportSizeLimitExceeded", "This file is too large to be exported.")
+        # Drive ignores the range of an export.
         return Answer(200, item.content, {"Content-Type": self.query["mimeType"]}, is_chunked=True)
 
     def _bytes(self, content: bytes, headers: dict[str, str]) -> Answer:
-        wanted = _RANGE.fullmatch(self.asked.headers.get("range", ""))
-        if wanted is None or self._ignores_range:
+        bytes_range = _RANGE.fullmatch(self.request.headers.get("range", ""))
+        if bytes_range is None or self._ignores_range:
             return Answer(200, content, headers, total=len(content))
-        begin, end = int(wanted[1]), int(wanted[2]) + 1 if wanted[2] else len(content)
+        begin, end = int(bytes_range[1]), int(bytes_range[2]) + 1 if bytes_range[2] else len(content)
         if begin >= len(content):
             return Answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
         answer = Answer(206, content[begin:end], headers, total=len(content))
-        answer.retell_range(begin, len(answer.body))
+        answer.set_content_range(begin, len(answer.body))
         return answer
 
     def _plain(self, name: str) -> Answer:
@@ -188,7 +190,7 @@ class Answers:
             return Answer(404, b"no such file", {"Content-Type": "text/plain"})
         if file.redirect:
             return Answer(302, b"", {"Location": file.redirect})
-        expected = self.asked.headers.get("if-range")
+        expected = self.request.headers.get("if-range")
         has_changed = expected not in (None, file.headers.get("ETag"), file.headers.get("Last-Modified"))
         self._ignores_range = self._ignores_range or has_changed or not file.has_ranges
         answer = self._bytes(file.content, dict(file.headers))
@@ -200,77 +202,76 @@ class Answers:
 
     def _about(self) -> Answer:
         if "fields" not in self.query:
-            raise Wrong(400, "required", "The 'fields' parameter is required for this method.", "fields")
-        user = {"kind": "drive#user", "displayName": self._who, "emailAddress": self._who, "me": True}
-        return _told(masked({"user": user}, self.query["fields"]))
+            raise RequestError(400, "required", "The 'fields' parameter is required for this method.", "fields")
+        user = {"kind": "drive#user", "displayName": self._account, "emailAddress": self._account, "me": True}
+        return _json_answer(select_fields({"user": user}, self.query["fields"]))
 
     def _drive_id(self, needs_corpora: bool = True) -> str:
         drive_id = self.query.get("driveId", "")
         if needs_corpora and bool(drive_id) != (self.query.get("corpora") == "drive"):
-            raise Wrong(400, "invalidParameter", "driveId and corpora=drive belong together", "corpora")
+            raise RequestError(400, "invalidParameter", "driveId and corpora=drive belong together", "corpora")
         if drive_id and self.query.get("supportsAllDrives") != "true":
-            raise Wrong(403, "teamDrivesParameterRequired", "supportsAllDrives is required", "supportsAllDrives")
+            raise RequestError(403, "teamDrivesParameterRequired", "supportsAllDrives is required", "supportsAllDrives")
         if drive_id and drive_id not in self.drive.store.drives:
-            raise Wrong(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
+            raise RequestError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
         return drive_id
 
-    def _page(self, most: int = 1000) -> tuple[int, int]:
-        """Where it begins, and how long it is."""
+    def _page_begin_and_size(self) -> tuple[int, int]:
         size, token = self.query.get("pageSize", "100"), self.query.get("pageToken", "0")
-        if not size.isdigit() or not 1 <= int(size) <= most:
-            raise Wrong(400, "invalidParameter", "Values must be within the range: [1, 1000]", "pageSize")
+        if not size.isdigit() or not 1 <= int(size) <= 1000:
+            raise RequestError(400, "invalidParameter", "Values must be within the range: [1, 1000]", "pageSize")
         if not token.isdigit():
-            raise Wrong(400, "invalid", "Invalid Value", "pageToken")
+            raise RequestError(400, "invalid", "Invalid Value", "pageToken")
         return int(token), min(int(size), self.drive.page_size_max)
 
     def _list(self) -> Answer:
-        self._only(_LIST_PARAMETERS)
-        holds = read_query(self.query["q"]) if "q" in self.query else (lambda item: True)
+        self._allow_parameters(_LIST_PARAMETERS)
+        matches_query = read_query(self.query["q"]) if "q" in self.query else (lambda item: True)
         drive_id = self._drive_id()
-        begin, size = self._page()
+        begin, size = self._page_begin_and_size()
         everywhere = self.query.get("includeItemsFromAllDrives") == "true"
         found = [
             item
             for item in self.drive.store.items.values()
-            if self._who in item.readers
+            if self._account in item.readers
             and item.id not in (ROOT, item.drive_id)
             and (item.drive_id == drive_id if drive_id else everywhere or not item.drive_id)
-            and holds(item)
+            and matches_query(item)
         ]
-        told: dict[str, Any] = {"kind": "drive#fileList", "incompleteSearch": self.drive.partial_listings > 0}
+        content: dict[str, Any] = {"kind": "drive#fileList", "incompleteSearch": self.drive.partial_listings > 0}
         if self.drive.partial_listings:
             self.drive.partial_listings -= 1
             found = found[1:]
-        told["files"] = [item.told(self.drive.store) for item in found[begin : begin + size]]
+        content["files"] = [item.as_json(self.drive.store) for item in found[begin : begin + size]]
         if begin + size < len(found):
-            told["nextPageToken"] = str(begin + size)
-        return _told(masked(told, self.query.get("fields", "*")))
+            content["nextPageToken"] = str(begin + size)
+        return _json_answer(select_fields(content, self.query.get("fields", "*")))
 
     def _changes(self) -> Answer:
-        self._only(_CHANGE_PARAMETERS)
+        self._allow_parameters(_CHANGE_PARAMETERS)
         if "pageToken" not in self.query:
-            raise Wrong(400, "required", "Required parameter: pageToken", "pageToken")
+            raise RequestError(400, "required", "Required parameter: pageToken", "pageToken")
         drive_id = self._drive_id(needs_corpora=False)
-        begin, size = self._page()
+        begin, size = self._page_begin_and_size()
         store = self.drive.store
         if begin > len(store.changes):
-            raise Wrong(400, "invalid", "Invalid Value", "pageToken")
+            raise RequestError(400, "invalid", "Invalid Value", "pageToken")
         end = min(begin + size, len(store.changes))
-        told: dict[str, Any] = {"kind": "drive#changeList", "changes": []}
-        for at, noted in enumerate(store.changes[begin:end], begin):
-            is_last = all(later.file_id != noted.file_id for later in store.changes[at + 1 :])
-            if not is_last or (drive_id and noted.drive_id != drive_id):
+        content: dict[str, Any] = {"kind": "drive#changeList", "changes": []}
+        for at, change in enumerate(store.changes[begin:end], begin):
+            is_last = all(later.file_id != change.file_id for later in store.changes[at + 1 :])
+            if not is_last or (drive_id and change.drive_id != drive_id):
                 continue
-            item = store.items.get(noted.file_id)
-            is_gone = item is None or self._who not in item.readers
-            change: dict[str, Any] = {"changeType": "file", "fileId": noted.file_id, "removed": is_gone}
+            item = store.items.get(change.file_id)
+            is_gone = item is None or self._account not in item.readers
+            entry: dict[str, Any] = {"changeType": "file", "fileId": change.file_id, "removed": is_gone}
             if item is not None and not is_gone:
-                change["file"] = item.told(store)
-            told["changes"].append(change)
+                entry["file"] = item.as_json(store)
+            content["changes"].append(entry)
         token = "nextPageToken" if end < len(store.changes) else "newStartPageToken"
-        told[token] = str(end)
-        return _told(masked(told, self.query.get("fields", "*")))
+        content[token] = str(end)
+        return _json_answer(select_fields(content, self.query.get("fields", "*")))
 
 
-def _told(value: Any) -> Answer:
+def _json_answer(value: Any) -> Answer:
     return Answer(200, json.dumps(value).encode(), dict(_JSON))

@@ -1,4 +1,4 @@
-"""What can be made to go wrong, and what was asked. A fault is armed beforehand and spent by the requests it meets."""
+"""Faults that tests arm, and the requests that the server has logged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 KINDS = (
     "status", "page", "stall", "drip", "header drip", "cut", "reset", "short", "offset", "total", "whole", "swapped",
-    "hang up", "garbage", "deed",
+    "hang up", "garbage", "call",
 )  # fmt: skip
+"""`call` only calls `action`, and the answer is right."""
 
 
 @dataclass
@@ -20,29 +21,27 @@ class Fault:
     """media, metadata, list, changes, token, export, plain; or any."""
     times: int = 1
     skip: int = 0
-    """Requests of its sort that it lets pass first."""
+    """Number of such requests that are answered rightly before."""
     beyond: int = 0
-    """It meets only requests for bytes from here on."""
+    """Applies only to requests for bytes from here on."""
     at: int = 0
-    """After so many bytes of the body."""
+    """Number of bytes of the body that are sent before."""
     status: int = 500
     reason: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     gap: float = 0.03
-    """Between two bytes of a drip."""
-    deed: Callable[[], None] = lambda: None
-    """Done when it is met."""
+    """Seconds between two bytes of a drip."""
+    action: Callable[[], None] = lambda: None
+    """Called when the fault applies."""
     met: int = 0
+    """Number of requests to which it has applied."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"{self.kind!r} is not a fault")
+        assert self.kind in KINDS, self.kind
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request, as the log has it."""
-
+class LoggedRequest:
     on: str
     path: str
     query: dict[str, str]
@@ -52,9 +51,9 @@ class Asked:
 
     @property
     def begin(self) -> int:
-        """The first byte that was asked for."""
-        wanted = self.headers.get("range", "")
-        return int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
+        """Offset of the first requested byte."""
+        bytes_range = self.headers.get("range", "")
+        return int(bytes_range.removeprefix("bytes=").partition("-")[0]) if bytes_range else 0
 
     @property
     def end(self) -> int | None:
@@ -75,14 +74,14 @@ class Faults:
         with self._lock:
             self._armed.clear()
 
-    def left(self) -> list[Fault]:
+    def armed(self) -> list[Fault]:
         with self._lock:
             return [*self._armed]
 
-    def for_request(self, asked: Asked) -> Fault | None:
+    def for_request(self, request: LoggedRequest) -> Fault | None:
         with self._lock:
             for fault in self._armed:
-                if fault.on not in (asked.on, "any") or asked.begin < fault.beyond:
+                if fault.on not in (request.on, "any") or request.begin < fault.beyond:
                     continue
                 if fault.skip:
                     fault.skip -= 1

@@ -1,4 +1,4 @@
-"""The two small languages of Drive: what is searched for (`q`), and which fields are wanted (`fields`). Both strict."""
+"""The two query languages of Drive, both strict: `q` selects files, and `fields` selects fields of the answer."""
 
 from __future__ import annotations
 
@@ -26,33 +26,35 @@ _TERM = re.compile(
 )
 
 
-class Refused(Exception):
-    """A parameter is not understood."""
+class InvalidParameter(Exception):
+    """The message is the name of the parameter."""
 
 
 def read_query(text: str) -> Callable[[Item], bool]:
-    found = [_TERM.fullmatch(term) for term in text.split(" and ")]
-    if None in found:
-        raise Refused("q")
-    return lambda item: all(_holds(one, item) for one in found if one is not None)
+    terms = [_TERM.fullmatch(term) for term in text.split(" and ")]
+    if None in terms:
+        raise InvalidParameter("q")
+    return lambda item: all(_matches(term, item) for term in terms if term is not None)
 
 
-def _holds(term: re.Match[str], item: Item) -> bool:
+def _matches(term: re.Match[str], item: Item) -> bool:
     if term["parent"] is not None:
         return re.sub(r"\\(.)", r"\1", term["parent"]) in item.parents
-    wanted = term["value"] == "true"
-    return (item.is_trashed if term["flag"] == "trashed" else item.is_shared_with_me) is wanted
+    flag = item.is_trashed if term["flag"] == "trashed" else item.is_shared_with_me
+    return flag is (term["value"] == "true")
 
 
-def masked(value: Any, fields: str) -> Any:
-    """Keep the fields that are named, at whatever level."""
+def select_fields(value: Any, fields: str) -> Any:
+    """Keep the named fields on all levels."""
     names = set(re.findall(r"[^,()]+", fields))
     if not (_FIELDS.fullmatch(fields) and fields.count("(") == fields.count(")") and names <= KNOWN_FIELDS | {"*"}):
-        raise Refused("fields")
-    return value if "*" in names else _only(value, names)
+        raise InvalidParameter("fields")
+    return value if "*" in names else _with_fields(value, names)
 
 
-def _only(value: Any, names: Set[str]) -> Any:
+def _with_fields(value: Any, names: Set[str]) -> Any:
     if isinstance(value, list):
-        return [_only(one, names) for one in value]
-    return {name: _only(value[name], names) for name in value if name in names} if isinstance(value, dict) else value
+        return [_with_fields(element, names) for element in value]
+    if isinstance(value, dict):
+        return {name: _with_fields(value[name], names) for name in value if name in names}
+    return value

@@ -1,4 +1,4 @@
-"""What is in the Drive: items, who may see them, and what has changed. No HTTP."""
+"""The content of the Drive: items, their readers, and the list of changes. No HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = "root-of-the-drive"
 
 @functools.lru_cache(maxsize=8)
 def digests_of(content: bytes) -> tuple[str, str]:
-    """Kept, as Drive does: a benchmark would measure them."""
+    # Cached, because Drive stores them too: a benchmark would measure their computation.
     return hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest()
 
 
@@ -41,14 +41,14 @@ class Item:
     target: str = ""
     target_key: str = ""
     md5: str = ""
-    """Told instead of the true one."""
+    """Stated instead of the true one."""
     has_sha256: bool = True
 
     @property
     def is_native(self) -> bool:
         return self.mime.startswith("application/vnd.google-apps.")
 
-    def told(self, store: Store) -> dict[str, Any]:
+    def as_json(self, store: Store) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "kind": "drive#file",
             "id": self.id,
@@ -81,19 +81,19 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Noted:
+class Change:
     file_id: str
     drive_id: str
     removed: bool
 
 
 class Store:
-    """Every change goes through here, so that the feed knows it."""
+    """Records every change of an item made by its methods."""
 
     def __init__(self) -> None:
         self.items: dict[str, Item] = {}
         self.drives: dict[str, str] = {}
-        self.changes: list[Noted] = []
+        self.changes: list[Change] = []
         self.lock = threading.RLock()
         self._count = 0
 
@@ -104,7 +104,7 @@ class Store:
             item = Item(item_id, name, content=content, **more)
             item.parents = item.parents or [item.drive_id or ROOT]
             self.items[item.id] = item
-            self._note(item)
+            self._record_change(item)
             return item
 
     def folder(self, name: str, **more: Any) -> Item:
@@ -114,34 +114,28 @@ class Store:
         return self.add(name, mime=SHORTCUT, target=target, **more)
 
     def shared_drive(self, name: str) -> Item:
-        """Its root is a folder with the id of the drive."""
+        """Return the root, a folder with the id of the drive."""
         drive_id = f"drive-{len(self.drives) + 1:08}"
         self.drives[drive_id] = name
         return self.add("Drive", mime=FOLDER, id=drive_id, drive_id=drive_id, parents=[drive_id])
 
-    def edit(self, item: Item, deed: Callable[[Item], None]) -> None:
+    def edit(self, item: Item, change: Callable[[Item], None]) -> None:
         with self.lock:
-            deed(item)
+            change(item)
             item.revision += 1
             item.modified += timedelta(minutes=1)
-            self._note(item)
+            self._record_change(item)
 
     def write(self, item: Item, content: bytes) -> None:
-        def put(one: Item) -> None:
-            one.content = content
-
-        self.edit(item, put)
+        self.edit(item, lambda edited: setattr(edited, "content", content))
 
     def trash(self, item: Item) -> None:
-        def put(one: Item) -> None:
-            one.is_trashed = True
-
-        self.edit(item, put)
+        self.edit(item, lambda edited: setattr(edited, "is_trashed", True))
 
     def remove(self, item: Item) -> None:
         with self.lock:
             del self.items[item.id]
-            self.changes.append(Noted(item.id, item.drive_id, removed=True))
+            self.changes.append(Change(item.id, item.drive_id, removed=True))
 
-    def _note(self, item: Item) -> None:
-        self.changes.append(Noted(item.id, item.drive_id, removed=False))
+    def _record_change(self, item: Item) -> None:
+        self.changes.append(Change(item.id, item.drive_id, removed=False))

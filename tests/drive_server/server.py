@@ -1,4 +1,4 @@
-"""The server. Each request finds its fault, if one is armed for it; what Drive would answer is in `answers`."""
+"""The server. It applies the fault that is armed for a request to the answer that `answers` gives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.drive_server.answers import Answer, Answers, Plain, error
-from tests.drive_server.faults import Asked, Fault, Faults
+from tests.drive_server.answers import Answer, Answers, PlainFile, error
+from tests.drive_server.faults import Fault, Faults, LoggedRequest
 from tests.drive_server.model import Store
 from tests.drive_server.tokens import Tokens
 
@@ -23,17 +23,17 @@ _PAGE = b"<!DOCTYPE html><html><head><title>Sorry</title></head><body>Sorry, you
 
 
 class DriveServer:
-    """`store` is what is in it, `faults` what goes wrong, `log` what was asked; `plain` are files without an API."""
+    """`plain` are the files of an ordinary web server, by name."""
 
     def __init__(self) -> None:
         self.store = Store()
         self.faults = Faults()
         self.tokens = Tokens()
-        self.plain: dict[str, Plain] = {}
-        self.log: list[Asked] = []
+        self.plain: dict[str, PlainFile] = {}
+        self.log: list[LoggedRequest] = []
         self.page_size_max = 1000
         self.partial_listings = 0
-        """So many listings say that they are not complete, and are not."""
+        """Number of listings that will be incomplete, and say so."""
         self.port = 0
         self.ended = threading.Event()
 
@@ -41,8 +41,8 @@ class DriveServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def asked(self, on: str) -> list[Asked]:
-        return [one for one in self.log if one.on == on]
+    def requests_for(self, on: str) -> list[LoggedRequest]:
+        return [request for request in self.log if request.on == on]
 
     def arm(self, *faults: Fault) -> None:
         self.faults.arm(*faults)
@@ -81,7 +81,7 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             self._open.add(request)
         try:
-            # A client that goes away is no news here.
+            # A client may close its connection at any time.
             with suppress(OSError):
                 super().finish_request(request, address)
         finally:
@@ -90,9 +90,9 @@ class _Server(ThreadingHTTPServer):
 
     def end_connections(self) -> None:
         with self._lock:
-            for one in self._open:
+            for connection in self._open:
                 with suppress(OSError):
-                    socket.socket.shutdown(one, socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,23 +117,23 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         path = unquote(parts.path)
-        asked = Asked(
-            _sort(path, query),
+        request = LoggedRequest(
+            _kind_of_request(path, query),
             path,
             query,
             {name.lower(): value for name, value in self.headers.items()},
             id(self.connection),
         )
-        self.drive.log.append(asked)
-        fault = self.drive.faults.for_request(asked)
+        self.drive.log.append(request)
+        fault = self.drive.faults.for_request(request)
         if fault is not None:
-            fault.deed()
-        if fault is None or fault.kind == "deed":
-            self._send(Answers(self.drive, asked, body).answer())
+            fault.action()
+        if fault is None or fault.kind == "call":
+            self._send(Answers(self.drive, request, body).answer())
             return
-        self._break(fault, asked, body)
+        self._answer_with_fault(fault, request, body)
 
-    def _break(self, fault: Fault, asked: Asked, body: bytes) -> None:
+    def _answer_with_fault(self, fault: Fault, request: LoggedRequest, body: bytes) -> None:
         if fault.kind == "status":
             answer = error(fault.status, fault.reason)
             answer.headers.update(fault.headers)
@@ -146,20 +146,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
             self.close_connection = True
         else:
-            self._spoil(fault, Answers(self.drive, asked, body, ignores_range=fault.kind == "whole").answer(), asked)
+            answer = Answers(self.drive, request, body, ignores_range=fault.kind == "whole").answer()
+            self._send_damaged(fault, answer, request)
 
-    def _spoil(self, fault: Fault, answer: Answer, asked: Asked) -> None:
-        """An answer that begins well."""
+    def _send_damaged(self, fault: Fault, answer: Answer, request: LoggedRequest) -> None:
         if fault.kind == "short" and len(answer.body) > 1:
             answer.body = answer.body[: max(len(answer.body) // 2, 1)]
-            answer.retell_range(asked.begin, len(answer.body))
+            answer.set_content_range(request.begin, len(answer.body))
         elif fault.kind == "offset":
-            answer.retell_range(asked.begin + 1, len(answer.body))
+            answer.set_content_range(request.begin + 1, len(answer.body))
         elif fault.kind == "total":
             answer.total = (answer.total or 0) + 1
-            answer.retell_range(asked.begin, len(answer.body))
+            answer.set_content_range(request.begin, len(answer.body))
         elif fault.kind == "swapped":
-            answer.body = bytes(one ^ 0x55 for one in answer.body[:64]) + answer.body[64:]
+            answer.body = bytes(byte ^ 0x55 for byte in answer.body[:64]) + answer.body[64:]
         head = self._head(answer)
         if fault.kind == "header drip":
             self._drip(head, fault.gap)
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif fault.kind == "drip":
                 self._drip(answer.body[fault.at :], fault.gap)
             elif fault.kind == "reset":
-                # So that what was written arrives before the reset overtakes it.
+                # The reset would overtake bytes that have not arrived yet.
                 time.sleep(0.02)
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 socket.socket.close(self.connection)
@@ -206,12 +206,12 @@ class _Handler(BaseHTTPRequestHandler):
         for at in range(0, len(view), _BLOCK_BYTES):
             self.wfile.write(view[at : at + _BLOCK_BYTES])
 
-    def _drip(self, said: bytes, gap: float) -> None:
+    def _drip(self, content: bytes, gap: float) -> None:
         until = time.monotonic() + _HANG_SECONDS
-        for at in range(len(said)):
+        for at in range(len(content)):
             if time.monotonic() > until or self.drive.ended.wait(gap):
                 return
-            self.wfile.write(said[at : at + 1])
+            self.wfile.write(content[at : at + 1])
 
     def _wait_for_the_end(self) -> None:
         self.connection.settimeout(_HANG_SECONDS)
@@ -219,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.recv(1)
 
 
-def _sort(path: str, query: dict[str, str]) -> str:
+def _kind_of_request(path: str, query: dict[str, str]) -> str:
     if path == "/token":
         return "token"
     if path.startswith("/plain/"):

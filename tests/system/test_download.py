@@ -41,8 +41,8 @@ def test_a_download_resumes_after_two_kills_of_the_daemon(system: System, server
         # Silent after so much, so that each daemon is met in the middle of a chunk.
         server.arm(Fault("stall", skip=2, at=(1 << 20) * kills))
         daemon = system.start(drive_endpoint=server.url)
-        wait_until(lambda: not server.faults.left(), "the Drive has fallen silent", seconds=60)
-        begin = server.asked("media")[-1].begin
+        wait_until(lambda: not server.faults.armed(), "the Drive has fallen silent", seconds=60)
+        begin = server.requests_for("media")[-1].begin
         wait_until(partial(_is_at, keep, begin + (1 << 20) * kills), "what it said is kept")
         lengths.append(begin + (1 << 20) * kills)
         daemon.signal(signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_a_download_resumes_after_two_kills_of_the_daemon(system: System, server
     assert system.status(job) is Status.COMPLETED, system.job(job).error_message
     [published] = (system.workspace / "objects").rglob("*.pdf")
     assert published.read_bytes() == content
-    begins = [one.begin for one in server.asked("media")]
+    begins = [one.begin for one in server.requests_for("media")]
     assert begins == sorted(begins)
     # Each daemon went on at the byte where the one before was killed.
     assert set(lengths) <= set(begins)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.drive_server import serving
-from tests.drive_server.answers import Plain
+from tests.drive_server.answers import PlainFile
 from tests.job_handlers.certificates import certificate_in
 from tests.job_handlers.reading.documents import picture, scan, workbook
 
@@ -45,7 +45,7 @@ def main(directory: Path) -> None:
         }
         table = workbook(directory / "table.xlsx", {"Regions": [["region", "revenue"], ["north", 41]]})
         drive.store.add("table.xlsx", table.read_bytes(), mime=SHEET, parents=[folder.id])
-        web.plain["water.pdf"] = Plain(scanned(directory, "web").read_bytes())
+        web.plain["water.pdf"] = PlainFile(scanned(directory, "web").read_bytes())
         scanned(directory, "local")
         key = directory / "drive.json"
         key.touch(mode=0o600)

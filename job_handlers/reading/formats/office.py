@@ -573,7 +573,7 @@ class _PartParser:
         names = self._names
         return {
             **dict.fromkeys(("hyperlink", "a", "fldSimple"), self._end_link),
-            "r": lambda: self._has_run_link and self._end_link(),
+            "r": self._end_run,
             "instrText": self._end_instruction,
             "note": self._end_inline_note,
             "list": self._end_list,
@@ -703,6 +703,10 @@ class _PartParser:
     def _end_link(self) -> None:
         self._begin_link("")
         self._has_run_link = False
+
+    def _end_run(self) -> None:
+        if self._has_run_link:
+            self._end_link()
 
     def _begin_run_link(self, attributes: dict[str, str]) -> None:
         self._has_run_link = True

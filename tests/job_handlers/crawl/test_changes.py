@@ -49,7 +49,7 @@ def test_what_changes_during_the_walk_is_not_missed(crawls: Crawls, top: Item) -
             store.edit(item, lambda one: setattr(one, "parents", [first.id]))
         store.add("late.pdf", PDF, parents=[first.id])
 
-    crawls.server.arm(Fault("deed", on="list", skip=2, deed=move))
+    crawls.server.arm(Fault("call", on="list", skip=2, action=move))
 
     crawls.run(top)
 
@@ -64,7 +64,7 @@ def test_a_folder_that_goes_during_the_walk_is_found_by_a_second_one(crawls: Cra
     for item in (*files, file):
         crawls.document(item)
     crawls.server.page_size_max = 2
-    crawls.server.arm(Fault("deed", on="list", skip=3, deed=lambda: store.trash(going)))
+    crawls.server.arm(Fault("call", on="list", skip=3, action=lambda: store.trash(going)))
 
     ran = crawls.run(top)
 

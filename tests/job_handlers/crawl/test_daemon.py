@@ -81,7 +81,9 @@ def test_crawls_of_one_credential_keep_one_pace_though_each_has_a_child_of_its_o
     one, other = (_library(server, folders=1, files=1) for _ in range(2))
     refused: list[float] = []
     slower = {"Retry-After": "2"}
-    server.arm(Fault("status", on="any", skip=1, status=429, headers=slower, deed=lambda: refused.append(monotonic())))
+    server.arm(
+        Fault("status", on="any", skip=1, status=429, headers=slower, action=lambda: refused.append(monotonic()))
+    )
     system.start(types="crawl", drive_endpoint=server.url)
     first = _enqueue(system, one.id)
     wait_until(lambda: refused, "Drive asks for a slower pace")

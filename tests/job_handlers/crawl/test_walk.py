@@ -89,7 +89,7 @@ def test_a_resource_key_of_a_folder_opens_what_is_in_it(crawls: Crawls) -> None:
 
     crawls.run(top)
 
-    listed = [one for one in crawls.server.asked("list") if old.id in one.query["q"]]
+    listed = [one for one in crawls.server.requests_for("list") if old.id in one.query["q"]]
     assert [one.headers["x-goog-drive-resource-keys"] for one in listed] == [f"{old.id}/0-old"]
     [job] = crawls.store.job_queries.list(Selector(job_types=("download",)))
     assert json.loads(job.payload or "")["resource_key"] == "0-old"
@@ -104,7 +104,7 @@ def test_a_shared_drive_is_crawled_by_its_id_or_a_folder_in_it_and_a_shortcut_ma
     store.add("a.pdf", PDF, parents=[inner.id], drive_id=team.drive_id)
     crawls.run(inner, owner="folder")
     assert crawls.downloads("folder") == ["a.pdf"]
-    assert all(one.query["driveId"] == team.drive_id for one in crawls.server.asked("changes"))
+    assert all(one.query["driveId"] == team.drive_id for one in crawls.server.requests_for("changes"))
 
     far = store.folder("far", parents=[other.id], drive_id=other.drive_id)
     file = store.add("b.pdf", PDF, parents=[far.id], drive_id=other.drive_id)
@@ -283,7 +283,7 @@ def test_a_page_that_is_no_longer_known_begins_its_folder_again(crawls: Crawls) 
 
     assert crawls.downloads() == [f"{number}.pdf" for number in range(5)]
     assert (ran.found, ran.enqueued) == (5, 5)
-    assert sum("pageToken" not in one.query for one in crawls.server.asked("list")) == 2
+    assert sum("pageToken" not in one.query for one in crawls.server.requests_for("list")) == 2
 
 
 @pytest.mark.parametrize(

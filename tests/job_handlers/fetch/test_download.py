@@ -22,7 +22,7 @@ from job_handlers.fetch.sources import https, local
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.local import LocalFile, revision_of
 from tests.drive_server import DriveServer, Fault
-from tests.drive_server.answers import Plain
+from tests.drive_server.answers import PlainFile
 from tests.drive_server.model import ME
 from tests.job_handlers.fetch.kit import LocalContext, pdf
 from tests.job_handlers.fetch.quick_handlers import QUICK, quick
@@ -130,13 +130,13 @@ def test_the_request_to_read_carries_settings_force_and_tags(server: DriveServer
 
 def test_a_published_file_with_the_same_content_is_published_again(server: DriveServer, downloader: Downloader) -> None:
     item = server.store.add("again.pdf", CONTENT)
-    server.plain["a.pdf"] = Plain(CONTENT)
+    server.plain["a.pdf"] = PlainFile(CONTENT)
     downloader.published = [PUBLISHED]
 
     by_digest, without = downloader.completed(item.id), downloader.completed(f"{server.url}/plain/a.pdf")
 
     # Drive names a digest before a byte is fetched; of a URL it is known afterwards.
-    assert server.asked("media") == []
+    assert server.requests_for("media") == []
     for done, name in ((by_digest, "again.pdf"), (without, "a.pdf")):
         [file] = done.files
         assert (file.file_id, file.role, file.name) == (7, "original", name)
@@ -145,7 +145,7 @@ def test_a_published_file_with_the_same_content_is_published_again(server: Drive
 
 
 def test_a_digest_in_the_payload_does_not_give_the_file(server: DriveServer, downloader: Downloader) -> None:
-    server.plain["a.pdf"] = Plain(CONTENT)
+    server.plain["a.pdf"] = PlainFile(CONTENT)
     downloader.published = [PUBLISHED]
 
     done = downloader.completed(f"{server.url}/plain/a.pdf", expected_sha256=SHA256)
@@ -220,17 +220,17 @@ def test_a_file_that_cannot_be_accepted_is_not_fetched(
     server: DriveServer, downloader: Downloader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item = server.store.add("a.pdf", CONTENT)
-    server.plain["a.pdf"] = Plain(CONTENT)
+    server.plain["a.pdf"] = PlainFile(CONTENT)
     url = f"{server.url}/plain/a.pdf"
 
     assert code_of(downloader(item.id, expected_md5="0" * 32)) == "NOT_AS_EXPECTED"
-    assert server.asked("media") == []
+    assert server.requests_for("media") == []
     monkeypatch.setenv(download.BYTES_MAX.variable, "1000")
     assert code_of(downloader(url)) == "TOO_LARGE"
-    assert len(server.asked("plain")) == 1
+    assert len(server.requests_for("plain")) == 1
     monkeypatch.setenv(https.ALLOW.variable, "")
     assert code_of(downloader(url)) == "ADDRESS_REFUSED"
-    assert len(server.asked("plain")) == 1
+    assert len(server.requests_for("plain")) == 1
 
 
 @pytest.mark.parametrize(

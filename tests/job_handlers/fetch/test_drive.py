@@ -46,10 +46,10 @@ def test_the_account_of_a_credential_is_known(server: DriveServer, tmp_path: Pat
 def test_an_expired_access_token_is_replaced(server: DriveServer, google: Drive) -> None:
     item = server.store.add("a.pdf", b"x")
     google.entry(item.id)
-    server.tokens.forget()
+    server.tokens.expire_all()
 
     assert google.entry(item.id).id == item.id
-    assert len(server.asked("token")) == 2
+    assert len(server.requests_for("token")) == 2
 
 
 def test_metadata_has_the_time_limit_of_a_chunk(server: DriveServer, google: Drive) -> None:
@@ -57,7 +57,7 @@ def test_metadata_has_the_time_limit_of_a_chunk(server: DriveServer, google: Dri
     google.entry(item.id)
     for kind, on in (*((kind, "metadata") for kind in ("header drip", "drip", "stall")), ("header drip", "token")):
         if on == "token":
-            server.tokens.forget()
+            server.tokens.expire_all()
         server.arm(Fault(kind, on=on, gap=0.1))
         begun = time.monotonic()
 

@@ -27,7 +27,7 @@ from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.local import LocalFile
 from job_handlers.fetch.transfer import FetchedFile
 from tests.drive_server import DriveServer, Fault, serving
-from tests.drive_server.answers import Plain
+from tests.drive_server.answers import PlainFile
 from tests.full_length import short
 from tests.job_handlers.certificates import certificate_in
 from tests.job_handlers.fetch.kit import Fetching, pdf
@@ -55,7 +55,7 @@ class File:
         # The facts of a URL come from a request like any other.
         self.skip = 0 if kind == "drive" else 1
         self.item = server.store.add("report.pdf", content)
-        self.plain = server.plain["report.pdf"] = Plain(content)
+        self.plain = server.plain["report.pdf"] = PlainFile(content)
 
     def write(self, content: bytes) -> None:
         self.server.store.write(self.item, content)
@@ -68,7 +68,7 @@ class File:
         return fetching.from_url(f"{self.server.url}/plain/report.pdf")
 
     def requested_offsets(self) -> list[int]:
-        return [request.begin for request in self.server.asked(self.on) if request.end != 1]
+        return [request.begin for request in self.server.requests_for(self.on) if request.end != 1]
 
 
 # --- every fault, everywhere --------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_a_healthy_download_uses_one_connection_for_all_its_chunks(server: Drive
     file.fetch(fetching)
 
     assert file.requested_offsets() == [0, CHUNK, 2 * CHUNK, 3 * CHUNK, 4 * CHUNK]
-    assert len({one.connection for one in server.asked("media")}) == 1
+    assert len({one.connection for one in server.requests_for("media")}) == 1
 
 
 # --- how often, and how long --------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_only_new_bytes_reset_the_retries(server: DriveServer, tmp_path: Path) -
     assert file.fetch(fetching).part.path.read_bytes() == CONTENT
     assert 40 <= fetching.waited_seconds <= 40 * 1.25
 
-    server.plain["report.pdf"] = Plain(CONTENT, has_ranges=False)
+    server.plain["report.pdf"] = PlainFile(CONTENT, has_ranges=False)
     server.arm(Fault("cut", on="plain", skip=1, at=2000, times=50))
     with pytest.raises(Retryable):
         Fetching(tmp_path / "same").from_url(f"{server.url}/plain/report.pdf")
@@ -206,7 +206,7 @@ def test_a_file_that_changes_meanwhile_is_fetched_again(
 ) -> None:
     file = File(server, source)
     fresh = pdf(len(CONTENT) + 100, seed=1)
-    server.arm(Fault("deed", on=file.on, skip=file.skip + PLACES[place], deed=lambda: file.write(fresh)))
+    server.arm(Fault("call", on=file.on, skip=file.skip + PLACES[place], action=lambda: file.write(fresh)))
 
     got = file.fetch(fetching)
 
@@ -224,7 +224,7 @@ def test_a_server_that_stops_serving_ranges_is_asked_for_the_whole_file(
     got = file.fetch(fetching)
 
     assert got.part.path.read_bytes() == CONTENT
-    *_, last = [one for one in server.asked(file.on) if one.end != 1]
+    *_, last = [one for one in server.requests_for(file.on) if one.end != 1]
     assert last.end is None
 
 
@@ -235,7 +235,7 @@ def test_another_file_without_validators_is_noticed(server: DriveServer, fetchin
     def replace_it() -> None:
         file.plain.content, file.plain.headers = fresh, {"Content-Type": "application/pdf"}
 
-    server.arm(Fault("deed", on=file.on, skip=3, deed=replace_it))
+    server.arm(Fault("call", on=file.on, skip=3, action=replace_it))
 
     got = file.fetch(fetching)
 
@@ -246,8 +246,8 @@ def test_another_file_without_validators_is_noticed(server: DriveServer, fetchin
 def test_a_file_that_keeps_changing_is_fetched_later(server: DriveServer, fetching: Fetching, source: str) -> None:
     file = File(server, source)
     seeds = iter(range(1, 100))
-    fault = Fault("deed", on=file.on, skip=file.skip, times=99)
-    fault.deed = lambda: file.write(pdf(len(CONTENT), seed=next(seeds)))
+    fault = Fault("call", on=file.on, skip=file.skip, times=99)
+    fault.action = lambda: file.write(pdf(len(CONTENT), seed=next(seeds)))
     server.arm(fault)
 
     with pytest.raises(Retryable) as ended:
@@ -275,12 +275,12 @@ def test_the_same_wrong_digest_twice_is_permanent(server: DriveServer, fetching:
 
     assert ended.value.code == "DIGEST_WRONG"
     assert "0" * 32 in str(ended.value)
-    assert len(server.asked("media")) == 10
+    assert len(server.requests_for("media")) == 10
 
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_chunked_answer_that_is_cut_is_retried(server: DriveServer, fetching: Fetching, cut: bool) -> None:
-    server.plain["report.pdf"] = Plain(CONTENT, has_ranges=False, is_chunked=True)
+    server.plain["report.pdf"] = PlainFile(CONTENT, has_ranges=False, is_chunked=True)
     if cut:
         server.arm(Fault("cut", on="plain", skip=1, at=100_000))
 
@@ -309,13 +309,13 @@ def test_bytes_of_another_revision_are_discarded(server: DriveServer, fetching: 
 def test_without_a_strong_validator_nothing_is_resumed(
     server: DriveServer, fetching: Fetching, headers: dict[str, str]
 ) -> None:
-    server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf", **headers})
+    server.plain["report.pdf"] = PlainFile(CONTENT, {"Content-Type": "application/pdf", **headers})
     server.arm(Fault("cut", on="plain", skip=1, at=100_000))
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
     assert got.part.path.read_bytes() == CONTENT
-    assert {one.begin for one in server.asked("plain")} == {0}
+    assert {one.begin for one in server.requests_for("plain")} == {0}
 
 
 # --- https only ---------------------------------------------------------------------------------------
@@ -326,16 +326,16 @@ TABLE = b"city;height\nBern;540\n"
 @pytest.mark.parametrize(
     ("plain", "code"),
     [
-        (Plain(b"<!-- 3 --><html>a;b</html>", {"Content-Type": "text/csv"}), "PAGE_INSTEAD"),
-        (Plain(b'{"error": "later; please"}', {"Content-Type": "application/octet-stream"}), "PAGE_INSTEAD"),
-        (Plain(b'{"error": "later; please"}', {"Content-Type": "text/plain"}), "PAGE_INSTEAD"),
-        (Plain(TABLE, {"Content-Type": "application/json"}), "NOT_WHAT_IT_SAYS"),
+        (PlainFile(b"<!-- 3 --><html>a;b</html>", {"Content-Type": "text/csv"}), "PAGE_INSTEAD"),
+        (PlainFile(b'{"error": "later; please"}', {"Content-Type": "application/octet-stream"}), "PAGE_INSTEAD"),
+        (PlainFile(b'{"error": "later; please"}', {"Content-Type": "text/plain"}), "PAGE_INSTEAD"),
+        (PlainFile(TABLE, {"Content-Type": "application/json"}), "NOT_WHAT_IT_SAYS"),
         # A cut would not be noticed.
-        (Plain(TABLE, {"Content-Type": "text/csv"}, has_ranges=False, is_without_length=True), "LENGTH_UNKNOWN"),
+        (PlainFile(TABLE, {"Content-Type": "text/csv"}, has_ranges=False, is_without_length=True), "LENGTH_UNKNOWN"),
     ],
 )
 def test_an_answer_with_status_200_that_is_not_the_table_is_refused(
-    server: DriveServer, fetching: Fetching, plain: Plain, code: str
+    server: DriveServer, fetching: Fetching, plain: PlainFile, code: str
 ) -> None:
     server.plain["table.csv"] = plain
 
@@ -346,8 +346,8 @@ def test_an_answer_with_status_200_that_is_not_the_table_is_refused(
 
 
 def test_an_error_page_with_status_200_is_retried(server: DriveServer, fetching: Fetching) -> None:
-    plain = server.plain["table.csv"] = Plain(b'{"error": "later; please"}', {"Content-Type": "text/csv"})
-    server.arm(Fault("deed", on="plain", skip=5, deed=lambda: setattr(plain, "content", TABLE)))
+    plain = server.plain["table.csv"] = PlainFile(b'{"error": "later; please"}', {"Content-Type": "text/csv"})
+    server.arm(Fault("call", on="plain", skip=5, action=lambda: setattr(plain, "content", TABLE)))
 
     got = fetching.from_url(f"{server.url}/plain/table.csv")
 
@@ -357,8 +357,11 @@ def test_an_error_page_with_status_200_is_retried(server: DriveServer, fetching:
 def test_a_web_page_is_accepted_only_if_the_url_names_one(server: DriveServer, tmp_path: Path) -> None:
     page = b"<!doctype html><title>404</title><p>No such report"
     for name in ("report.html", "report.pdf", "report", "report.txt"):
-        server.plain[name] = Plain(page, {"Content-Type": "text/html"})
-    server.plain |= {"sign-in": Plain(page, {"Content-Type": "text/html"}), "b.html": Plain(b"", redirect="sign-in")}
+        server.plain[name] = PlainFile(page, {"Content-Type": "text/html"})
+    server.plain |= {
+        "sign-in": PlainFile(page, {"Content-Type": "text/html"}),
+        "b.html": PlainFile(b"", redirect="sign-in"),
+    }
 
     got = Fetching(tmp_path / "page").from_url(f"{server.url}/plain/report.html")
 
@@ -370,8 +373,8 @@ def test_a_web_page_is_accepted_only_if_the_url_names_one(server: DriveServer, t
 
 
 def test_redirects_are_followed_up_to_a_limit(server: DriveServer, tmp_path: Path) -> None:
-    server.plain |= {"report.pdf": Plain(CONTENT), "a": Plain(b"", redirect="/plain/b")}
-    server.plain |= {"b": Plain(b"", redirect="report.pdf"), "round": Plain(b"", redirect="/plain/round")}
+    server.plain |= {"report.pdf": PlainFile(CONTENT), "a": PlainFile(b"", redirect="/plain/b")}
+    server.plain |= {"b": PlainFile(b"", redirect="report.pdf"), "round": PlainFile(b"", redirect="/plain/round")}
 
     got = Fetching(tmp_path / "one").from_url(f"{server.url}/plain/a")
 
@@ -384,7 +387,7 @@ def test_redirects_are_followed_up_to_a_limit(server: DriveServer, tmp_path: Pat
 
 @pytest.mark.parametrize("to", ["http://10.0.0.1/report.pdf", "http://169.254.169.254/latest", "file:///etc/passwd"])
 def test_a_redirect_to_a_forbidden_address_is_refused(server: DriveServer, fetching: Fetching, to: str) -> None:
-    server.plain["a"] = Plain(b"", redirect=to)
+    server.plain["a"] = PlainFile(b"", redirect=to)
 
     with pytest.raises(Permanent) as ended:
         fetching.from_url(f"{server.url}/plain/a")
@@ -398,7 +401,7 @@ def test_an_untrusted_certificate_is_refused(
     monkeypatch.setenv(https.ALLOW.variable, "127.0.0.0/8")
     authority, context = certificate_in(tmp_path)
     with serving(context) as server:
-        server.plain["report.pdf"] = Plain(CONTENT)
+        server.plain["report.pdf"] = PlainFile(CONTENT)
         url = f"https://localhost:{server.port}/plain/report.pdf"
 
         with pytest.raises(HandlerError, match="certificate"):
@@ -428,12 +431,12 @@ def test_without_a_digest_a_weak_tag_or_a_date_shows_a_change(
 ) -> None:
     fresh = pdf(len(CONTENT), seed=5)
     pdf_type = {"Content-Type": "application/pdf"}
-    plain = server.plain["report.pdf"] = Plain(CONTENT, pdf_type | before, has_ranges=False)
+    plain = server.plain["report.pdf"] = PlainFile(CONTENT, pdf_type | before, has_ranges=False)
 
     def change() -> None:
         plain.content, plain.headers = fresh, pdf_type | after
 
-    server.arm(Fault("deed", on="plain", skip=skip, deed=change))
+    server.arm(Fault("call", on="plain", skip=skip, action=change))
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
@@ -441,13 +444,13 @@ def test_without_a_digest_a_weak_tag_or_a_date_shows_a_change(
 
 
 def test_a_date_that_is_the_time_of_the_answer_is_no_change(server: DriveServer, fetching: Fetching) -> None:
-    plain = server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf"}, has_ranges=False)
+    plain = server.plain["report.pdf"] = PlainFile(CONTENT, {"Content-Type": "application/pdf"}, has_ranges=False)
     ages = itertools.cycle((0, 1))
 
     def stamp() -> None:
         plain.headers["Last-Modified"] = formatdate(time.time() - next(ages), usegmt=True)
 
-    server.arm(Fault("deed", on="plain", times=99, deed=stamp))
+    server.arm(Fault("call", on="plain", times=99, action=stamp))
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
@@ -517,7 +520,7 @@ def test_a_stop_ends_the_wait_for_a_byte_a_header_or_a_retry(
             later.start()
 
     later = threading.Timer(0.1, stop)
-    server.arm(Fault(kind, on=file.on, skip=file.skip + 1, at=3000, times=9, status=503, deed=stop_soon))
+    server.arm(Fault(kind, on=file.on, skip=file.skip + 1, at=3000, times=9, status=503, action=stop_soon))
 
     with pytest.raises(Stopped):
         file.fetch(fetching)
@@ -537,14 +540,14 @@ def test_a_full_disk_defers_the_job(server: DriveServer, fetching: Fetching, mon
         file.fetch(fetching)
 
     assert "disk is full" in str(ended.value)
-    assert server.asked("media") == []
+    assert server.requests_for("media") == []
 
 
 # --- anything, in any order ---------------------------------------------------------------------------
 
 TINY = replace(SOON, chunk_bytes=4096, chunk_seconds=0.4, idle_seconds=0.25)
 QUICK_KINDS = (
-    "status", "page", "cut", "reset", "short", "offset", "total", "whole", "swapped", "hang up", "garbage", "deed",
+    "status", "page", "cut", "reset", "short", "offset", "total", "whole", "swapped", "hang up", "garbage", "call",
 )  # fmt: skip
 
 
@@ -571,7 +574,7 @@ def test_random_faults_never_give_a_wrong_file(server: DriveServer, tmp_path: Pa
             fault = Fault(kind, file.on, chance.choice((1, 1, 2, 3)), chance.randrange(0, 5))
             fault.at = chance.randrange(0, 4096)
             fault.status = chance.choice((200, 403, 408, 429, 500, 502, 503, 504))
-            fault.deed = edit if kind == "deed" else fault.deed
+            fault.action = edit if kind == "call" else fault.action
             server.arm(fault)
         fetching = Fetching(tmp_path / str(number), TINY)
         # Two attempts of one job.

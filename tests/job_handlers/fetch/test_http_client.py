@@ -12,7 +12,7 @@ import pytest
 from job_handlers.fetch.errors import FetchError, Timeouts
 from job_handlers.fetch.http_client import HttpClient
 from tests.drive_server import DriveServer
-from tests.drive_server.answers import Plain
+from tests.drive_server.answers import PlainFile
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -56,8 +56,8 @@ def test_endless_interim_answers_are_an_error(listening: socket.socket) -> None:
 
 
 def test_a_redirect_to_another_host_carries_no_token(server: DriveServer) -> None:
-    server.plain["a"] = Plain(b"", redirect=f"http://localhost:{server.port}/plain/b")
-    server.plain["b"] = Plain(b"%PDF-1.7")
+    server.plain["a"] = PlainFile(b"", redirect=f"http://localhost:{server.port}/plain/b")
+    server.plain["b"] = PlainFile(b"%PDF-1.7")
     client = HttpClient("the server", Timeouts(), lambda: False)
 
     with client.request("GET", f"{server.url}/plain/a", {"authorization": "Bearer SECRET"}, redirects=1) as answer:
