@@ -20,7 +20,8 @@ MEMBER_BYTES_MAX = 256 << 20
 _MEMBERS_MAX = 20_000
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, KeyError)
 _LOCKED_FLAG, _UTF_8_FLAG = 0x1, 0x800
-_DESKTOP_FILES = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
+_DESKTOP_FOLDER = "__MACOSX/"
+_DESKTOP_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 class Member(NamedTuple):
@@ -44,20 +45,19 @@ class Archive:
 
     def members(self) -> list[Member]:
         return [
-            Member(_file_name(one), one, _refusal(one))
-            for one in self._archive.infolist()
-            if not one.is_dir() and not one.filename.startswith(_DESKTOP_FILES[0])
-            and PurePosixPath(one.filename).name not in _DESKTOP_FILES
-        ]  # fmt: skip
+            Member(_file_name(info), info, _refusal(info))
+            for info in self._archive.infolist()
+            if not info.is_dir() and not _is_desktop_file(info.filename)
+        ]
 
-    def read(self, name: str, most: int = MEMBER_BYTES_MAX) -> bytes:
+    def read(self, name: str) -> bytes:
         with self.open(name) as file:
             try:
-                body = file.read(most + 1)
+                body = file.read(MEMBER_BYTES_MAX + 1)
             except BROKEN as error:
                 raise UnreadableDocument(f"{name} in it is broken ({error})") from error
-        if len(body) > most:
-            raise UnreadableDocument(f"{name} in it is larger than {most >> 20} MiB")
+        if len(body) > MEMBER_BYTES_MAX:
+            raise UnreadableDocument(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
         return body
 
     @contextmanager
@@ -79,18 +79,23 @@ class Archive:
         return self.read(key)
 
 
-def _file_name(member: zipfile.ZipInfo) -> str:
+def _is_desktop_file(name: str) -> bool:
+    return name.startswith(_DESKTOP_FOLDER) or PurePosixPath(name).name in _DESKTOP_FILES
+
+
+def _file_name(info: zipfile.ZipInfo) -> str:
     # Python decodes names without the flag as cp437, but many programs write UTF-8 without setting it.
-    if not member.flag_bits & _UTF_8_FLAG:
+    if not info.flag_bits & _UTF_8_FLAG:
         with suppress(UnicodeError):
-            return member.filename.encode("cp437").decode()
-    return member.filename
+            return info.filename.encode("cp437").decode()
+    return info.filename
 
 
-def _refusal(member: zipfile.ZipInfo) -> str:
-    if stat.S_ISLNK(member.external_attr >> 16):
+def _refusal(info: zipfile.ZipInfo) -> str:
+    # The upper half of the attributes has the file mode of Unix.
+    if stat.S_ISLNK(info.external_attr >> 16):
         return "it is a link"
-    return "it needs a password" if member.flag_bits & _LOCKED_FLAG else ""
+    return "it needs a password" if info.flag_bits & _LOCKED_FLAG else ""
 
 
 def open_document(path: Path, kind: FileKind) -> Archive:

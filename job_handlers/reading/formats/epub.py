@@ -24,7 +24,7 @@ from worker_service.handlers import counted
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
-_NOT_READ_ENDINGS = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
+_UNREAD_SUFFIXES = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
 _FALLBACKS_MAX = 10
 
 
@@ -33,8 +33,7 @@ class EpubBook:
         self._archive = Archive(path)
         self._names = set(self._archive.names)
         self.notes: list[str] = []
-        self._unread: dict[str, None] = {}
-        """Pictures of kinds that are not read, in their order."""
+        self._unread_pictures: dict[str, None] = {}
 
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._encrypted_names()
@@ -49,46 +48,44 @@ class EpubBook:
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
             # The title is often the file name, or the book's title in every chapter.
             yield from web.pieces_of(iter([text]), partial(self._picture_key, chapter), has_title=False)
-        self.notes += note_of_unread(self._unread)
+        self.notes += note_of_unread(self._unread_pictures)
 
     def picture(self, key: str) -> bytes:
         return web.decode_data_url(key) if key.startswith("data:") else self._archive.read(key)
 
     def _chapters(self) -> list[str]:
         root = self._parse_xml(_CONTAINER).find(".//{*}rootfile")
-        contents = root.get("full-path", "") if root is not None else ""
-        if contents not in self._names:
+        package_file = root.get("full-path", "") if root is not None else ""
+        if package_file not in self._names:
             raise UnreadableDocument("it does not say which chapters it has")
-        package = self._parse_xml(contents)
-        items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
-        keys = [one.get("idref") for one in package.iterfind("./{*}spine/{*}itemref")]
-        hrefs = [_with_fallback(items[key], items).get("href", "") for key in keys if key in items]
+        package = self._parse_xml(package_file)
+        item_by_id = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
+        ids = [reference.get("idref") for reference in package.iterfind("./{*}spine/{*}itemref")]
+        items = [_with_fallback(item_by_id[item_id], item_by_id) for item_id in ids if item_id in item_by_id]
+        hrefs = [item.get("href", "") for item in items]
         # A chapter that is listed twice is read once.
-        listed = dict.fromkeys(self._resolve_path(contents, href) for href in hrefs if href)
+        listed = dict.fromkeys(_resolve_path(package_file, href) for href in hrefs if href)
         if missing := [name for name in listed if name not in self._names]:
             self.notes.append(f"it lacks {counted(len(missing), 'chapter')}: {missing[0]}")
         present = [name for name in listed if name in self._names]
-        if unread := [name for name in present if name.lower().endswith(_NOT_READ_ENDINGS)]:
+        if unread := [name for name in present if name.lower().endswith(_UNREAD_SUFFIXES)]:
             self.notes.append(f"{counted(len(unread), 'chapter')} of a kind that is not read in a book: {unread[0]}")
         return [name for name in present if name not in unread]
 
     def _encrypted_names(self) -> set[str]:
         if _ENCRYPTION not in self._names:
             return set()
-        found = self._parse_xml(_ENCRYPTION).iterfind(".//{*}CipherReference")
-        return {posixpath.normpath(unquote(one.get("URI", ""))) for one in found}
+        references = self._parse_xml(_ENCRYPTION).iterfind(".//{*}CipherReference")
+        return {posixpath.normpath(unquote(reference.get("URI", ""))) for reference in references}
 
     def _picture_key(self, chapter: str, address: str) -> str | None:
-        name = self._resolve_path(chapter, address)
+        name = _resolve_path(chapter, address)
         if name not in self._names:
             return web.embedded_address(address)
         if not is_picture(name):
-            self._unread[name] = None
+            self._unread_pictures[name] = None
             return None
         return name
-
-    def _resolve_path(self, name: str, href: str) -> str:
-        return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), unquote(href.partition("#")[0])))[1:]
 
     def _parse_xml(self, name: str) -> ElementTree.Element:
         try:
@@ -97,12 +94,19 @@ class EpubBook:
             raise UnreadableDocument(f"{name} in it is broken ({error})") from error
 
 
-def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
+def _resolve_path(file: str, href: str) -> str:
+    """Return the path in the archive to which a link in `file` leads."""
+    return posixpath.normpath(posixpath.join("/", posixpath.dirname(file), unquote(href.partition("#")[0])))[1:]
+
+
+def _with_fallback(
+    item: ElementTree.Element, item_by_id: Mapping[str | None, ElementTree.Element]
+) -> ElementTree.Element:
     """Return the item, or its first fallback of a kind that is read."""
     for _ in range(_FALLBACKS_MAX):
-        if not item.get("href", "").lower().endswith(_NOT_READ_ENDINGS) or item.get("fallback") not in items:
+        if not item.get("href", "").lower().endswith(_UNREAD_SUFFIXES) or item.get("fallback") not in item_by_id:
             break
-        item = items[item.get("fallback")]
+        item = item_by_id[item.get("fallback")]
     return item
 
 

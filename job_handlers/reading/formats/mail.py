@@ -25,15 +25,16 @@ _HEADER_CHARACTERS_MAX = 64 << 10
 _PART_HEADER_CHARACTERS_MAX = 4 << 10
 """Python's parser takes quadratic time: 38 s for 64 KiB of a hostile Content-Disposition."""
 _DEPTH_MAX = 50
-_COMPLETE_LEAST = 0.5
+_COMPLETE_SHARE_MIN = 0.5
 """Share of the words of the longest alternative. A text with less only says that there is an HTML text."""
+# Python's parser raises these for some headers that occur in practice.
 _PARSER_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
 
 
-class _BoundedHeaders(policy.EmailPolicy):
+class _PolicyWithShortHeaders(policy.EmailPolicy):
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         name, value = super().header_source_parse(sourcelines)
-        return name, value[: _max_length(name)]
+        return name, value[: _header_characters_max(name)]
 
     def header_fetch_parse(self, name: str, value: str) -> Any:
         try:
@@ -42,10 +43,10 @@ class _BoundedHeaders(policy.EmailPolicy):
             return " ".join(value.split())
 
 
-_POLICY = _BoundedHeaders()
+_POLICY = _PolicyWithShortHeaders()
 
 
-def _max_length(name: str) -> int:
+def _header_characters_max(name: str) -> int:
     return _HEADER_CHARACTERS_MAX if name.title() in _HEADERS else _PART_HEADER_CHARACTERS_MAX
 
 
@@ -64,7 +65,9 @@ class MailDocument:
         assert isinstance(message, EmailMessage)
         self._message = message
         cut_headers = {
-            name for name, value in message.raw_items() if name.title() in _HEADERS and len(value) >= _max_length(name)
+            name
+            for name, value in message.raw_items()
+            if name.title() in _HEADERS and len(value) >= _HEADER_CHARACTERS_MAX
         }
         if cut_headers:
             names = ", ".join(sorted(cut_headers))
@@ -96,13 +99,12 @@ class MailDocument:
     def attachments(self) -> Iterator[tuple[str, EmailMessage]]:
         for number, part in enumerate(self._walk(), 1):
             if not (_is_inline_picture(part) or _is_text(part)):
-                yield _name_of(part) or f"attachment {number}{_ending_of(part)}", part
+                yield _name_of(part) or f"attachment {number}{_suffix_of(part)}", part
 
     def _header(self, name: str) -> str:
         try:
             value = str(self._message.get(name, ""))
         except _PARSER_ERRORS:
-            # Python's parser fails on some headers that occur in practice.
             value = self._raw_header(name)
         if "\ufffd" in value:
             # Some programs write a header in the encoding of the text, without saying so.
@@ -121,12 +123,12 @@ class MailDocument:
         if part.is_multipart() and part.get_content_maintype() == "multipart":
             parts = _parts_of(part)
             if part.get_content_subtype() != "alternative":
-                for one in parts:
-                    yield from self._texts(one, depth + 1)
+                for inner_part in parts:
+                    yield from self._texts(inner_part, depth + 1)
                 return
-            alternatives = [list(self._texts(one, depth + 1)) for one in parts]
-            most = max(map(_count_words, alternatives), default=0)
-            complete = [pieces for pieces in alternatives if _count_words(pieces) >= most * _COMPLETE_LEAST]
+            alternatives = [list(self._texts(alternative, depth + 1)) for alternative in parts]
+            words_min = _COMPLETE_SHARE_MIN * max(map(_count_words, alternatives), default=0)
+            complete = [pieces for pieces in alternatives if _count_words(pieces) >= words_min]
             yield from next(filter(_has_tables, complete), complete[0] if complete else [])
         elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
             text = _text_of(part)
@@ -138,8 +140,8 @@ class MailDocument:
     def _picture_key(self, address: str) -> str | None:
         if not address.startswith("cid:"):
             return web.embedded_address(address)
-        key = unquote(address.removeprefix("cid:"))
-        return key if key in self._inline_pictures else None
+        content_id = unquote(address.removeprefix("cid:"))
+        return content_id if content_id in self._inline_pictures else None
 
     @cached_property
     def _inline_pictures(self) -> dict[str, EmailMessage]:
@@ -147,11 +149,11 @@ class MailDocument:
 
     def _walk(self) -> Iterator[EmailMessage]:
         """Yield the parts, in their order, that contain no other parts; not the mail itself if it is a text."""
-        waiting = [self._message]
-        while waiting:
-            part = waiting.pop()
+        pending_parts = [self._message]
+        while pending_parts:
+            part = pending_parts.pop()
             if part.get_content_maintype() == "multipart" and part.is_multipart():
-                waiting += reversed(_parts_of(part))
+                pending_parts += reversed(_parts_of(part))
             elif part is not self._message or not _is_text(part):
                 yield part
 
@@ -159,20 +161,22 @@ class MailDocument:
 def content_of(part: EmailMessage) -> bytes:
     if part.get_content_type() != "message/rfc822":
         return _bytes_of(part)
-    inner = part.get_payload()
+    # The payload of an attached mail is a list with one message.
+    payload = part.get_payload()
     try:
-        return bytes(inner[0]) if isinstance(inner, list) and inner else _bytes_of(part)  # type: ignore[arg-type]
+        return bytes(payload[0]) if isinstance(payload, list) and payload else _bytes_of(part)  # type: ignore[arg-type]
     except _PARSER_ERRORS as error:
         raise UnreadableDocument(f"it is broken ({error})") from error
 
 
 def _parts_of(part: EmailMessage) -> list[EmailMessage]:
-    return [one for one in part.get_payload() if isinstance(one, EmailMessage)]
+    return [inner_part for inner_part in part.get_payload() if isinstance(inner_part, EmailMessage)]
 
 
 def _is_text(part: EmailMessage) -> bool:
     kind = part.get_content_maintype()
-    is_text = kind == "text" or (kind == "multipart" and not part.is_multipart()) or part.get_content_type() == _BOUNCE
+    has_no_boundary = kind == "multipart" and not part.is_multipart()
+    is_text = kind == "text" or has_no_boundary or part.get_content_type() == _BOUNCE
     return is_text and not _name_of(part) and not _is_attachment(part)
 
 
@@ -195,9 +199,9 @@ def _name_of(part: EmailMessage) -> str:
     return " ".join(name.split()) if name else ""
 
 
-def _ending_of(part: EmailMessage) -> str:
+def _suffix_of(part: EmailMessage) -> str:
     mime = part.get_content_type()
-    return next((one.suffix for one in FORMATS if mime in one.mimes), "")
+    return next((file_format.suffix for file_format in FORMATS if mime in file_format.mimes), "")
 
 
 def _bytes_of(part: EmailMessage) -> bytes:

@@ -12,6 +12,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterator, Set
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 
 from job_handlers.encodings import WIDE, detect_encoding
@@ -27,7 +28,7 @@ from job_handlers.reading.formats import (
 )
 from worker_service.handlers import Role
 
-_STEP_CHARACTERS = 1 << 16
+_READ_CHARACTERS = 1 << 16
 _NEVER_SHOWN = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
 _BLOCKS = frozenset(
     "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6"
@@ -42,36 +43,42 @@ _ROLES = {
     "figcaption": (Role.CAPTION, 0),
 }
 _LISTS = {"ul", "ol"}
-_ROLES_OPEN_MAX = 50
+_OPEN_ROLES_MAX = 50
 _IMAGES = {"img", "image"}
 _ROW_GROUPS = {"table", "thead", "tbody", "tfoot"}
 _ROW_ENDS = {"tr", *_ROW_GROUPS}
 _ROW_PIECES_MAX = 1000
-_OPEN_CHARACTERS_MAX = 1 << 16
+_UNFINISHED_CHARACTERS_MAX = 1 << 16  # Of a comment or tag without end.
 _CELL_LINES_MAX = 10
 _COLUMNS_MAX = 200
-_ROWS_MOST = 1 << 20
+_UNLIMITED_ROWS = 1 << 20
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
-_SUBSTITUTES = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
-_DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base64,", re.IGNORECASE)
+_CODEC_OF_BROWSERS = {
+    "iso8859-1": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
+_PICTURE_DATA_URL = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base64,", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
-Resolve = Callable[[str], str | None]
-"""Maps an image's address to its key; None if the file does not contain it."""
+PictureKeyOf = Callable[[str], str | None]
+"""Returns the key of the picture with this address; None if the file does not contain it."""
 
 
 class PageParser(HTMLParser):
-    def __init__(self, resolve: Resolve, never_shown: Set[str]) -> None:
+    def __init__(self, picture_key_of: PictureKeyOf, never_shown: Set[str]) -> None:
         super().__init__(convert_charrefs=True)
-        self._resolve, self._never_shown = resolve, never_shown
-        self._hidden: list[str] = []
+        self._picture_key_of, self._never_shown = picture_key_of, never_shown
+        self._hidden_tags: list[str] = []
         """Open elements that are never shown."""
         self._preformatted_depth = 0
         self._line: list[str] = []
         self._ends_with_space = False
-        self._picture_ends = 0
+        self._picture_text_end = 0
         """Length of `_line` after the alternative text of a picture with which it begins."""
-        self._found: list[Piece] = []
+        self._pieces: list[Piece] = []
         self._cells: list[list[Piece]] = []
         """Cells of the open row."""
         self._spans: list[CellSpan] = []
@@ -83,37 +90,38 @@ class PageParser(HTMLParser):
         """Column of the open cell."""
         self._rows_left: dict[int, int] = {}
         """Column → rows that a cell still covers, the open row included."""
-        self._begins_table = self._has_heads = False
+        self._begins_table = self._has_heading_cells = False
 
     def take_pieces(self) -> list[Piece]:
-        found, self._found = self._found, []
-        return found
+        """Return the pieces since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def close(self) -> None:
-        if len(self.rawdata) > _OPEN_CHARACTERS_MAX:
+        if len(self.rawdata) > _UNFINISHED_CHARACTERS_MAX:
             # An unterminated comment or tag. The parser would scan it again from every character.
             self.rawdata = ""
         super().close()
         self._end_row()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._hidden or tag in self._never_shown:
-            if tag in self._never_shown and tag not in self._hidden:
-                self._hidden.append(tag)
+        if self._hidden_tags or tag in self._never_shown:
+            if tag in self._never_shown and tag not in self._hidden_tags:
+                self._hidden_tags.append(tag)
             return
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
-        self._row_boundary(tag)
+        self._end_rows_at(tag)
         self._open_role(tag)
         if tag == "tr":
             self._is_row_open = True
         if tag in _CELLS:
-            self._has_heads |= tag == "th"
+            self._has_heading_cells |= tag == "th"
             self._begin_cell(dict(attrs))
         if tag == "pre":
             self._preformatted_depth += 1
         if tag in _IMAGES:
-            self._take_image(dict(attrs))
+            self._add_image(dict(attrs))
         if tag == "a":
             self._line.append(LineMark(address=(dict(attrs).get("href") or "").strip()))
 
@@ -122,27 +130,27 @@ class PageParser(HTMLParser):
             self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._hidden:
+        if tag in self._hidden_tags:
             # Elements left open inside it end with it.
-            del self._hidden[self._hidden.index(tag) :]
-        elif not self._hidden and tag == "a":
+            del self._hidden_tags[self._hidden_tags.index(tag) :]
+        elif not self._hidden_tags and tag == "a":
             self._line.append(LineMark())
-        elif not self._hidden and tag in _BLOCKS:
+        elif not self._hidden_tags and tag in _BLOCKS:
             self._end_line()
             self._close_role(tag)
             if tag == "pre":
                 self._preformatted_depth = max(self._preformatted_depth - 1, 0)
-            self._row_boundary(tag)
+            self._end_rows_at(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._hidden:
+        if self._hidden_tags:
             return
         if not self._preformatted_depth:
             self._add_words(data)
             return
-        first, *others = data.split("\n")
-        self._line.append(first)
-        for line in others:
+        first_line, *more_lines = data.split("\n")
+        self._line.append(first_line)
+        for line in more_lines:
             self._end_line()
             self._line.append(line)
 
@@ -151,13 +159,13 @@ class PageParser(HTMLParser):
         self._line.append(text[1:] if self._ends_with_space and text.startswith(" ") else text)
         self._ends_with_space = text.endswith(" ") if text else self._ends_with_space
 
-    def _take_image(self, attributes: dict[str, str | None]) -> None:
+    def _add_image(self, attributes: dict[str, str | None]) -> None:
         if alternative := (attributes.get("alt") or "").strip():
             begins_line = not "".join(self._line).strip()
             self._add_words(f" {alternative} ")
-            self._picture_ends = len(self._line) if begins_line else 0
+            self._picture_text_end = len(self._line) if begins_line else 0
         address = attributes.get("src") or attributes.get("xlink:href") or attributes.get("href") or ""
-        if (key := self._resolve(address)) is not None:
+        if (key := self._picture_key_of(address)) is not None:
             self._end_line()
             self._add(PictureReference(key, None if alternative else ""))
 
@@ -171,9 +179,10 @@ class PageParser(HTMLParser):
             role, level = _ROLES[tag]
             depth = sum(open_tag in _LISTS for open_tag, _, _ in self._roles)
             self._roles.append((tag, role, max(depth, 1) if role is Role.ITEM else level))
-        del self._roles[_ROLES_OPEN_MAX:]
+        del self._roles[_OPEN_ROLES_MAX:]
 
     def _close_role(self, tag: str) -> None:
+        # Roles of elements left open inside it end with it.
         for at, (open_tag, _, _) in reversed(list(enumerate(self._roles))):
             if open_tag == tag:
                 del self._roles[at:]
@@ -181,31 +190,31 @@ class PageParser(HTMLParser):
 
     def _end_line(self) -> None:
         _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
-        if self._picture_ends and not "".join(self._line[self._picture_ends :]).strip():
+        if self._picture_text_end and not "".join(self._line[self._picture_text_end :]).strip():
             role, level = Role.PICTURE, 0
         text = styled_text(self._line, role, level, keeps_indent=self._preformatted_depth > 0)
         self._line.clear()
-        self._picture_ends, self._ends_with_space = 0, False
+        self._picture_text_end, self._ends_with_space = 0, False
         if text:
             self._add(text)
 
     def _add(self, piece: Piece) -> None:
         if not self._cells:
-            self._found.append(piece)
+            self._pieces.append(piece)
             return
         self._cells[self._column].append(piece)
         self._pieces_in_row += 1
         if self._pieces_in_row > _ROW_PIECES_MAX:
             self._end_row()
 
-    def _row_boundary(self, tag: str) -> None:
+    def _end_rows_at(self, tag: str) -> None:
         if tag in _ROW_ENDS:
             self._end_row()
         if tag in _ROW_GROUPS:
             self._rows_left.clear()
         if tag == "table":
             # The tag may also end an inner table, after which the outer table continues.
-            self._begins_table, self._has_heads = True, False
+            self._begins_table, self._has_heading_cells = True, False
 
     def _begin_cell(self, attributes: dict[str, str | None]) -> None:
         if len(self._cells) >= _ROW_PIECES_MAX:
@@ -216,13 +225,13 @@ class PageParser(HTMLParser):
         columns, rows = _span(attributes.get("colspan")), _span(attributes.get("rowspan"))
         if (attributes.get("rowspan") or "").strip() == "0":
             # rowspan="0" reaches to the end of the row group.
-            rows = _ROWS_MOST
+            rows = _UNLIMITED_ROWS
         self._cells += [[] for _ in range(columns)]
         if rows > 1 or columns > 1:
             self._spans.append(CellSpan(self._column, rows, columns))
         if rows > 1:
-            reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
-            self._rows_left.update(dict.fromkeys(reaching, rows))
+            covered_columns = range(self._column, min(self._column + columns, _COLUMNS_MAX))
+            self._rows_left.update(dict.fromkeys(covered_columns, rows))
 
     def _fill_spanned_columns(self) -> None:
         while self._rows_left.get(len(self._cells)):
@@ -237,15 +246,15 @@ class PageParser(HTMLParser):
             return
         cells, self._cells, self._pieces_in_row = self._cells, [], 0
         spans, self._spans = self._spans, []
-        lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
-        lines_max = _CELL_LINES_MAX if self._has_heads else 1
+        lines = [[piece for piece in cell if isinstance(piece, str)] for cell in cells]
+        lines_max = _CELL_LINES_MAX if self._has_heading_cells else 1
         if max(map(len, lines)) <= lines_max:
             if row := TableRow((" ".join(cell) for cell in lines), begins=self._begins_table, spans=spans):
-                self._found.append(row)
+                self._pieces.append(row)
                 self._begins_table = False
-            self._found += [one for cell in cells for one in cell if isinstance(one, PictureReference)]
+            self._pieces += [piece for piece in chain(*cells) if isinstance(piece, PictureReference)]
         else:
-            self._found += [one for cell in cells for one in cell]
+            self._pieces += chain(*cells)
 
 
 class HtmlDocument:
@@ -257,14 +266,14 @@ class HtmlDocument:
         with self._path.open("rb") as file:
             encoding = encoding_of(file.read(HEAD_BYTES))
         with self._path.open(encoding=encoding, errors="replace") as file:
-            yield from pieces_of(iter(lambda: file.read(_STEP_CHARACTERS), ""), embedded_address)
+            yield from pieces_of(iter(lambda: file.read(_READ_CHARACTERS), ""), embedded_address)
 
     def picture(self, key: str) -> bytes:
         return decode_data_url(key)
 
 
-def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
-    page = PageParser(resolve, _NEVER_SHOWN if has_title else _NEVER_SHOWN | {"title"})
+def pieces_of(blocks: Iterator[str], picture_key_of: PictureKeyOf, *, has_title: bool = True) -> Iterator[Piece]:
+    page = PageParser(picture_key_of, _NEVER_SHOWN if has_title else _NEVER_SHOWN | {"title"})
     for block in blocks:
         page.feed(block)
         yield from page.take_pieces()
@@ -291,7 +300,7 @@ def codec_for(charset: str) -> str:
     if name == "ascii" or name.startswith(("utf-16", "utf-32")):
         # The declaration itself was read as ASCII, so the text is not wide; ASCII is often declared for more.
         return ""
-    return _SUBSTITUTES.get(name, name)
+    return _CODEC_OF_BROWSERS.get(name, name)
 
 
 def _span(value: str | None) -> int:
@@ -300,7 +309,7 @@ def _span(value: str | None) -> int:
 
 
 def embedded_address(address: str) -> str | None:
-    return address if _DATA.match(address) else None
+    return address if _PICTURE_DATA_URL.match(address) else None
 
 
 def decode_data_url(address: str) -> bytes:

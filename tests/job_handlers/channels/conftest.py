@@ -49,7 +49,7 @@ def run_here(handler: Handler[Any], payload: Any, document_id: int | None = None
     """Run the handler in this process."""
     context: Any = FakeContext(payload, document_id)
     try:
-        return handler.run(context)
+        return handler.run(context) or Done()
     except HandlerError as error:
         return error
 
