@@ -30,13 +30,7 @@ from worker_service.cli.add_dry_run import (
 from worker_service.cli.batches import note_added_batch, note_replaced_batches
 from worker_service.cli.context import BatchId, Function, Invocation, Verb, complete_file, read_stdin, verb
 from worker_service.cli.progress import await_batches, reporting_interruption
-from worker_service.cli.read_options import (
-    TypedPassword,
-    force_option,
-    password_options,
-    priority_option,
-    read_options,
-)
+from worker_service.cli.read_options import TypedPassword, force_option, password_options, priority_option, read_options
 from worker_service.jobs.batches import BatchAdded, BatchState
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action

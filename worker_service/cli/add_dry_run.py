@@ -79,7 +79,7 @@ def estimate_folder(call: Invocation, crawl: NewJob) -> ToRead:
     job_id = enqueued.job_id
     result = wait_for_jobs(call.session, Selector(ids=(job_id,)))
     job = call.session.job_queries.get(job_id)
-    if not result.is_good:
+    if not result.have_all_completed:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     counts: dict[str, int] = json.loads(job.result or "{}")
     new, size, known = (counts.get(name, 0) for name in ("enqueued", "bytes", "unchanged"))

@@ -151,17 +151,16 @@ def _set_draining(call: Invocation, name: str, *, is_draining: bool) -> None:
 def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
     """Start a driver like the daemon's, without a job, and return what it reports of each node."""
     # Only this verb needs these modules.
+    from worker_service.cli.handlers import installed_handlers
     from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
     from worker_service.runner.messages import Begin
-    from worker_service.runner.without_daemon import describe
 
     cluster = settings.cluster
     if cluster is None:
         raise ConfigError("there is no cluster", "set WORKER_CLUSTER=ray:HOST:6379, or [cluster] in the settings")
     settings.export_handler_settings()
-    handlers = describe(settings.commands, settings.sandbox, settings.handlers_dir)
-    handler_of_type = {handler.facts.job_type: handler for handler in handlers}
-    types = cluster_types(handler_of_type, cluster)
+    handler_by_type = {handler.facts.job_type: handler for handler in installed_handlers(settings)}
+    types = cluster_types(handler_by_type, cluster)
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as temporary:
         directory = Path(temporary)
         begin = Begin(
@@ -169,7 +168,7 @@ def _probe_nodes(settings: Settings) -> Sequence[NodeState]:
             directory / "keep",
             sandbox=settings.sandbox,
             types=types,
-            cluster=cluster_begin(cluster, handler_of_type, types, directory),
+            cluster=cluster_begin(cluster, handler_by_type, types, directory),
         )
         pool = RayPool(begin, {})
         try:

@@ -33,19 +33,16 @@ class Invocation:
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
         self._database = database
-        self._session: Session | None = None
 
     @functools.cached_property
     def settings(self) -> Settings:
         return load_settings({"database": self._database} if self._database else {})
 
-    @property
+    @functools.cached_property
     def session(self) -> Session:
-        if self._session is None:
-            from worker_service.services.session import open_session  # not every verb needs a database
+        from worker_service.services.session import open_session  # not every verb needs a database
 
-            self._session = open_session(self.settings, on_long_wait=note_lock_wait)
-        return self._session
+        return open_session(self.settings, on_long_wait=note_lock_wait)
 
     def print_if_json(self, value: object) -> bool:
         """Print the value as the whole answer if --json was given. Return whether it was."""
@@ -76,8 +73,8 @@ class Invocation:
             output.show_table(headers, [*map(row_of, items)], drop_first=drop_first)
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
+        if "session" in self.__dict__:
+            self.session.close()
 
 
 def note_lock_wait(_: float, holder: object) -> None:

@@ -9,15 +9,7 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
-from worker_service.cli.context import (
-    Invocation,
-    JobId,
-    completer,
-    confirm,
-    confirmation_options,
-    number_option,
-    verb,
-)
+from worker_service.cli.context import Invocation, JobId, completer, confirm, confirmation_options, number_option, verb
 from worker_service.services import failures as operations
 
 _COLUMNS = ("JOB", "WHEN (UTC)", "OWNER", "FILE", "WHAT HAPPENED", "WHAT YOU CAN DO")

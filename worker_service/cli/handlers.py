@@ -21,9 +21,7 @@ _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX",
 _DECLARED_SHOWN = ("environment", "credentials", "reads", "writes", "about", "offers")
 
 
-class HandlerAbsent(PagemillError):
-    code = "handler_absent"
-    exit_code = 69
+class HandlerAbsent(PagemillError, code="handler_absent", exit_code=69): ...
 
 
 def installed_handlers(settings: Settings) -> list[HandlerDescription]:

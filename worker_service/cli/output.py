@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import compress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -157,67 +156,59 @@ def table_lines(
         import shutil  # also imports the compression modules
 
         width = shutil.get_terminal_size().columns
-    if width is not None:
-        has_values = [not rows or any(row[i] not in _EMPTY for row in rows) for i in range(len(headers))]
-        headers, rows = list(compress(headers, has_values)), [list(compress(row, has_values)) for row in rows]
-    headers = [harmless(header) for header in headers]
-    cells = [["-" if cell in _EMPTY else harmless(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(_display_width, column)) for column in zip(headers, *cells, strict=True)]
+    columns = [_Column(header, [row[i] for row in rows]) for i, header in enumerate(headers)]
     if width is None:
-        widths = [min(column_width, _PIPED_PADDING_MAX) for column_width in widths]
+        for column in columns:
+            column.width = min(column.width, _PIPED_PADDING_MAX)
     else:
-        columns = _columns_that_fit(headers, widths, width, drop_first, never_cut)
-        headers, widths = [headers[i] for i in columns], [widths[i] for i in columns]
-        cells = [[row[i] for i in columns] for row in cells]
-        widths = _narrowed_widths(widths, width, [i for i, header in enumerate(headers) if header not in never_cut])
-    is_number = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
+        columns = [column for column in columns if column.has_values or not rows]
+        columns = _fitted(columns, width, drop_first, never_cut)
     is_cut = width is not None
     has_colour = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    lines: list[str] = [_line(list(headers), widths, is_number, is_cut=is_cut)]
-    lines += [_line(row, widths, is_number, is_cut=is_cut, is_coloured=has_colour) for row in cells]
+    lines: list[str] = [_join_cells([column.padded(column.header, is_cut=is_cut) for column in columns])]
+    for i in range(len(rows)):
+        cells = [column.padded(column.cells[i], is_cut=is_cut, is_coloured=has_colour) for column in columns]
+        lines.append(_join_cells(cells))
     return lines
 
 
-def _is_numeric(column: Sequence[str]) -> bool:
-    return any(cell != "-" for cell in column) and all(cell == "-" or cell.isdigit() for cell in column)
+class _Column:
+    def __init__(self, header: str, values: Sequence[object]) -> None:
+        self.header = harmless(header)
+        self.cells = ["-" if value in _EMPTY else harmless(str(value)) for value in values]
+        self.width = max(map(_display_width, [self.header, *self.cells]))
+        self.has_values = any(cell != "-" for cell in self.cells)
+        self.is_numeric = self.has_values and all(cell == "-" or cell.isdigit() for cell in self.cells)
+
+    def padded(self, cell: str, *, is_cut: bool, is_coloured: bool = False) -> str:
+        text = truncate(cell, self.width) if is_cut else cell
+        padding = " " * (self.width - _display_width(text))
+        if is_coloured and cell in _COLOURS:
+            text = click.style(text, fg=_COLOURS[cell])
+        return padding + text if self.is_numeric else text + padding
 
 
-def _columns_that_fit(
-    headers: Sequence[str], widths: Sequence[int], total: int, drop_first: Sequence[str], never_cut: Collection[str]
-) -> list[int]:
-    """Return the indices of the columns that stay."""
-    columns = list(range(len(headers)))
-    for dropped in drop_first:
-        needed = sum(widths[i] if headers[i] in never_cut else min(widths[i], _COMFORTABLE_WIDTH) for i in columns)
-        if needed + len(_GAP) * (len(columns) - 1) > total:
-            columns = [i for i in columns if headers[i] != dropped]
+def _fitted(columns: list[_Column], total: int, drop_first: Sequence[str], never_cut: Collection[str]) -> list[_Column]:
+    """Drop columns, then take from the widest ones that may be cut, until all fit into the total width."""
+    for header in drop_first:
+        widths = [
+            column.width if column.header in never_cut else min(column.width, _COMFORTABLE_WIDTH) for column in columns
+        ]
+        if sum(widths) + len(_GAP) * (len(columns) - 1) > total:
+            columns = [column for column in columns if column.header != header]
+    excess = sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1) - total
+    for narrowest in _NARROW_WIDTHS:
+        while excess > 0:
+            wide_columns = [column for column in columns if column.header not in never_cut and column.width > narrowest]
+            if not wide_columns:
+                break
+            max(wide_columns, key=lambda column: column.width).width -= 1
+            excess -= 1
     return columns
 
 
-def _narrowed_widths(widths: Sequence[int], total: int, may_narrow: Sequence[int]) -> list[int]:
-    """Take from the widest of the columns `may_narrow` until all fit into `total`."""
-    widths = list(widths)
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - total
-    for narrowest in _NARROW_WIDTHS:
-        while excess > 0:
-            widest = max(may_narrow, key=widths.__getitem__, default=None)
-            if widest is None or widths[widest] <= narrowest:
-                break
-            widths[widest] -= 1
-            excess -= 1
-    return widths
-
-
-def _line(
-    row: list[str], widths: list[int], is_number: list[bool], *, is_cut: bool, is_coloured: bool = False
-) -> Styled:
-    padded_cells = []
-    for cell, width, is_right in zip(row, widths, is_number, strict=True):
-        text = truncate(cell, width) if is_cut else cell
-        padding = " " * (width - _display_width(text))
-        text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
-        padded_cells.append(padding + text if is_right else text + padding)
-    return Styled(_GAP.join(padded_cells).rstrip())
+def _join_cells(cells: Sequence[str]) -> Styled:
+    return Styled(_GAP.join(cells).rstrip())
 
 
 def truncate(text: str, width: int) -> str:

@@ -17,13 +17,7 @@ from worker_service.base.path_text import display_path, path_of
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, confirm, confirmation_options, verb
 from worker_service.cli.documents import confirm_unless_named, document_selector_options, show_documents
-from worker_service.cli.read_options import (
-    TypedPassword,
-    force_option,
-    password_options,
-    priority_option,
-    read_options,
-)
+from worker_service.cli.read_options import TypedPassword, force_option, password_options, priority_option, read_options
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, enqueue, exports

@@ -144,8 +144,8 @@ def _contents(call: Invocation, *, with_names: bool) -> dict[str, tuple[str, Cal
         return [fields.select(value, with_names=with_names) for value in values]
 
     def health() -> object:
-        health = check_health(Overview(call.session))
-        return _HEALTH.select(health, with_names=with_names) | {"reasons": select_all(health.reasons, _REASON)}
+        checked = check_health(Overview(call.session))
+        return _HEALTH.select(checked, with_names=with_names) | {"reasons": select_all(checked.reasons, _REASON)}
 
     def counts() -> object:
         totals = statistics(call.session)

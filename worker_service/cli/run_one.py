@@ -19,15 +19,8 @@ from worker_service.services.parse_job import read_payload
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import Settings
 
-EXIT_NOT_DONE = 1
-EXIT_BAD_PAYLOAD = 65
-EXIT_ABSENT = 69
-
-_EXIT_CODES = {
-    "PAYLOAD_INVALID": EXIT_BAD_PAYLOAD,
-    "HANDLER_SET_ASIDE": EXIT_ABSENT,
-    "SANDBOX_UNAVAILABLE": EXIT_ABSENT,
-}
+_EXIT_CODE_NOT_DONE = 1
+_EXIT_CODE_BY_ERROR = {"PAYLOAD_INVALID": 65, "HANDLER_SET_ASIDE": 69, "SANDBOX_UNAVAILABLE": 69}
 
 
 @verb
@@ -88,7 +81,8 @@ def _run_attempt(settings: Settings, order: Order, directory: Path | None) -> It
         )
         fork_server, handlers = stack.enter_context(open_pool(begin))
         handler = find_handler(order.job_type, handlers)
-        if (reason := handler.set_aside or handler.facts.missing_text or None) is not None:
+        reason = handler.set_aside or handler.facts.missing_text
+        if reason:
             raise HandlerAbsent(f"{order.job_type} cannot be run here: {reason}")
         fork_server.launch(order)
         yield from attempt_events(fork_server)
@@ -126,7 +120,7 @@ def _show_end(call: Invocation, ended: Ended) -> int:
         output.note(f"follow-up job: {follow_up.job_type}")
     if not is_done and not call.as_json:
         _show_failure(ended)
-    return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
+    return 0 if is_done else _EXIT_CODE_BY_ERROR.get(ended.code, _EXIT_CODE_NOT_DONE)
 
 
 def _show_failure(ended: Ended) -> None:

@@ -10,12 +10,7 @@ from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Invocation, completer, confirmation_options, verb
-from worker_service.cli.documents import (
-    confirm_unless_named,
-    document_selector_options,
-    owner_option,
-    show_documents,
-)
+from worker_service.cli.documents import confirm_unless_named, document_selector_options, owner_option, show_documents
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.tags import require_tags
 from worker_service.services import documents

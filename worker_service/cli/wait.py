@@ -42,8 +42,8 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
     if selector.document_ids:
         return _wait_for_documents(call, selector, timeout=timeout, is_watched=progress)
     watch = watch_jobs(Display(sys.stderr if progress else None))
-    result = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
-    exit_code = 0 if result.is_good else 1
+    result = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, with_follow_ups=follow)
+    exit_code = 0 if result.have_all_completed else 1
     if call.print_if_json(result):
         return exit_code
     counts = {name: getattr(result, name) for name in ("completed", "failed", "cancelled", "gone")}

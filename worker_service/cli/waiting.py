@@ -50,7 +50,7 @@ class WaitResult(Struct, frozen=True):
     """Live jobs that the awaited jobs created."""
 
     @property
-    def is_good(self) -> bool:
+    def have_all_completed(self) -> bool:
         return not (self.failed or self.cancelled or self.gone)
 
 
@@ -60,9 +60,9 @@ def wait_for_jobs(
     *,
     timeout: str | None = None,
     watch: WatchJobs | None = None,
-    follows: bool = False,
+    with_follow_ups: bool = False,
 ) -> WaitResult:
-    """Wait for every selected job and, with `follows`, every job that one of them created."""
+    """Wait for every selected job and, with `with_follow_ups`, every job that one of them created."""
     if selector.is_empty:
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
     deadline = deadline_after(timeout)
@@ -80,7 +80,7 @@ def wait_for_jobs(
             left = counted(jobs.count_jobs(session, ids, LIVE), "job")
             raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
         ended_count = len(ids)
-        if follows:
+        if with_follow_ups:
             ids = session.job_queries.family(ids)
     if watch is not None:
         watch(lambda jobs_max: _jobs_progress(session, ids, jobs_max), True)
