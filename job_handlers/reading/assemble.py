@@ -55,10 +55,6 @@ _PDF_CPU_SECONDS = 60
 _PDF_PAGES_PER_CPU_SECOND = 10
 
 
-class _PdfResult(msgspec.Struct, frozen=True):
-    error: str = ""
-
-
 class Assembly:
     def __init__(self, context: Context[Any], original: Path, kind: str, how: HowToRead) -> None:
         self._context, self._original, self._kind, self._how = context, original, kind, how
@@ -172,17 +168,17 @@ class Assembly:
         password = password_of(self._context, self._how)
         kind, layouts_file = self._kind, self._layouts_file
 
-        def make_pdf(_: int) -> _PdfResult:
+        def make_pdf(_: int) -> str:
             try:
                 _make_searchable(original, target, password, kind, layouts_file)
             except (pdf.Broken, pdf.PageTooLarge, OSError) as error:
-                return _PdfResult(str(error) or type(error).__name__)
-            return _PdfResult()
+                return str(error) or type(error).__name__
+            return ""
 
         seconds = _PDF_CPU_SECONDS + self.pages // _PDF_PAGES_PER_CPU_SECOND
-        with PageProcess[_PdfResult](lambda: make_pdf, _PdfResult, cpu_seconds=seconds) as process:
+        with PageProcess[str](lambda: make_pdf, str, cpu_seconds=seconds) as process:
             try:
-                error_text = process.read(1).error
+                error_text = process.read(1)
             except (TooLarge, Lost) as error:
                 error_text = str(error)
         if error_text:

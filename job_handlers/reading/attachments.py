@@ -36,14 +36,14 @@ from worker_service.handlers import (
 WITHIN = "!/"
 
 _FILES_MAX = 1000
-_DEPTH_MAX = 3
+_DEPTH_MAX = 3  # Containers inside containers.
 _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _BLOCK_BYTES = 1 << 20
 _COUNT_FILES = 1
 """Number that asks the page process for the number of files. File 1 has the number after it."""
 _PATH_CHARACTERS_MAX = 1000
-_NAMED_MAX = 5
+_NAMED_MAX = 5  # Of the skipped files, in the note for the user.
 
 
 class UnpackedFile(msgspec.Struct, tag=True, frozen=True):
@@ -218,5 +218,5 @@ def _members_of(container: FlowDocument) -> Iterator[tuple[str, str, Callable[[]
 
 
 @contextmanager
-def _open_part(part: Any) -> Iterator[IO[bytes]]:
-    yield BytesIO(mail.content_of(part))
+def _open_part(mail_part: Any) -> Iterator[IO[bytes]]:
+    yield BytesIO(mail.content_of(mail_part))

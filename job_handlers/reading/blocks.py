@@ -226,12 +226,12 @@ def _right_edges(lines: Sequence[TextLine]) -> list[float]:
     edges = [line.x1 for line in lines]
     for at, line in enumerate(lines):
         x0, x1, reach = line.x0, line.x1, 3 * line.size
-        for other, near in enumerate(lines[at + 1 : at + _LINES_OF_COLUMN + 1], at + 1):
+        for near_at, near in enumerate(lines[at + 1 : at + _LINES_OF_COLUMN + 1], at + 1):
             if -reach <= near.x0 - x0 <= reach and near.x0 <= x1 and x0 <= near.x1:
                 if near.x1 > edges[at]:
                     edges[at] = near.x1
-                if x1 > edges[other]:
-                    edges[other] = x1
+                if x1 > edges[near_at]:
+                    edges[near_at] = x1
     return edges
 
 

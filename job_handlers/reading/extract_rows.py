@@ -14,7 +14,7 @@ from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Lim
 _CPU_SECONDS = 600
 _PAGES_MAX = 100_000
 
-Rows = tuple[str, str]
+TextAndLayout = tuple[str, str]
 
 
 class ExtractRowsPayload(Struct, frozen=True):
@@ -34,8 +34,8 @@ def run(context: Context[ExtractRowsPayload]) -> Done:
     to_read = [number for number in numbers if digests[number] not in known]
     if to_read:
         check_current(context)
-    with PageProcess[Rows | Refusal](
-        lambda: spreadsheets.sheet_reader(original, kind), Rows | Refusal, cpu_seconds=_CPU_SECONDS
+    with PageProcess[TextAndLayout | Refusal](
+        lambda: spreadsheets.sheet_reader(original, kind), TextAndLayout | Refusal, cpu_seconds=_CPU_SECONDS
     ) as process:
         for done, (number, answer) in enumerate(process.read_all(to_read), 1):
             if isinstance(answer, Refusal):
@@ -44,8 +44,9 @@ def run(context: Context[ExtractRowsPayload]) -> Done:
                 raise Permanent("SHEET_BROKEN", f"page {number} of its rows: {answer}")
             text, layout = answer
             context.save_page(PageResult(number, digests[number], text, "rows", None, layout))
-            of = len(to_read)
-            context.progress(message=f"{done} of {counted(of, 'page')} of rows", done=done, total=of, unit="pages")
+            total = len(to_read)
+            message = f"{done} of {counted(total, 'page')} of rows"
+            context.progress(message=message, done=done, total=total, unit="pages")
     return Done({"pages": len(numbers), "read": len(to_read)})
 
 

@@ -53,7 +53,7 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
             is_address = any(part in ("http:", "https:") for part in path.parts)
             raise BadInput(f"there is no file {path}", "pagemill add takes addresses, too" if is_address else "")
         return [path]
-    found: list[Path] = []
+    files: list[Path] = []
     entries = 0
     # A directory that cannot be listed raises an error: its files must not be left out silently.
     for folder, subfolders, names in os.walk(path, onerror=_raise_error):
@@ -66,11 +66,11 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
                 left_out.add(Path(folder, name), reason)
         # The walk goes on in the subfolders that stay in this list.
         subfolders[:] = [name for name in subfolders if not reasons[name]]
-        found += (Path(folder, name) for name in names if not reasons[name])
-    if not found:
+        files += (Path(folder, name) for name in names if not reasons[name])
+    if not files:
         skipped = f" (skipped: {in_words(left_out.counts)})" if left_out.counts else ""
         raise BadInput(f"there is nothing to read below {path}{skipped}: {', '.join(SUFFIXES)} can be read")
-    return sorted(found)
+    return sorted(files)
 
 
 def files_to_adopt(directory: Path) -> list[AdoptedFile]:

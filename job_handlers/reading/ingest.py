@@ -198,10 +198,10 @@ def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -
     """Save the pages that have a stored result. Return the digests of the others."""
     unknown: dict[int, str] = {}
     remaining = iter(digests.items())
-    while asked := list(islice(remaining, _DIGESTS_AT_ONCE)):
-        known = set(context.ask(KnownPages([page_digest for _, page_digest in asked])).digests)
-        results = [PageResult(number, page_digest) for number, page_digest in asked if page_digest in known]
-        unknown.update((number, page_digest) for number, page_digest in asked if page_digest not in known)
+    while asked := dict(islice(remaining, _DIGESTS_AT_ONCE)):
+        known = set(context.ask(KnownPages([*asked.values()])).digests)
+        results = [PageResult(number, page_digest) for number, page_digest in asked.items() if page_digest in known]
+        unknown |= {number: page_digest for number, page_digest in asked.items() if page_digest not in known}
         for at in range(0, len(results), _SAVE_EVERY):
             context.save_pages(results[at : at + _SAVE_EVERY])
     return unknown
@@ -231,8 +231,8 @@ def _save_layer_pages(
             context.save_pages(pages)
             pages.clear()
             save_at = time.monotonic() + _SAVE_SECONDS
-            of = len(to_read)
-            context.progress(message=f"page {done} of {of}", done=done, total=of, unit="pages")
+            total = len(to_read)
+            context.progress(message=f"page {done} of {total}", done=done, total=total, unit="pages")
     context.save_pages(pages)
     return scans
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import groupby, pairwise, product
+from itertools import chain, pairwise, product
 from statistics import median
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ _GAP_MOST = 0.9
 _WIDE_GAP_MOST = 1.75
 """Limit in justified lines and after a sentence."""
 _GAPS_IN_JUSTIFIED_LEAST = 3
-_LETTERS_IN_PROSE_SHARE = 0.8
+_LETTERS_IN_PROSE_SHARE = 0.8  # Of the words of a justified line, those that begin with a letter.
 _PAPER_EDGE = 0.005
 """Share of the page's width."""
 # Shares of the smaller of two words or lines.
@@ -118,27 +118,23 @@ def _share_x_range(word: Word, other: Word) -> bool:
 def arrange_page(lines: list[list[Word]], rules: Rules) -> ArrangedPage:
     """`rules` is called only if there may be a table or columns."""
     rules = cache(rules)
-    words = _words_with_lines(lines)
-    em = median([word.y1 - word.y0 for word, _ in words] or [0.0]) or 1.0
-    pieces = _group_pieces(words, em)
+    words = [*chain.from_iterable(lines)]
+    em = median([word.y1 - word.y0 for word in words] or [0.0]) or 1.0
+    pieces = _group_pieces(lines, em)
     found_tables: list[FoundTable] = []
     if tables.may_have_tables([round((piece.y0 + piece.y1) / em) for piece in pieces]):
         lines = _without_walls(lines, rules(), em)
-        words = _words_with_lines(lines)
-        pieces = _group_pieces(words, em)
+        words = [*chain.from_iterable(lines)]
+        pieces = _group_pieces(lines, em)
 
         def split(piece: TextPiece) -> Sequence[TextPiece]:
             if _LEADER.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
                 return ()
-            return [_piece_of([words[at][0]], at) for at in _word_numbers(piece)]
+            return [_piece_of([words[at]], at) for at in _word_numbers(piece)]
 
         found_tables = tables.find(pieces, rules(), split)
     page = _arrange_blocks(lines, words, found_tables, rules) if words else None
     return page or ArrangedPage(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
-
-
-def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
-    return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
 def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: float) -> list[list[Word]]:
@@ -167,28 +163,32 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
     return [[word for word in line if word.text] for line in stripped]
 
 
-def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
-    groups: list[list[int]] = []
-    lines = [[*numbers] for _, numbers in groupby(range(len(words)), lambda at: words[at][1])]
-    is_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
+def _group_pieces(lines: Sequence[list[Word]], em: float) -> list[TextPiece]:
+    is_contents = is_contents_page(lines)
+    pieces: list[TextPiece] = []
+    # Index of the first word of the next piece.
+    at = 0
     for line in lines:
-        line_words = [words[at][0] for at in line]
-        if is_contents and _leads_to_one_column(line_words, em):
-            groups.append(line)
-            continue
-        is_justified = _is_justified(line_words, em)
-        groups.append(line[:1])
-        for at in line[1:]:
-            previous, word = words[at - 1][0], words[at][0]
-            gap = word.x0 - previous.x1
-            is_in_prose = len(line) > _GAPS_IN_JUSTIFIED_LEAST and tables.ends_sentence(previous.text, word.text)
-            gap_most = (_WIDE_GAP_MOST if is_justified or is_in_prose else _GAP_MOST) * em
-            # A word's box may be too long and overlap the next word, but not begin right of it.
-            begins_further_left = gap <= -em and word.x0 <= previous.x0
-            if gap > gap_most or begins_further_left:
-                groups.append([])
-            groups[-1].append(at)
-    return [_piece_of([words[at][0] for at in group], group[0]) for group in groups]
+        is_one_piece = is_contents and _leads_to_one_column(line, em)
+        for words in [line] if is_one_piece else _split_at_wide_gaps(line, em):
+            pieces.append(_piece_of(words, at))
+            at += len(words)
+    return pieces
+
+
+def _split_at_wide_gaps(line: list[Word], em: float) -> list[list[Word]]:
+    is_justified = _is_justified(line, em)
+    parts = [line[:1]] if line else []
+    for previous, word in pairwise(line):
+        gap = word.x0 - previous.x1
+        is_in_prose = len(line) > _GAPS_IN_JUSTIFIED_LEAST and tables.ends_sentence(previous.text, word.text)
+        gap_most = (_WIDE_GAP_MOST if is_justified or is_in_prose else _GAP_MOST) * em
+        # A word's box may be too long and overlap the next word, but not begin right of it.
+        begins_further_left = gap <= -em and word.x0 <= previous.x0
+        if gap > gap_most or begins_further_left:
+            parts.append([])
+        parts[-1].append(word)
+    return parts
 
 
 def _piece_of(words: Sequence[Word], number: int) -> TextPiece:
@@ -229,8 +229,8 @@ def _word_numbers(piece: TextPiece) -> range:
 class _PageBuilder:
     """Collects the paragraphs and tables of a page in reading order."""
 
-    def __init__(self, words: Sequence[tuple[Word, int]]) -> None:
-        self._line_of_word = {id(word): number for word, number in words}
+    def __init__(self, lines: Sequence[Sequence[Word]]) -> None:
+        self._line_of_word = {id(word): number for number, line in enumerate(lines) for word in line}
         self._texts: list[str] = []
         self._length = 0
         self.page = ArrangedPage([], [], "")
@@ -256,7 +256,7 @@ class _PageBuilder:
 
 def _arrange_blocks(
     lines: Sequence[list[Word]],
-    words: Sequence[tuple[Word, int]],
+    words: Sequence[Word],
     found_tables: Sequence[FoundTable],
     rules: Rules,
 ) -> ArrangedPage | None:
@@ -272,7 +272,7 @@ def _arrange_blocks(
     )
     if not found_tables and [at for part in parts for at in part.lines] == list(range(len(entries))):
         return None
-    builder = _PageBuilder(words)
+    builder = _PageBuilder(lines)
     for part in parts:
         if part.table is None:
             paragraph = [entries[at] for at in part.lines]
@@ -285,8 +285,8 @@ def _arrange_blocks(
     return builder.build()
 
 
-def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[tuple[Word, int]]) -> Row:
-    return [[words[at][0] for piece in cell for at in _word_numbers(piece)] for cell in row]
+def _words_of_row(row: Sequence[Sequence[TextPiece]], words: Sequence[Word]) -> Row:
+    return [[words[at] for piece in cell for at in _word_numbers(piece)] for cell in row]
 
 
 def _without_tables(

@@ -12,7 +12,7 @@ from msgspec import Struct
 from worker_service.handlers import Permanent
 
 RANGE_PAGES_MAX = 12
-_COST_LEAST, _COST_MOST = 0.1, 2.0
+_COST_LEAST, _COST_MOST = 0.1, 2.0  # Times the cost of the median page.
 _BALANCED_COST_MOST = 0.99
 """Cost of the longest range after balancing, as a share of that before; above it, balancing is not worth it."""
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")

@@ -22,7 +22,7 @@ _INK_WIDTH = 310
 _MARKS_WIDTH = 620
 _WHITE, _INK = 255, 255
 
-_STRIPS = 24
+_STRIPS = 24  # Shifted against each other to try an angle.
 # Degrees.
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
@@ -31,7 +31,7 @@ _SKEW_GAIN = 1.15
 """Minimum gain in sharpness."""
 _REFINED_ANGLES = 3
 """Best angles of the coarse search."""
-_EDGE = 0.03
+_EDGE = 0.03  # Share of the page at each side that may be a shadow.
 # Shades.
 _INK_DEPTH = 40
 """Difference between ink and paper in a reduced copy."""
@@ -39,17 +39,17 @@ _INK_DEPTH_FULL_SIZE = 70
 """Large enough to ignore grain."""
 _INK_CONTRAST = 0.45
 """Share of the difference between paper and the darkest pixels."""
-_INK_SHARE_LEAST = 0.00015
+_INK_SHARE_LEAST = 0.00015  # A page with less is blank.
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
-_INK_OF_RULE_LEAST = 216
+_INK_OF_RULE_LEAST = 216  # Mean of a step, of 255.
 _RULES_MOST = 10_000
 """More are those of a picture or of shadows."""
 _INK_RUN = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 """A row of letters, scanned downwards: ink with small gaps, as within an e."""
-_TWO_TONED_SHARE = 0.99
-_SHADE_PARTS = 8
+_TWO_TONED_SHARE = 0.99  # Of black and white pixels.
+_SHADE_PARTS = 8  # In each direction.
 _SHADE_DIFFERENCE_LEAST = 40
 """Such a difference between parts of the paper loses whole lines to one threshold."""
 _GRAIN_LEAST = 10
@@ -64,7 +64,7 @@ _LETTERS_HIGH = range(7, 71)
 _LETTERS_LEAST = 20
 _SKIPPED_SHARE = 0.03
 """A running head may be smaller than this share of letters."""
-_PICTURE_SIDE_LEAST = 24
+_PICTURE_SIDE_LEAST = 24  # Pixels.
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
 """Larger pictures are halved."""
@@ -374,7 +374,7 @@ def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
 def _shades_at(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
     """Return the shade below which each share of the pixels lies, such as (3, 4) for three quarters."""
     counts = list(accumulate(image.histogram()))
-    return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
+    return [bisect_right(counts, counts[-1] * numerator // denominator) for numerator, denominator in shares]
 
 
 def _most_common(counts: list[int]) -> int:

@@ -85,18 +85,18 @@ def _is_in_other_column(last: Box, line: Box) -> bool:
     return not (is_close_behind and may_be_number)
 
 
-def _union(one: Box, other: Box) -> Box:
-    return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
+def _union(box: Box, other: Box) -> Box:
+    return min(box[0], other[0]), min(box[1], other[1]), max(box[2], other[2]), max(box[3], other[3])
 
 
 def block_order(
     boxes: Sequence[Box], *, is_from_author: bool = True, rules: Callable[[], Sequence[Box]] = tuple
 ) -> list[int]:
-    given = list(range(len(boxes)))
+    original = list(range(len(boxes)))
     if not 2 < len(boxes) <= BLOCKS_MOST or _is_top_to_bottom(boxes):
-        return given
+        return original
     if not is_from_author and _has_nested_boxes(boxes):
-        return given
+        return original
     line_height = min(box[3] - box[1] for box in boxes)
     head, body, foot = _split_running_lines(boxes, line_height)
     separators = _separators(rules(), [boxes[at] for at in body], line_height)
@@ -105,7 +105,7 @@ def block_order(
     order = [*head, *(at for at in cut_order if at < len(boxes)), *foot]
     if not is_from_author:
         return order
-    return order if _moves_up_in_column(boxes) or _interleaves_columns(order, boxes) else given
+    return order if _moves_up_in_column(boxes) or _interleaves_columns(order, boxes) else original
 
 
 def _has_nested_boxes(boxes: Sequence[Box]) -> bool:

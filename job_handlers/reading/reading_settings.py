@@ -33,7 +33,7 @@ class HowToRead(Struct, frozen=True, kw_only=True):
 
     def given_settings(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in HowToRead.__struct_fields__}
-        given: dict[str, Any] = msgspec.to_builtins(
+        settings: dict[str, Any] = msgspec.to_builtins(
             {name: value for name, value in values.items() if value is not None}
         )
-        return given
+        return settings

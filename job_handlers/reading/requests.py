@@ -99,11 +99,11 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return {**({"then": actions} if actions else {}), **({"tags": tags} if tags else {})}
 
 
-def parse_options(options_type: type[Options], given: Mapping[str, object]) -> Options:
+def parse_options(options_type: type[Options], values_by_option: Mapping[str, object]) -> Options:
     # A value may be a list; an empty text means not given.
     field_of_option = {field.encode_name: field for field in msgspec.structs.fields(options_type)}
     converted: dict[str, Any] = {}
-    for key, value_or_list in given.items():
+    for key, value_or_list in values_by_option.items():
         # "newer-than" is the earlier word for "since".
         name = "since" if key in ("newer-than", "newer_than") else key.replace("_", "-")
         if name not in field_of_option:

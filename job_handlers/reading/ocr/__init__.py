@@ -52,13 +52,13 @@ def identity_of(settings: OcrSettings) -> str:
     ]
     if "none" in identities:
         return "none"
-    return " or ".join(identities) + (f" + {neural.name()}" if _uses_second_engine(settings) else "")
+    return " or ".join(identities) + (f" + {neural.NAME}" if _uses_second_engine(settings) else "")
 
 
 def offers() -> str | None:
     first = tesseract.offers()
     problem = neural.missing()
-    second = f"a second opinion by {neural.name()}" if problem is None else f"no second opinion: {problem}"
+    second = f"a second opinion by {neural.NAME}" if problem is None else f"no second opinion: {problem}"
     return first and f"{first}; {second}"
 
 
@@ -66,7 +66,7 @@ def identity() -> Sequence[str]:
     # A machine with a second engine reads other words than one without.
     if missing():
         return []
-    return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
+    return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.NAME}"]
 
 
 def unread_script(script: str | None, languages: Sequence[str]) -> UnreadScript | None:

@@ -32,15 +32,15 @@ _STEP_TOLERANCE = 0.25
 _INK_MOST = 3.0
 """Multiple of a dot's ink. More is a letter."""
 _GAP_TO_TEXT_MOST = 3.5
-_OVERLAP_IN_ROW = 0.5
+_OVERLAP_IN_ROW = 0.5  # Of the lower of two lines.
 _LINE_HEIGHT_LEAST = 0.8
 _MARGIN = 0.25
 _WORDS_OFF_ROW_MOST, _DOTS_OFF_ROW_MOST = 0.5, 0.8
 """The second is for pieces without certain words, perhaps dots."""
 _STEP_IN_PARAGRAPH_MOST = 1.5
 """Multiple of the usual distance of rows."""
-_ROWS_LEAST, _CONTENTS_SHARE = 3, 0.5
-_UNREAD_INK_SHARE = 0.002
+_ROWS_LEAST, _CONTENTS_SHARE = 3, 0.5  # Lines with dots, and their share of a contents page.
+_UNREAD_INK_SHARE = 0.002  # Of the page's ink. More is missing text.
 # Confidences are percentages.
 _CONFIDENCE_OF_DOTS = 99.0
 _CERTAIN, _READ_WELL = 80.0, 90.0

@@ -13,8 +13,8 @@ from job_handlers.reading.layout import Box, Word
 from job_handlers.reading.ocr.dot_leaders import ReadLine
 from job_handlers.reading.preprocess import Gray, unread_marks
 
-_MARKS_MOST = 400
-_REREAD_MOST = 60
+_MARKS_MOST = 400  # More are dirt.
+_REREAD_MOST = 60  # Limits the time that a page takes.
 # Lengths in line heights.
 _MARGIN_ABOVE = 0.3
 _MARGIN_BESIDE = 0.5
@@ -23,7 +23,7 @@ _GAP_IN_FIGURE_MOST = 0.8
 _COLUMN_GAP_MOST = 16.0
 """Vertical distance of figures in one column."""
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
-_CONFIDENCE_OF_NEW, _CONFIDENCE_OF_REPLACEMENT = 60.0, 95.0
+_CONFIDENCE_OF_NEW, _CONFIDENCE_OF_REPLACEMENT = 60.0, 95.0  # Percent.
 _GUESS_CHARACTERS_MOST = 3
 
 

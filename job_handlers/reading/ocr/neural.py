@@ -55,8 +55,8 @@ _PIXELS_MOST = 680_000
 """450 bytes of memory each."""
 _GRID = 32
 """Width and height must be multiples."""
-_PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6
-_LINE_PIXELS_LEAST = 3
+_PIXEL_PROBABILITY, _LINE_PROBABILITY = 0.3, 0.6  # Of text at a pixel, and their mean in a line.
+_LINE_PIXELS_LEAST = 3  # Height. Lower islands are specks.
 _GROWTH = 0.8
 """The network marks the middle of a line; half of this share of its height is added to each side."""
 
@@ -72,10 +72,6 @@ def missing() -> Problem | None:
     return None
 
 
-def name() -> str:
-    return _NAME
-
-
 def _name_with_versions() -> str:
     with suppress(metadata.PackageNotFoundError):
         return (
@@ -85,7 +81,7 @@ def _name_with_versions() -> str:
 
 
 # Determined at import, in the fork server: the sandbox of a child process may hide the list of packages.
-_NAME = _name_with_versions()
+NAME = _name_with_versions()
 
 
 @cache

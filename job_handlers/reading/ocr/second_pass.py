@@ -12,6 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Box, Word
@@ -24,20 +25,20 @@ from job_handlers.reading.preprocess import Gray, unread_ink
 _REREAD_BELOW = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
 """Least confidence of a page, and the confidence below which its words are reread."""
 _ABOVE_ANY_CONFIDENCE = 101.0
-_UNSURE_SHARE_TO_REREAD_LINE = 0.6
+_UNSURE_SHARE_TO_REREAD_LINE = 0.6  # Of the words of the line.
 
 _READ_WELL = 85.0
 """Mean of a line."""
 _SEEN_BY_FIRST_ONLY = 80.0
 """Other words that only the first engine sees are dirt."""
-_SEEN_BY_SECOND_ONLY = 90.0
+_SEEN_BY_SECOND_ONLY = 90.0  # Others are guesses.
 _CERTAIN, _LIKELY = 95.0, 80.0
 """Confidence of the second engine that outweighs a confident, or an uncertain first engine."""
 _GUESSED_SPACES, _GUESSED_FIGURES = 80.0, 50.0
 """A less confident first engine has guessed."""
 
-_MISSED_CHARACTERS_LEAST = 2
-_UNREAD_INK_SHARE = 0.003
+_MISSED_CHARACTERS_LEAST = 2  # Fewer are dirt.
+_UNREAD_INK_SHARE = 0.003  # Of the page's ink.
 # Lengths in line heights.
 _MARGIN_BESIDE = 0.3
 _UNREAD_WIDTH_LEAST = 1.2
@@ -72,7 +73,7 @@ class _ImprovedLine(Struct):
 class SecondReader:
     def __init__(self, *, is_thorough: bool) -> None:
         """`is_thorough` rereads every line, and looks for missed ones."""
-        self.name = neural.name()
+        self.name = neural.NAME
         self._is_thorough = is_thorough
 
     def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
@@ -192,7 +193,7 @@ def _better_words(place: _Place, *, is_read_well: bool) -> Sequence[Word]:
         has_other_spaces = len(second_words) > len(first_words) or may_join
         if has_other_spaces and first.confidence < _GUESSED_SPACES and second.confidence >= _CERTAIN:
             return second_words
-        return [_with_confidence(word, second.confidence) for word in first_words]
+        return [replace(word, confidence=max(word.confidence, second.confidence)) for word in first_words]
     if _FIGURES.search(first.text) or _FIGURES.search(second.text):
         if not is_better_figure(second, first):
             return first_words
@@ -222,44 +223,35 @@ def _reading_of(words: Sequence[Word]) -> Reading:
     return Reading(_text_without_spaces(words), min(word.confidence for word in words))
 
 
-def _with_confidence(word: Word, confidence: float) -> Word:
-    return Word(word.x0, word.y0, word.x1, word.y1, max(word.confidence, confidence), word.text)
-
-
 def _spread_over(words: Sequence[Word], reading: Reading) -> list[Word]:
     ends = [0, *accumulate(len(_text_without_spaces([word])) for word in words)]
     return [
-        Word(word.x0, word.y0, word.x1, word.y1, reading.confidence, reading.text[begin:end])
+        replace(word, confidence=reading.confidence, text=reading.text[begin:end])
         for word, (begin, end) in zip(words, pairwise(ends), strict=True)
     ]
 
 
-def _align(first: Sequence[Word], second: Sequence[Word]) -> Iterator[_Place]:
+def _align(first: Sequence[Word], second: Sequence[Word]) -> list[_Place]:
     """Group the words that overlap, such as a joined word and its parts."""
     words_and_engines = [*((word, True) for word in first), *((word, False) for word in second)]
-    place = _Place([], [])
+    places: list[_Place] = []
     for word, is_of_first in sorted(words_and_engines, key=lambda pair: pair[0].x0):
-        words_at_place = [*place.first, *place.second]
-        if words_at_place and not any(_overlap(word, other) for other in words_at_place):
-            yield place
-            place = _Place([], [])
-        (place.first if is_of_first else place.second).append(word)
-    if place.first or place.second:
-        yield place
+        if not places or not any(_overlap(word, other) for words in places[-1] for other in words):
+            places.append(_Place([], []))
+        (places[-1].first if is_of_first else places[-1].second).append(word)
+    return places
 
 
-def _join_shifted_readings(places: Iterator[_Place]) -> Iterator[_Place]:
+def _join_shifted_readings(places: Sequence[_Place]) -> list[_Place]:
     # Positions of the second engine are approximate: adjacent words of different engines may be the same word.
-    waiting: _Place | None = None
+    joined: list[_Place] = []
     for place in places:
-        if waiting is not None and _are_shifted_readings(waiting, place):
-            waiting = _Place(waiting.first or place.first, waiting.second or place.second)
-            continue
-        if waiting is not None:
-            yield waiting
-        waiting = place
-    if waiting is not None:
-        yield waiting
+        if joined and _are_shifted_readings(joined[-1], place):
+            left = joined.pop()
+            joined.append(_Place(left.first or place.first, left.second or place.second))
+        else:
+            joined.append(place)
+    return joined
 
 
 def _are_shifted_readings(left: _Place, right: _Place) -> bool:
@@ -271,9 +263,9 @@ def _are_shifted_readings(left: _Place, right: _Place) -> bool:
     return following.x0 < last.x1 + _TOUCHING_GAP * (last.y1 - last.y0)
 
 
-def _overlap(one: Word, other: Word) -> bool:
-    common = min(one.x1, other.x1) - max(one.x0, other.x0)
-    return common > _OVERLAP_OF_WORDS * max(min(one.x1 - one.x0, other.x1 - other.x0), 1.0)
+def _overlap(word: Word, other: Word) -> bool:
+    common = min(word.x1, other.x1) - max(word.x0, other.x0)
+    return common > _OVERLAP_OF_WORDS * max(min(word.x1 - word.x0, other.x1 - other.x0), 1.0)
 
 
 def _text_without_spaces(words: Sequence[Word]) -> str:

@@ -66,7 +66,7 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     em = median([piece.y1 - piece.y0 for piece in pieces]) or 1.0
     level, upright = regions.horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
     reader = _TableReader(em, level, upright, split)
-    found: list[FoundTable] = []
+    found_tables: list[FoundTable] = []
     pieces_left = pieces
     prose_ids: set[int] | None = None
     for area in regions.drawn_areas(level, upright, em):
@@ -78,7 +78,7 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
                 continue
         table = reader.read(split_narrow_columns(group_lines(inside, em), split, em), area)
         if table is not None:
-            found.append(table)
+            found_tables.append(table)
             inside_ids = set(map(id, inside))
             pieces_left = [piece for piece in pieces_left if id(piece) not in inside_ids]
     if prose_ids is None:
@@ -88,8 +88,8 @@ def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: S
     for run in regions.table_runs(split_narrow_columns(bands, split, em), prose, em):
         table = reader.read(run, None)
         if table is not None:
-            found.append(table)
-    return sorted(found, key=lambda table: (table.y0, table.x0))
+            found_tables.append(table)
+    return sorted(found_tables, key=lambda table: (table.y0, table.x0))
 
 
 class _TableReader:

@@ -1,4 +1,4 @@
-"""One fork server with the shipped handlers for all modules; what it has read is forgotten after each test."""
+"""One fork server with the shipped handlers for all modules. Each test begins without stored pages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`ocr_pages` with an engine that fails: it kills its process on page 2, unless that is read in parts, and on page 3 in
-any case, and raises an error on page 4.
+"""`ocr_pages` with a failing engine.
+
+It kills its process on page 2 unless that is read in parts, and on page 3 in any case. It raises an error on page 4.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from typing import Any
 import pymupdf as partly_typed
 from PIL import Image, ImageFilter
 
+from job_handlers.reading.preprocess import Gray
+
 pymupdf: Any = partly_typed
 
 A4 = (595.0, 842.0)
@@ -42,6 +44,11 @@ def prose(seed: int, words: int = 400) -> str:
 
 def plain(text: str) -> str:
     return " ".join(text.split())
+
+
+def gray_of(image: Image.Image) -> Gray:
+    gray = image.convert("L")
+    return Gray(gray.width, gray.height, gray.tobytes())
 
 
 def digital(path: Path, texts: Sequence[str], *, rotation: int = 0, **saving: object) -> Path:

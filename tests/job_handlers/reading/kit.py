@@ -1,4 +1,4 @@
-"""A document read from its file to its text by the shipped handlers, each in a child of its own, without a store."""
+"""Read documents with the shipped handlers in child processes, without a store."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from worker_service.runner.questions import empty_answer
 from worker_service.runner.without_daemon import attempt_events
 from worker_service.testing import HandlerRun
 
-HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]
-PATIENCE_SECONDS = 90.0
+HANDLERS = [f"job_handlers.reading.{name}:{name}" for name in ("ingest", "ocr_pages", "extract_rows", "assemble")]
+_ATTEMPT_SECONDS = 90.0
 
 
 @contextmanager
 def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence[str] = HANDLERS) -> Iterator[Library]:
     credentials = directory / "credentials"
     credentials.mkdir()
-    # As systemd would say where they are.
+    # The variable by which systemd names the directory.
     with patch.dict(os.environ, CREDENTIALS_DIRECTORY=str(credentials)):
         begin = Begin(
             directory / "staging",
@@ -51,7 +51,7 @@ def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence
         )
         fork_server = LocalPool(begin)
     try:
-        refused = [one.set_aside for one in fork_server.start() if one.set_aside]
+        refused = [handler.set_aside for handler in fork_server.start() if handler.set_aside]
         assert not refused, refused
         yield Library(fork_server, credentials)
     finally:
@@ -60,7 +60,7 @@ def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence
 
 @dataclass(slots=True)
 class Library:
-    """Handlers in one fork server, and the pages that a store would remember: by digest, and by number."""
+    """Handlers in one fork server, and the pages that a store would have: by digest, and by number."""
 
     pool: LocalPool
     credentials: Path
@@ -68,9 +68,9 @@ class Library:
     by_number: dict[int, PageResult] = field(default_factory=dict)
     runs: list[tuple[str, HandlerRun]] = field(default_factory=list)
     known: KnownDocument = field(default_factory=KnownDocument)
-    """What the jobs before have told of it."""
+    """The document with the facts of earlier jobs."""
     current_for: float = math.inf
-    """So many answers more the generation is the newest."""
+    """Number of answers for which the generation stays the newest."""
     _jobs: int = 0
 
     def forget(self) -> None:
@@ -78,10 +78,7 @@ class Library:
         self.known = KnownDocument()
 
     def read(self, original: Path, **how: object) -> HandlerRun:
-        """Return the run of `assemble`, or of the first job that did not end well.
-
-        Pages are recognised once, by the first engine and in English, unless `how` asks for something else.
-        """
+        """Return the run of `assemble`, or of the first job that failed. By default, read English with one engine."""
         settings = json.dumps({"languages": ["eng"], "quality": "fast", **how})
         self.by_number, self.runs, self.known = {}, [], KnownDocument(settings=settings)
         last = self.run("ingest", {}, original)
@@ -121,12 +118,12 @@ class Library:
         )
         self.pool.launch(order)
         events = []
-        for one in attempt_events(self.pool, seconds=PATIENCE_SECONDS, answer=self.answer):
-            events.append(one)
-            if isinstance(one, PagesRead):
-                for page in one.pages:
+        for event in attempt_events(self.pool, seconds=_ATTEMPT_SECONDS, answer=self.answer):
+            events.append(event)
+            if isinstance(event, PagesRead):
+                for page in event.pages:
                     self.keep(page)
-        run = HandlerRun(events, next(one for one in events if isinstance(one, Ended)))
+        run = HandlerRun(events, next(event for event in events if isinstance(event, Ended)))
         self.runs.append((job_type, run))
         if (facts := run.ended.document) is not None:
             self.known = replace(self.known, kind=facts.kind or self.known.kind, pages=facts.pages or self.known.pages)
@@ -148,7 +145,7 @@ class Library:
         self.current_for -= 1
         match question:
             case KnownPages(digests):
-                return KnownDigests([one for one in digests if one in self.by_digest], not is_current)
+                return KnownDigests([name for name in digests if name in self.by_digest], not is_current)
             case DocumentPages(first, last):
                 return PagesAnswer([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
             case IsCurrent():
@@ -170,4 +167,4 @@ class Library:
 
 
 def published(run: HandlerRun) -> dict[str, Path]:
-    return {one.role: one.path for one in run.published}
+    return {file.role: file.path for file in run.published}

@@ -1,4 +1,4 @@
-"""What each part of a page is, from the file to Markdown."""
+"""The structure of pages, from the file to Markdown."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def read(path: Path) -> Sequence[StructuredPage]:
     """Read a file in this process."""
     kind, results = kind_of(path), list[PageResult]()
     if kind.is_flowing:
-        look, recognise = ingest._flow_reader(path, kind, path.parent), flow_pictures.flow_reader(path, kind, ENGLISH)
-        count = look(0)
+        examine = ingest._flow_reader(path, kind, path.parent)
+        recognise = flow_pictures.flow_reader(path, kind, ENGLISH)
+        count = examine(0)
         assert isinstance(count, ingest.PageCount)
         for number in range(1, count.pages + 1):
-            found = look(number)
-            page = recognise(-number) if isinstance(found, ingest.ExaminedPage) and found.scan else found
+            examined = examine(number)
+            page = recognise(-number) if isinstance(examined, ingest.ExaminedPage) and examined.scan else examined
             assert isinstance(page, ingest.ExaminedPage | page_recognition.PageReading)
             results.append(PageResult(number, "", page.text, page.method, None, page.layout))
     else:
@@ -271,17 +272,17 @@ def test_the_footnotes_of_office_documents_are_footnotes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["a.docx", "a.odt", "a.pptx", "a.html"])
 def test_a_picture_with_alternative_text_has_it_in_markdown(tmp_path: Path, name: str) -> None:
-    made = io.BytesIO()
-    Image.new("RGB", (90, 60), "red").save(made, "PNG")
-    path, red = tmp_path / name, made.getvalue()
+    png = io.BytesIO()
+    Image.new("RGB", (90, 60), "red").save(png, "PNG")
+    path, red = tmp_path / name, png.getvalue()
     if name == "a.docx":
         image = RELATIONS.format('<Relationship Id="r2" Type="http://o/image" Target="a.png"/>')
         body = '<w:p><w:r><w:docPr descr="A red box"/><w:cNvPr descr=""/><a:blip r:embed="r2"/></w:r></w:p>'
         word(path, f"{paragraph('Above.')}{body}{paragraph('Below.')}",
              {"word/_rels/document.xml.rels": image, "word/a.png": red})  # fmt: skip
     elif name == "a.odt":
-        told = "<svg:title>Box</svg:title><svg:desc>A red box</svg:desc>"
-        frame = f"<d:frame><d:image x:href='Pictures/a.png'/>{told}</d:frame>"
+        title = "<svg:title>Box</svg:title><svg:desc>A red box</svg:desc>"
+        frame = f"<d:frame><d:image x:href='Pictures/a.png'/>{title}</d:frame>"
         open_text(path, f"<t:p>Above.</t:p><t:p>{frame}</t:p><t:p>Below.</t:p>", {"Pictures/a.png": red})
     elif name == "a.pptx":
         body = "<a:p><a:r><a:t>{}</a:t></a:r></a:p>"
@@ -443,9 +444,9 @@ def test_the_tags_of_a_pdf_name_its_parts(tmp_path: Path) -> None:
             document.update_object(
                 elements[-1], f"<</Type/StructElem/S/{kind}/P {tree} 0 R/Pg {page.xref} 0 R/K {at}>>"
             )
-        those = " ".join(f"{one} 0 R" for one in elements)
-        document.update_object(parents, f"<</Nums [0 [{those}]]>>")
-        document.update_object(tree, f"<</Type/StructTreeRoot/K [{those}]/ParentTree {parents} 0 R>>")
+        references = " ".join(f"{element} 0 R" for element in elements)
+        document.update_object(parents, f"<</Nums [0 [{references}]]>>")
+        document.update_object(tree, f"<</Type/StructTreeRoot/K [{references}]/ParentTree {parents} 0 R>>")
         document.xref_set_key(page.xref, "StructParents", "0")
         document.xref_set_key(document.pdf_catalog(), "StructTreeRoot", f"{tree} 0 R")
         document.xref_set_key(document.pdf_catalog(), "MarkInfo", "<</Marked true>>")
@@ -467,7 +468,7 @@ def test_a_line_without_width_costs_no_page() -> None:
 
 
 def test_the_structure_of_reports_is_found(tmp_path: Path) -> None:
-    """`./run bench markdown` measures the same on more reports and beside others."""
+    """`./run bench markdown` measures the same on more reports, and with other programs."""
     counts: dict[str, list[float]] = {}
     for truth in reports(tmp_path, "tested", 4):
         whole = "".join(document_markdown(read(truth.path)))

@@ -1,4 +1,4 @@
-"""Invisible text lies where the words are shown, whatever the page is like, and changes nothing that is seen."""
+"""Invisible text is where the words are shown, on any kind of page, and does not change what is shown."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def with_fonts_of_its_own(document: Any) -> None:
 
 
 def with_open_content(document: Any) -> None:
-    """It ends inside of a state that nobody restores."""
+    """End inside a graphics state that is not restored."""
     document.update_stream(document[0].get_contents()[0], document[0].read_contents() + b" q 0.5 0 0 0.5 9 9 cm ")
 
 
-def made_searchable(original: Path, layout: Layout, password: str = "") -> Path:
+def make_searchable(original: Path, layout: Layout, password: str = "") -> Path:
     fonts = Fonts()
     fonts.add_fonts_of(layout)
     target = original.with_suffix(".searchable.pdf")
@@ -76,7 +76,7 @@ def layout_of(size: tuple[float, float]) -> Layout:
     "change",
     [plain, turned, turned_and_cropped, with_inherited_resources, with_fonts_of_its_own, with_open_content],
 )
-def test_words_are_found_where_they_are_shown_and_nothing_looks_different(
+def test_invisible_words_are_at_their_positions_and_nothing_looks_different(
     change: Callable[[Any], None], tmp_path: Path
 ) -> None:
     original = scan(tmp_path / "first.pdf", [picture(prose(1), dpi=60)] * 2, dpi=60)
@@ -86,9 +86,9 @@ def test_words_are_found_where_they_are_shown_and_nothing_looks_different(
     with pdf.PagedFile(tmp_path / "a.pdf") as book:
         layout = layout_of(book.size(1))
 
-    target = made_searchable(tmp_path / "a.pdf", layout)
+    target = make_searchable(tmp_path / "a.pdf", layout)
 
-    assert target.read_bytes().startswith((tmp_path / "a.pdf").read_bytes()), "it is appended"
+    assert target.read_bytes().startswith((tmp_path / "a.pdf").read_bytes()), "not appended"
     assert target.stat().st_size < (tmp_path / "a.pdf").stat().st_size + 9000
     with pymupdf.open(tmp_path / "a.pdf") as before, pymupdf.open(target) as after:
         assert not after.is_repaired
@@ -111,7 +111,7 @@ def test_an_encrypted_pdf_stays_encrypted(tmp_path: Path) -> None:
         page.insert_image(page.rect, stream=jpeg(picture("x", dpi=40)))
         document.save(original, encryption=pymupdf.PDF_ENCRYPT_AES_256, user_pw="secret", owner_pw="other")
 
-    target = made_searchable(original, layout_of((595, 842)), "secret")
+    target = make_searchable(original, layout_of((595, 842)), "secret")
 
     with pymupdf.open(target) as document:
         assert document.needs_pass
@@ -119,12 +119,12 @@ def test_an_encrypted_pdf_stays_encrypted(tmp_path: Path) -> None:
         assert "Annual" in document[0].get_text()
 
 
-def test_a_repaired_pdf_is_written_anew(tmp_path: Path) -> None:
+def test_a_repaired_pdf_is_written_completely(tmp_path: Path) -> None:
     whole = scan(tmp_path / "whole.pdf", [picture("x", dpi=40)], dpi=40).read_bytes()
     broken = tmp_path / "broken.pdf"
     broken.write_bytes(whole[: whole.rindex(b"xref")])
 
-    target = made_searchable(broken, layout_of((595, 842)))
+    target = make_searchable(broken, layout_of((595, 842)))
 
     with pymupdf.open(target) as document:
         assert not document.is_repaired

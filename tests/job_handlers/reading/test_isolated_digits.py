@@ -1,4 +1,4 @@
-"""Figures that stand alone in their column, and far from the rest of their row."""
+"""Single figures in a column, far from the other words of their row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from PIL import Image, ImageDraw
 
 from job_handlers.reading import layout, ocr
 from job_handlers.reading.page_recognition import PagePicture, recognise_page
-from job_handlers.reading.preprocess import Gray
+from tests.job_handlers.reading.documents import gray_of
 
 pymupdf: Any = partly_typed
-
-needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 
 ROWS = (
     ("Region", "2021", "2022", "2023", "2024"),
@@ -38,10 +36,9 @@ def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
     for _ in range(specks):
         x, y = dice.randrange(image.width), dice.randrange(image.height)
         pen.ellipse((x, y, x + dpi // 60, y + dpi // 60), fill=0)
-    return PagePicture(1, (595, 842), Gray(image.width, image.height, image.tobytes()), float(dpi))
+    return PagePicture(1, (595, 842), gray_of(image), float(dpi))
 
 
-@needs_engine
 @pytest.mark.parametrize("dpi", [200, 300])
 def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
     read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(dpi))
@@ -51,7 +48,6 @@ def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
     assert [[cell.text if cell else "" for cell in row] for row in table.rows] == [list(row) for row in ROWS]
 
 
-@needs_engine
 def test_specks_become_no_figures() -> None:
     read = recognise_page(ocr.reader_for(ocr.OcrSettings(("eng",), "fast")), page_of(300, specks=60))
 

@@ -1,4 +1,4 @@
-"""The languages of OCR: what people call them, and which package has the data of one."""
+"""The languages of OCR: their names, and the packages with their data."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pymupdf: Any = partly_typed
         ("chinese", "chi_sim"), ("DEU", "deu"), ("script/latin", "script/Latin"), ("latin", "lat"), ("klingon", None),
     ],
 )  # fmt: skip
-def test_what_people_call_a_language_is_understood(word: str, code: str | None) -> None:
+def test_languages_are_found_by_other_names_and_codes(word: str, code: str | None) -> None:
     choices = Choices(["eng"], dict.fromkeys(language_codes.all_codes(), ""), language_codes.CODE_OF_NAME)
 
     assert choices.closest(word) == code
 
 
-def test_each_name_is_that_of_a_language_there_is() -> None:
+def test_each_name_belongs_to_a_known_language() -> None:
     assert all(
         language_codes.is_known(code) for code in (*language_codes.CODE_OF_NAME.values(), *language_codes.all_codes())
     )
@@ -45,7 +45,7 @@ def test_each_name_is_that_of_a_language_there_is() -> None:
 
 
 @pytest.mark.skipif(shutil.which("apt-cache") is None, reason="not a Debian")
-def test_each_package_is_one_of_debians() -> None:
+def test_each_package_exists_in_debian() -> None:
     listed = subprocess.run(["apt-cache", "pkgnames", "tesseract-ocr-"], capture_output=True, text=True, check=False)
     if "tesseract-ocr-deu" not in listed.stdout.split():
         pytest.skip("no lists of packages")
@@ -55,7 +55,7 @@ def test_each_package_is_one_of_debians() -> None:
     assert wanted <= set(listed.stdout.split())
 
 
-def test_a_page_in_letters_that_it_was_not_read_in_says_so(library: Library, tmp_path: Path) -> None:
+def test_a_page_in_another_script_is_named_in_the_note(library: Library, tmp_path: Path) -> None:
     russian = "Совет директоров рассмотрел годовой отчёт и утверждает его полностью, включая эту страницу. " * 12
     with pymupdf.open() as document:
         page = document.new_page()
@@ -87,7 +87,7 @@ def test_a_page_recognised_with_little_confidence_is_named_in_the_note(library: 
     assert run.ended.document.note == "recognised with less than 50 % confidence: page 1"
 
 
-def test_what_reads_a_script_is_named_with_its_package() -> None:
+def test_a_script_without_a_language_names_the_one_to_install() -> None:
     assert ocr.unread_script("Latin", ["eng"]) is None
     assert ocr.unread_script(None, ["eng"]) is None
     assert ocr.unread_script("Cyrillic", ["eng", "rus"]) is None

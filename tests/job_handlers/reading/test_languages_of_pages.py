@@ -1,4 +1,4 @@
-"""In which language a page is written, where nobody has said."""
+"""The language of a page, if the user has given none."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ FRENCH = "Le conseil est d'avis que les comptes de la société ne sont pas à j
 RUSSIAN = "Это не так, и он сказал, что они были в городе, но все это было на самом деле для нее и не только."
 
 
-def gray_of(text: str) -> Gray:
-    page = documents.picture(text, dpi=150)
-    return Gray(page.width, page.height, page.tobytes())
+def page_of(text: str) -> Gray:
+    return documents.gray_of(documents.picture(text, dpi=150))
 
 
 @pytest.mark.parametrize(
@@ -39,49 +38,49 @@ def gray_of(text: str) -> Gray:
         ("", None),
     ],
 )
-def test_a_text_tells_its_language_by_its_small_words(text: str, code: str | None) -> None:
+def test_the_language_of_a_text_is_identified_by_its_small_words(text: str, code: str | None) -> None:
     assert language_id.language_of(text, sorted(language_id.KNOWN_LANGUAGES)) == code
 
 
-def test_a_language_that_is_not_among_those_asked_for_is_not_told() -> None:
+def test_only_the_given_languages_are_identified() -> None:
     assert language_id.language_of(GERMAN, ["eng", "fra"]) is None
     assert language_id.language_of(ENGLISH, []) is None
 
 
-def test_each_page_is_read_in_its_language_where_nobody_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_page_is_read_in_its_language_if_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr.neural, "missing", lambda: "no second opinion")
-    wanted = ocr.ocr_settings(None, "auto")
-    assert (wanted.languages[0], "deu" in wanted.languages, wanted.chooses_language) == ("eng", True, True)
-    reader = ocr.reader_for(wanted)
+    settings = ocr.ocr_settings(None, "auto")
+    assert (settings.languages[0], "deu" in settings.languages, settings.chooses_language) == ("eng", True, True)
+    reader = ocr.reader_for(settings)
 
-    read = [reader.read(gray_of(text), 150) for text in (ENGLISH, GERMAN, "2026", ENGLISH)]
+    pages = [reader.read(page_of(text), 150) for text in (ENGLISH, GERMAN, "2026", ENGLISH)]
 
-    # A page that does not tell is as the one before.
-    assert [one.languages for one in read] == [["eng"], ["deu"], ["deu"], ["eng"]]
-    assert documents.plain(layout.text_of(read[1].lines)) == documents.plain(GERMAN)
-    assert ocr.identity_of(wanted) != ocr.identity_of(ocr.ocr_settings(("eng",), "auto"))
+    # A page without words is read in the language of the page before.
+    assert [page.languages for page in pages] == [["eng"], ["deu"], ["deu"], ["eng"]]
+    assert documents.plain(layout.text_of(pages[1].lines)) == documents.plain(GERMAN)
+    assert ocr.identity_of(settings) != ocr.identity_of(ocr.ocr_settings(("eng",), "auto"))
     assert ocr.ocr_settings(("deu",), "auto").chooses_language is False
 
 
-class Speaker:
-    """An engine that can read what is written in its language, and nothing else."""
+class EngineOfOneLanguage:
+    """Reads any text in another script as "TO", and text in another language with less confidence."""
 
-    name = "speaker"
+    name = "engine of one language"
 
-    def __init__(self, language: str, page: Sequence[str], calls: Counter[str]) -> None:
-        self._language, self._page, self._calls = language, page, calls
+    def __init__(self, language: str, page_language: str, text: str, calls: Counter[str]) -> None:
+        self._language, self._page_language, self._text, self._calls = language, page_language, text, calls
 
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
         self._calls[self._language] += 1
-        language, text = self._page
-        is_mine = language_id.script_of(language) == language_id.script_of(self._language)
-        confidence = 95.0 if language == self._language else 85.0 if is_mine else 68.0
-        return [[Word(0, 0, 9, 9, confidence, word if is_mine else "TO") for word in text.split()]]
-
-    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        return [word for line in self.words(gray, dpi) for word in line]
+        if self._language == self._page_language:
+            confidence = 95.0
+        elif language_id.script_of(self._language) == language_id.script_of(self._page_language):
+            confidence = 85.0
+        else:
+            return [[Word(0, 0, 9, 9, 68.0, "TO") for _ in self._text.split()]]
+        return [[Word(0, 0, 9, 9, confidence, word) for word in self._text.split()]]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
         return 0
@@ -95,22 +94,19 @@ class Speaker:
     [
         ("eng", ENGLISH, {"eng": 1}),
         ("deu", GERMAN, {"eng": 1, "deu": 1}),
-        # In other letters: of each script one is tried, and then the one that the words tell.
+        # In another script: one language of each script is tried, then the one that the words show.
         ("rus", RUSSIAN, {"eng": 1, "bul": 1, "ell": 1, "rus": 1}),
     ],
 )
-def test_a_page_costs_a_second_reading_only_where_the_first_was_in_another_language(
-    language: str, text: str, calls: dict[str, int]
-) -> None:
+def test_a_page_is_read_again_only_if_its_language_is_another(language: str, text: str, calls: dict[str, int]) -> None:
     counted: Counter[str] = Counter()
-    among = ["eng", "bul", "deu", "ell", "rus"]
 
-    def speaker(languages: Sequence[str]) -> Any:
-        return Speaker(languages[0], (language, text), counted)
+    def engine_for(languages: Sequence[str]) -> Any:
+        return EngineOfOneLanguage(languages[0], language, text, counted)
 
-    reader = PageReader([[one] for one in among], speaker, lambda _: None)
+    reader = PageReader([["eng"], ["bul"], ["deu"], ["ell"], ["rus"]], engine_for, lambda _: None)
 
-    found = reader.read(gray_of(ENGLISH), 150)
+    page = reader.read(page_of(ENGLISH), 150)
 
-    assert (found.languages, layout.text_of(found.lines)) == ([language], text)
+    assert (page.languages, layout.text_of(page.lines)) == ([language], text)
     assert counted == calls

@@ -11,7 +11,6 @@ from typing import Any
 
 import pymupdf as partly_typed
 import pytest
-from PIL import Image
 
 from benchmarks.accuracy import character_errors, word_f1
 from benchmarks.corpus import REAL
@@ -21,7 +20,7 @@ from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.page_recognition import PagePicture, recognise_page
 from job_handlers.reading.preprocess import Gray
 from tests.full_length import only_in_full
-from tests.job_handlers.reading import documents
+from tests.job_handlers.reading.documents import gray_of, picture
 from tests.job_handlers.reading.kit import Library
 from worker_service.runner.messages import How
 
@@ -30,11 +29,6 @@ pymupdf: Any = partly_typed
 MIB = 1 << 20
 
 needs_neural = pytest.mark.skipif(neural.missing() is not None, reason=f"not installed: {neural.missing()}")
-
-
-def gray_of(image: Image.Image) -> Gray:
-    plain = image.convert("L")
-    return Gray(plain.width, plain.height, plain.tobytes())
 
 
 @cache
@@ -54,7 +48,7 @@ def recognised_text(name: str, quality: str) -> str:
 
 @needs_neural
 def test_a_line_is_read_with_the_positions_of_its_words() -> None:
-    page = gray_of(documents.picture("Revenue rose by 12.5 % in 2026, as Jørgensen said.", dpi=200))
+    page = gray_of(picture("Revenue rose by 12.5 % in 2026, as Jørgensen said.", dpi=200))
     [(x0, y0, x1, y1)] = neural.find_lines(page)
 
     words = neural.read_line(page, (x0, y0, x1, y1))
@@ -85,7 +79,7 @@ def test_real_scans_are_read_as_well_as_they_were(
 @needs_neural
 def test_lines_and_words_that_the_first_engine_missed_are_inserted_in_their_places() -> None:
     texts = [f"Paragraph {letter} of the annual report was approved." for letter in "ABCDEF"]
-    page = gray_of(documents.picture("\n\n".join(texts), dpi=150))
+    page = gray_of(picture("\n\n".join(texts), dpi=150))
     complete = [line for line in ocr.reader_for(ocr.OcrSettings(("eng",), "fast")).read(page, 150).lines if line]
     assert [layout.text_of([line]) for line in complete] == texts
 
@@ -131,7 +125,7 @@ def test_the_layout_names_the_engines_and_the_lines_of_the_second_one(library: L
     [page] = library.by_number.values()
     page_layout = layout.decode(page.layout or "")
     first = ocr.tesseract.identity(ocr.OcrSettings(("eng",), "fast")).rpartition(" ")[0]
-    assert page_layout.readers == [first, neural.name()]
+    assert page_layout.readers == [first, neural.NAME]
     lines = [" ".join(word.text for word in line) for line in page_layout.lines]
     assert "In accordance with custom, im-" in [lines[at] for at in page_layout.second]
     runs = library.jobs("ocr_pages")
@@ -144,10 +138,10 @@ def test_the_networks_are_loaded_only_if_a_word_is_uncertain_and_run_in_one_thre
     program = (
         "import sys, os\n"
         "from job_handlers.reading import ocr\n"
-        "from tests.job_handlers.reading.test_neural import gray_of, real_scan\n"
-        "from tests.job_handlers.reading import documents\n"
+        "from tests.job_handlers.reading.test_neural import real_scan\n"
+        "from tests.job_handlers.reading.documents import gray_of, picture\n"
         "reader = ocr.reader_for(ocr.OcrSettings(('eng',), 'auto'))\n"
-        "reader.read(gray_of(documents.picture('The annual report of the board.', dpi=200)), 200)\n"
+        "reader.read(gray_of(picture('The annual report of the board.', dpi=200)), 200)\n"
         "assert 'onnxruntime' not in sys.modules\n"
         "reader.read(*real_scan('title.png')[:2])\n"
         "assert 'onnxruntime' in sys.modules and 'cv2' not in sys.modules and 'rapidocr' not in sys.modules\n"
@@ -179,6 +173,6 @@ def test_without_the_extra_auto_is_fast_and_best_waits(monkeypatch: pytest.Monke
 def test_the_second_engine_reads_only_languages_that_it_was_trained_for() -> None:
     assert ocr.ocr_settings(("eng", "rus"), "auto").quality == "fast"
     assert ocr.ocr_settings(("eng", "deu"), "auto").quality == "auto"
-    assert neural.name() in (ocr.offers() or "")
-    assert neural.name() in ocr.identity_of(ocr.ocr_settings(("eng",), "auto"))
-    assert neural.name() not in ocr.identity_of(ocr.ocr_settings(("eng",), "fast"))
+    assert neural.NAME in (ocr.offers() or "")
+    assert neural.NAME in ocr.identity_of(ocr.ocr_settings(("eng",), "auto"))
+    assert neural.NAME not in ocr.identity_of(ocr.ocr_settings(("eng",), "fast"))

@@ -1,4 +1,4 @@
-"""Documents of every kind become text, page by page, through real children."""
+"""Documents become text, page by page, in real child processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pymupdf: Any = partly_typed
 
 TEXT = prose(1, 60)
 OTHER = prose(2, 60)
-LITTLE = "The board has looked at the annual report and approves all of it, this page included. Page"
+SHORT_TEXT = "The board has looked at the annual report and approves all of it, this page included. Page"
 
 
 # --- pages with text of their own ---
@@ -75,14 +75,14 @@ def test_blocks_of_a_turned_page_lie_where_they_are_shown(library: Library, tmp_
     assert (x0 > 700) == (rotation == 90)
 
 
-def test_pages_that_hold_nothing_are_blank_and_cost_no_ocr(library: Library, tmp_path: Path) -> None:
+def test_empty_pages_are_blank_and_need_no_ocr(library: Library, tmp_path: Path) -> None:
     library.read(digital(tmp_path / "a.pdf", ["Some words", "", "More words"]))
 
     assert library.methods == ["layer", "blank", "layer"]
     assert not library.jobs("ocr_pages")
 
 
-# --- pages that have to be looked at ---
+# --- pages that need OCR ---
 
 
 def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Library, tmp_path: Path) -> None:
@@ -107,22 +107,20 @@ def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Libr
         assert tuple(found) == pytest.approx(word[:4], abs=1.0)
 
 
-def test_a_page_that_lies_the_wrong_way_is_turned(library: Library, tmp_path: Path) -> None:
+def test_a_page_scanned_sideways_is_turned(library: Library, tmp_path: Path) -> None:
     run = library.read(scan(tmp_path / "turned.pdf", [picture(TEXT, dpi=150, turn=90)], dpi=150))
 
     layout = json.loads(library.by_number[1].layout or "")
     assert layout["turn"] == 270
     assert character_errors(library.text, TEXT) < 0.02
-    # The invisible words run as the shown ones do.
+    # The invisible words run in the direction of the shown ones.
     with pymupdf.open(published(run)["pdf"]) as document:
         assert character_errors(document[0].get_text(), TEXT) < 0.02
         line = document[0].get_text("dict")["blocks"][0]["lines"][0]
     assert [round(one) for one in line["dir"]] == [0, 1]
 
 
-def test_a_skewed_page_is_straightened_and_its_words_stay_where_they_are_shown(
-    library: Library, tmp_path: Path
-) -> None:
+def test_a_skewed_page_is_straightened_and_its_words_keep_their_positions(library: Library, tmp_path: Path) -> None:
     straight = library.read(scan(tmp_path / "straight.pdf", [picture(TEXT, dpi=200)], dpi=200))
     assert straight.how is How.DONE
     upright = json.loads(library.by_number[1].layout or "")["lines"]
@@ -131,25 +129,25 @@ def test_a_skewed_page_is_straightened_and_its_words_stay_where_they_are_shown(
     layout = json.loads(library.by_number[1].layout or "")
     assert character_errors(library.text, TEXT) < 0.01
     assert layout["skew"] == pytest.approx(2.0, abs=0.1)
-    # A word at the right of the page's middle has sunk by the slope.
+    # A word right of the page's middle is lower by the slope.
     before = {word[5]: word for line in upright for word in line}
     after = {word[5]: word for line in layout["lines"] for word in line}
     unique = [text for text in before if text in after and TEXT.split().count(text) == 1]
     assert len(unique) > 5
     for text in unique:
-        sunk = after[text][1] - before[text][1]
+        shift = after[text][1] - before[text][1]
         middle = (before[text][0] + before[text][2]) / 2 - 297.5
-        assert sunk == pytest.approx(middle * 0.0349, abs=2.0)
+        assert shift == pytest.approx(middle * 0.0349, abs=2.0)
 
 
-def test_text_that_somebody_elses_ocr_hid_under_a_scan_is_not_trusted(library: Library, tmp_path: Path) -> None:
+def test_invisible_text_of_another_ocr_program_is_not_used(library: Library, tmp_path: Path) -> None:
     library.read(scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150, hidden="wrong words " * 20))
 
     assert library.methods == ["ocr"]
     assert character_errors(library.text, TEXT) < 0.02
 
 
-def test_garbage_and_drawings_are_looked_at(library: Library, tmp_path: Path) -> None:
+def test_garbage_and_drawn_text_need_ocr(library: Library, tmp_path: Path) -> None:
     ingest = library.run("ingest", {}, garbage(tmp_path / "garbage.pdf"))
     drawn = library.run("ingest", {}, drawn_only(tmp_path / "drawn.pdf"))
 
@@ -157,7 +155,7 @@ def test_garbage_and_drawings_are_looked_at(library: Library, tmp_path: Path) ->
     assert [job.job_type for job in drawn.follow_ups] == ["ocr_pages", "assemble"]
 
 
-def test_images_are_documents_of_their_own_pages(library: Library, tmp_path: Path) -> None:
+def test_each_frame_of_an_image_is_a_page(library: Library, tmp_path: Path) -> None:
     pages = [picture(TEXT, dpi=150), picture(OTHER, dpi=150)]
 
     run = library.read(tiff(tmp_path / "two.tif", pages, dpi=150))
@@ -171,7 +169,7 @@ def test_images_are_documents_of_their_own_pages(library: Library, tmp_path: Pat
         ]
 
 
-def test_a_photo_that_says_nothing_of_its_size_is_read_pixel_by_pixel(library: Library, tmp_path: Path) -> None:
+def test_a_photo_without_a_resolution_is_read_at_full_size(library: Library, tmp_path: Path) -> None:
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(jpeg(picture(TEXT, dpi=200)))
 
@@ -186,7 +184,7 @@ def test_a_photo_that_says_nothing_of_its_size_is_read_pixel_by_pixel(library: L
 
 
 def mixed(path: Path) -> Path:
-    """A page with text, a scan, and a page with text."""
+    """Save a page with text, a scan, and a page with text."""
     image = scan(path.with_name("image.pdf"), [picture(TEXT, dpi=150)], dpi=150)
     with pymupdf.open(digital(path, [prose(5), prose(6)])) as document, pymupdf.open(image) as scanned:
         document.insert_pdf(scanned, start_at=1)
@@ -194,7 +192,7 @@ def mixed(path: Path) -> Path:
     return path
 
 
-def test_what_is_known_is_not_read_again_and_a_change_of_language_reads_only_what_it_must(
+def test_stored_pages_are_not_read_again_and_another_language_reads_only_scans(
     library: Library, tmp_path: Path
 ) -> None:
     original = mixed(tmp_path / "mixed.pdf")
@@ -203,7 +201,7 @@ def test_what_is_known_is_not_read_again_and_a_change_of_language_reads_only_wha
     first = library.text
     assert [job for job, _ in library.runs] == ["ingest", "ocr_pages", "assemble"]
 
-    # By another owner, under another name.
+    # The same content under another name.
     after = library.read(original.rename(tmp_path / "other name.pdf"))
     assert library.text == first
     assert [job for job, _ in library.runs] == ["ingest"]
@@ -218,7 +216,7 @@ def test_what_is_known_is_not_read_again_and_a_change_of_language_reads_only_wha
     assert json.loads(again.follow_ups[0].payload or "")["pages"] == "2"
 
 
-def test_pages_that_an_attempt_has_left_behind_stand_among_the_others(library: Library, tmp_path: Path) -> None:
+def test_pages_of_an_earlier_attempt_keep_their_places(library: Library, tmp_path: Path) -> None:
     original = digital(tmp_path / "a.pdf", [prose(1), prose(2), "", prose(4)])
     before = library.read(original)
     library.by_digest = {digest: page for digest, page in library.by_digest.items() if page.number in (2, 3)}
@@ -229,60 +227,60 @@ def test_pages_that_an_attempt_has_left_behind_stand_among_the_others(library: L
     assert all(published(after)[role].read_bytes() == path.read_bytes() for role, path in published(before).items())
 
 
-def test_a_page_is_known_by_what_it_shows_in_whichever_file_it_stands(library: Library, tmp_path: Path) -> None:
-    lines = [f"{LITTLE} {page}" for page in ("one", "two", "three")]
+def test_a_page_with_known_pixels_is_not_recognised_again_in_another_file(library: Library, tmp_path: Path) -> None:
+    lines = [f"{SHORT_TEXT} {page}" for page in ("one", "two", "three")]
     original = scan(tmp_path / "report.pdf", [picture(line, dpi=150) for line in lines], dpi=150)
     library.read(original)
     first = [page.text for _, page in sorted(library.by_number.items())]
-    # A question for each range, and one for two pages that it draws.
+    # Apart from one question for each range, there is one for every two pages that it draws.
     assert sum(len(run.questions) - 1 for run in library.jobs("ocr_pages")) == 2
 
-    # Another file to every digest of files, and the same to look at.
+    # A file with another digest and the same pixels.
     original.write_bytes(original.read_bytes() + b"\n%")
     library.read(original)
     assert recognised(library) == 0
     assert [page.text for _, page in sorted(library.by_number.items())] == first
     assert all(page.text is None for run in library.jobs("ocr_pages") for page in run.pages)
 
-    # From now on it is known without being drawn.
+    # Now its pages are stored under the digest of the file, too.
     library.read(original)
     assert not library.jobs("ocr_pages")
 
     changed = scan(
-        tmp_path / "changed.pdf", [picture(line, dpi=150) for line in [*lines[:2], f"{LITTLE} four"]], dpi=150
+        tmp_path / "changed.pdf", [picture(line, dpi=150) for line in [*lines[:2], f"{SHORT_TEXT} four"]], dpi=150
     )
     library.read(changed)
     assert recognised(library) == 1
     assert library.by_number[2].text == first[1]
     assert library.by_number[3].text != first[2]
 
-    # Of another size on paper, its words would lie elsewhere.
+    # With another size on paper, words have other positions.
     library.read(scan(tmp_path / "larger.pdf", [picture(lines[0], dpi=150)], dpi=140))
     assert recognised(library) == 1
 
 
-def test_pages_that_are_known_once_they_are_drawn_are_not_kept(tmp_path: Path) -> None:
-    shown = [picture(f"{TEXT} {page}", dpi=150) for page in range(8)]
-    size = shown[0].width * shown[0].height
+def test_pictures_of_pages_with_stored_results_are_dropped(tmp_path: Path) -> None:
+    images = [picture(f"{TEXT} {page}", dpi=150) for page in range(8)]
+    size = images[0].width * images[0].height
     read = page_request_handler(
-        scan(tmp_path / "a.pdf", shown, dpi=150), "", OcrSettings(("eng",), "fast"), {}, is_forced=False
+        scan(tmp_path / "a.pdf", images, dpi=150), "", OcrSettings(("eng",), "fast"), {}, is_forced=False
     )
     tracemalloc.start()
     try:
         for number in range(1, 9):
             read(number)
-        kept, _ = tracemalloc.get_traced_memory()
+        bytes_in_use, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert kept < 4 * size
+    assert bytes_in_use < 4 * size
 
 
 def recognised(library: Library) -> int:
     return sum(run.result["recognised"] for run in library.jobs("ocr_pages"))
 
 
-def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) -> None:
+def test_a_forced_reading_recognises_every_page(library: Library, tmp_path: Path) -> None:
     run = library.run("ingest", {"force_ocr": True}, mixed(tmp_path / "mixed.pdf"))
 
     assert not run.pages
@@ -290,11 +288,10 @@ def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) 
     assert ",".join(asked) in ("1-3", "1-2,3", "1,2,3")
 
 
-def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    original = scan(tmp_path / "a.pdf", [picture(f"{LITTLE} {page}", dpi=150) for page in ("one", "two")], dpi=150)
+def test_a_killed_range_resumes_after_its_last_saved_page(tmp_path: Path) -> None:
+    original = scan(tmp_path / "a.pdf", [picture(f"{SHORT_TEXT} {page}", dpi=150) for page in ("one", "two")], dpi=150)
 
-    # It says how far it is; asks for its pages, and for what they show, and keeps what is known of them: nothing. Then
-    # it keeps the first, and says how far it is.
+    # The seventh message reports progress after the first page has been saved.
     killed, again = run_stopped_and_again(
         ocr_pages,
         {"pages": "1-2"},
@@ -310,12 +307,12 @@ def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert [(page.number, page.text is None) for page in again.pages] == [(1, True), (2, False)]
 
 
-def test_work_that_is_stale_is_refused_before_the_expensive_call(library: Library, tmp_path: Path) -> None:
+def test_a_stale_generation_is_refused_before_pages_are_read(library: Library, tmp_path: Path) -> None:
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150)
     jobs = library.run("ingest", {}, original).follow_ups
     range_job, _ = jobs
 
-    # The range has been current once: what is asked of it next is whether what its page shows is known.
+    # (range_job, 1): the generation becomes stale between the question about its pages and the one about their pixels.
     for job, current_for in ((range_job, 0), (range_job, 1), (jobs[-1], 0)):
         library.current_for = current_for
         run = library.run_job(job, original)
@@ -325,10 +322,10 @@ def test_work_that_is_stale_is_refused_before_the_expensive_call(library: Librar
 
 
 @pytest.mark.parametrize("job_type", ["ocr_pages", "extract_rows", "assemble"])
-def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_into_it(
+def test_a_digest_in_the_payload_neither_reads_nor_writes_results_of_another_file(
     library: Library, tmp_path: Path, job_type: str
 ) -> None:
-    """As rows were written when payloads named the file: what they say of it is no longer looked at."""
+    """Payloads of an earlier version named the file. These fields are ignored."""
     original = tmp_path / "mine.csv" if job_type == "extract_rows" else digital(tmp_path / "mine.pdf", ["mine"])
     if job_type == "extract_rows":
         original.write_text("mine;1\nmine;2\n")
@@ -344,7 +341,7 @@ def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_in
     assert "0" * 64 not in str(run.questions)
 
 
-def test_what_a_row_says_by_hand_of_how_to_read_holds_for_what_follows_too(library: Library, tmp_path: Path) -> None:
+def test_reading_settings_of_a_job_apply_to_its_follow_ups(library: Library, tmp_path: Path) -> None:
     library.known = KnownDocument(settings='{"languages": ["deu"], "force_ocr": true}')
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150)
 
@@ -352,12 +349,12 @@ def test_what_a_row_says_by_hand_of_how_to_read_holds_for_what_follows_too(libra
     by_hand = library.run("ingest", {"languages": ["eng"], "quality": "fast"}, original).follow_ups
 
     assert [json.loads(job.payload or "") for job in ours] == [{"pages": "1"}, {}]
-    said = {"languages": ["eng"], "quality": "fast"}
-    assert [json.loads(job.payload or "") for job in by_hand] == [{"pages": "1", **said}, said]
+    settings = {"languages": ["eng"], "quality": "fast"}
+    assert [json.loads(job.payload or "") for job in by_hand] == [{"pages": "1", **settings}, settings]
     assert ours[0].concurrency_key != by_hand[0].concurrency_key
 
 
-def test_pages_that_were_never_read_are_named(library: Library, tmp_path: Path) -> None:
+def test_missing_pages_are_named(library: Library, tmp_path: Path) -> None:
     original = digital(tmp_path / "a.pdf", [prose(1), prose(2), prose(3)])
     library.read(original)
     del library.by_number[2]
@@ -365,7 +362,7 @@ def test_pages_that_were_never_read_are_named(library: Library, tmp_path: Path) 
     run = library.run("assemble", {}, original)
 
     assert (run.how, run.ended.code) == (How.PERMANENT, "PAGES_MISSING")
-    assert "page 2 have not been read" in run.ended.message or "page 2" in run.ended.message
+    assert "page 2" in run.ended.message
 
 
 def test_pages_too_large_for_one_answer_are_asked_for_in_smaller_parts(library: Library, tmp_path: Path) -> None:
@@ -437,7 +434,7 @@ def test_rows_are_extracted_in_ranges_of_three_thousand(library: Library, tmp_pa
     assert library.text.count("\n") == 6999
 
 
-# --- what follows ---
+# --- follow-ups ---
 
 
 def test_the_jobs_of_a_document_wait_for_those_before_them(library: Library, tmp_path: Path) -> None:
@@ -449,7 +446,7 @@ def test_the_jobs_of_a_document_wait_for_those_before_them(library: Library, tmp
     assert last.after_earlier
     assert {job.job_type for job in ranges} == {"ocr_pages"}
     assert not any(job.after_earlier for job in ranges)
-    # The same range of the same file waits for its twin, whosever it is.
+    # A job with the same range of the same file waits for the first.
     assert [job.concurrency_key for job in library.run("ingest", {}, original).follow_ups[:-1]] == [
         job.concurrency_key for job in ranges
     ]

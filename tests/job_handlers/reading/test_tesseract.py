@@ -1,9 +1,9 @@
-"""Tesseract: its words are those of its own table, turned and large and unevenly lit pages, and what may be missing."""
+"""Tesseract: its words, turned, large and unevenly lit pages, and missing data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,11 @@ from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from job_handlers.reading.preprocess import Gray
 from tests.full_length import short
-from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
+from tests.job_handlers.reading.documents import character_errors, gray_of, picture, plain, prose
 from worker_service.handlers import MissingDependency, Permanent
 
 TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
 ENGLISH = OcrSettings(("eng",), "fast")
-
-
-def gray_of(image: Image.Image) -> Gray:
-    return Gray(image.width, image.height, image.tobytes())
 
 
 def black_and_white(size: float) -> Gray:
@@ -35,9 +31,9 @@ def black_and_white(size: float) -> Gray:
 def lines_of_table(reader: Any) -> Iterable[list[tuple[object, ...]]]:
     """Return the words of Tesseract's own table: level, page, block, paragraph, line, word, box, confidence, text."""
     cells = [row.split("\t") for row in reader.GetTSVText(0).splitlines()]
-    words = [one for one in cells if one[0] == "5" and one[11].strip()]
-    for _, line in groupby(words, lambda one: one[2:5]):
-        boxes = ((*map(int, one[6:10]), one[11].strip()) for one in line)
+    rows = [cell for cell in cells if cell[0] == "5" and cell[11].strip()]
+    for _, line in groupby(rows, lambda cell: cell[2:5]):
+        boxes = ((*map(int, cell[6:10]), cell[11].strip()) for cell in line)
         yield [(left, top, left + width, top + height, text) for left, top, width, height, text in boxes]
 
 
@@ -89,46 +85,45 @@ def test_missing_data_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPa
     assert identity(ENGLISH) == "none"
 
 
-def test_large_letters_are_read_from_half_as_many_pixels_with_their_words_where_they_stand() -> None:
-    engine, shown = engine_for(ENGLISH), black_and_white(11)
-    whole = engine.words(shown, 300)
+def test_large_letters_are_read_at_half_the_size_with_the_same_positions() -> None:
+    engine, page = engine_for(ENGLISH), black_and_white(11)
+    at_full_size = engine.words(page, 300)
 
-    lines = engine.words(shown, 300, is_large=True)
+    at_half_size = engine.words(page, 300, is_large=True)
 
-    assert [[word.text for word in line] for line in lines] == [[word.text for word in line] for line in whole]
-    for line, expected in zip(lines, whole, strict=True):
-        for one, other in zip(line, expected, strict=True):
-            assert (one.x0, one.y0, one.x1, one.y1) == pytest.approx((other.x0, other.y0, other.x1, other.y1), abs=6)
-    assert engine.words(shown, 300) == whole
+    assert [layout.text_of([line]) for line in at_half_size] == [layout.text_of([line]) for line in at_full_size]
+    for word, expected in zip(chain(*at_half_size), chain(*at_full_size), strict=True):
+        assert layout.with_margin(word, 0) == pytest.approx(layout.with_margin(expected, 0), abs=6)
+    assert engine.words(page, 300) == at_full_size
 
 
 @pytest.mark.parametrize(("size", "is_large"), [(7, False), (11, True)])
-def test_letters_are_large_where_half_the_pixels_are_enough(
+def test_only_large_letters_are_read_at_half_the_size(
     size: float, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_for(ENGLISH)
-    asked: list[bool] = []
+    is_large_of_calls: list[bool] = []
 
     def words(*_: object, is_uneven: bool, is_large: bool) -> list[list[Word]]:
-        asked.append(is_large)
+        is_large_of_calls.append(is_large)
         return []
 
     monkeypatch.setattr(engine, "words", words)
 
     recognise(engine, black_and_white(size), 300)
 
-    assert asked[0] is is_large
+    assert is_large_of_calls[0] is is_large
 
 
 @pytest.mark.parametrize("dpi", short([200], full=[200, 300]))
 def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
-    """The paper is darker at its foot, and grainy: one threshold would take all of the page for paper."""
+    """The paper is darker at its foot, and grainy: one threshold would make all of the page paper."""
     text = "\n\n".join(f"The board reviewed climate risk number {number} with care." for number in range(6))
     page = picture(text, dpi=dpi)
     light = Image.linear_gradient("L").resize(page.size).point([215 + level * 40 // 255 for level in range(256)])
-    seen = Image.blend(ImageChops.multiply(page, light), Image.effect_noise(page.size, 35), 0.3)
+    scan = Image.blend(ImageChops.multiply(page, light), Image.effect_noise(page.size, 35), 0.3)
 
-    read = recognise(engine_for(ENGLISH), gray_of(seen), dpi)
+    read = recognise(engine_for(ENGLISH), gray_of(scan), dpi)
 
     words = " ".join(word.text for line in read.lines for word in line)
     assert character_errors(words, plain(text)) < 0.02

@@ -1,4 +1,4 @@
-"""Which pages need to be looked at."""
+"""Which pages need OCR."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from job_handlers.reading.text_layer import PageInk, Verdict, classify_page, is_
 from tests.job_handlers.reading.documents import prose
 
 TEXT = prose(1)
-SHIFTED = "".join(chr(ord(one) - 29) if one.isalpha() else one for one in TEXT)
-MOVED = "".join({"e": "h", "a": "d", "i": "l", "o": "r", "u": "x"}.get(one, one) for one in TEXT)
+SHIFTED = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in TEXT)
+MOVED = "".join({"e": "h", "a": "d", "i": "l", "o": "r", "u": "x"}.get(letter, letter) for letter in TEXT)
 COVERED = PageInk(covered=1.0)
 
 
 @pytest.mark.parametrize(
-    ("text", "drawn", "verdict"),
+    ("text", "ink", "verdict"),
     [
         (TEXT, PageInk(), Verdict.LAYER),
         (TEXT, COVERED, Verdict.LAYER),
@@ -34,8 +34,8 @@ COVERED = PageInk(covered=1.0)
         ("!§$%&/()=?*'# " * 20, PageInk(), Verdict.OCR),
     ],
 )
-def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: PageInk, verdict: Verdict) -> None:
-    assert classify_page(text, drawn) is verdict
+def test_a_page_needs_ocr_unless_its_text_is_good(text: str, ink: PageInk, verdict: Verdict) -> None:
+    assert classify_page(text, ink) is verdict
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_leader_dots_do_not_make_a_contents_page_garbage() -> None:
         ("The board", "The board", True),
     ],
 )
-def test_the_fuller_of_two_texts_of_a_page_is_kept(own: str, recognised: str, is_taken: bool) -> None:
+def test_the_own_text_of_a_page_is_used_if_it_is_fuller(own: str, recognised: str, is_taken: bool) -> None:
     assert is_fuller(own, recognised) is is_taken
 
 
