@@ -1,4 +1,4 @@
-"""A real fork server with the saboteurs, and a client to hear what happens."""
+"""A real fork server with handlers that misbehave, and a client for it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from worker_service.runner.messages import AttemptEvent, Begin, Ended, Logged, Order, Progressed
+from worker_service.runner.messages import AttemptEvent, AttemptMessage, Begin, Ended, Logged, Order, Progressed
 from worker_service.runner.pool import LocalPool
 
 SABOTEURS = ("tests.saboteurs.handlers:handlers",)
 PATIENCE_SECONDS = 30.0
 
 
+Event = TypeVar("Event", bound=AttemptMessage)
+
+
 class PoolClient:
-    """Launches, and listens until something is true. The one deadline is the suite's patience."""
+    """Launches orders, and collects events."""
 
     def __init__(self, fork_server: LocalPool) -> None:
         self.pool = fork_server
-        self.heard: list[AttemptEvent] = []
+        self.events: list[AttemptEvent] = []
         self._number = 0
         self._launched: list[Order] = []
 
@@ -34,52 +37,48 @@ class PoolClient:
         *,
         timeout_seconds: int | None = None,
         state: str | None = None,
-        **of_document: Any,
+        **fields: Any,
     ) -> Order:
         self._number += 1
-        order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state, **of_document)
+        order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state, **fields)
         self._launched.append(order)
         self.pool.launch(order)
         return order
 
-    def clear(self) -> None:
-        """Stop what still runs, and forget all of it."""
+    def stop_all(self) -> None:
         for order in self._launched:
             self.pool.stop(order.job_id, order.fence, now=True)
-        self.until(lambda: self.pool._connection is None or not self.pool._connection.running_keys)
-        self.heard.clear()
+        self.wait_until(lambda: self.pool._connection is None or not self.pool._connection.running_keys)
+        self.events.clear()
         self._launched.clear()
 
     def run(self, job_type: str, payload: str | None = None, **more: Any) -> Ended:
-        return self.ended(self.launch(job_type, payload, **more))
+        return self.wait_for_end(self.launch(job_type, payload, **more))
 
-    def ended(self, order: Order) -> Ended:
-        found: list[Ended] = []
+    def wait_for_end(self, order: Order) -> Ended:
+        self.wait_until(lambda: bool(self.events_of_kind(order, Ended)))
+        [ended] = self.events_of_kind(order, Ended)
+        return ended
 
-        def is_there() -> bool:
-            found[:] = [one for one in self.of(order) if isinstance(one, Ended)]
-            return bool(found)
+    def wait_for_progress(self, order: Order) -> None:
+        self.wait_until(lambda: bool(self.events_of_kind(order, Progressed)))
 
-        self.until(is_there)
-        assert len(found) == 1
-        return found[0]
+    def events_of(self, order: Order) -> list[AttemptEvent]:
+        return [event for event in self.events if event.key == order.key]
 
-    def until_progress(self, order: Order) -> None:
-        self.until(lambda: any(isinstance(one, Progressed) for one in self.of(order)))
-
-    def of(self, order: Order) -> list[AttemptEvent]:
-        return [one for one in self.heard if (one.job_id, one.fence) == (order.job_id, order.fence)]
+    def events_of_kind(self, order: Order, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events_of(order) if isinstance(event, kind)]
 
     def lines(self, order: Order) -> list[str]:
-        return [line for one in self.of(order) if isinstance(one, Logged) for line in one.lines]
+        return [line for event in self.events_of_kind(order, Logged) for line in event.lines]
 
-    def until(self, is_so: Callable[[], bool]) -> None:
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_so():
             left = deadline - time.monotonic()
-            assert left > 0, f"it did not happen; heard: {self.heard[-10:]}"
+            assert left > 0, f"it did not happen: {self.events[-10:]}"
             select.select([self.pool], [], [], left)
-            self.heard += self.pool.take_events()
+            self.events += self.pool.take_events()
 
 
 def threads_of(pool: LocalPool) -> int:
@@ -124,5 +123,5 @@ def client(shared_client: PoolClient) -> Iterator[PoolClient]:
     """One fork server for a whole file: what a test does to a child must not harm the next test."""
     pid = shared_client.pool.pid
     yield shared_client
-    shared_client.clear()
+    shared_client.stop_all()
     assert shared_client.pool.pid == pid

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.runner.conftest import MakeClient, PoolClient
-from worker_service.runner.messages import Checkpointed, How, Order, Progressed, Started
+from worker_service.runner.messages import Checkpointed, Ended, How, Order, Progressed, Started
 
 
-def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_client: MakeClient, tmp_path: Path) -> None:
+def test_a_completed_attempt_returns_result_files_and_follow_ups(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client()
     order = client.launch("clean", "{}")
 
-    ended = client.ended(order)
+    ended = client.wait_for_end(order)
 
     assert ended.how is How.DONE
     assert json.loads(ended.result or "") == {"pages": 1}
@@ -30,21 +30,20 @@ def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_client: M
     assert (ended.usage.memory_peak_bytes or 0) > 1 << 20
 
 
-def test_what_it_says_is_heard_in_its_order(client: PoolClient) -> None:
+def test_messages_of_an_attempt_arrive_in_order(client: PoolClient) -> None:
     order = client.launch("clean", "{}")
 
-    client.ended(order)
+    client.wait_for_end(order)
 
-    heard = client.of(order)
-    assert isinstance(heard[0], Started)
+    assert isinstance(client.events_of(order)[0], Started)
     assert client.lines(order) == ["first line", "second line"]
-    assert [one.state for one in heard if isinstance(one, Checkpointed)] == ['{"page": 1}']
-    progress = [one for one in heard if isinstance(one, Progressed)]
+    assert [event.state for event in client.events_of_kind(order, Checkpointed)] == ['{"page": 1}']
+    progress = client.events_of_kind(order, Progressed)
     assert (progress[0].percent, progress[0].message) == (10, "begun")
     assert (progress[-1].percent, progress[-1].message) == (100, "done")
 
 
-def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_client: MakeClient, tmp_path: Path) -> None:
+def test_only_published_files_stay_in_staging(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client()
     client.run("raises")
     [published] = client.run("clean").published
@@ -54,7 +53,7 @@ def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_client:
     assert published.path.is_relative_to(tmp_path / "staging" / "2-1")
 
 
-def test_an_empty_home_is_used_again_unless_the_workspace_was_swept(make_client: MakeClient, tmp_path: Path) -> None:
+def test_an_empty_home_is_reused_if_it_still_exists(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client()
 
     def homes() -> list[str]:
@@ -105,7 +104,7 @@ def test_an_empty_home_is_used_again_unless_the_workspace_was_swept(make_client:
         ("nobody_knows_it", How.PERMANENT, "UNKNOWN_TYPE", "nobody_knows_it"),
     ],
 )
-def test_each_end_has_its_name(client: PoolClient, job_type: str, how: How, code: str, word: str) -> None:
+def test_each_end_has_its_code(client: PoolClient, job_type: str, how: How, code: str, word: str) -> None:
     ended = client.run(job_type)
 
     assert (ended.how, ended.code) == (how, code)
@@ -116,13 +115,13 @@ def test_a_signal_is_named_in_the_usage(client: PoolClient) -> None:
     assert client.run("segfaults").usage.signal == "SIGSEGV"
 
 
-def test_a_handler_says_how_long_to_wait(client: PoolClient) -> None:
+def test_a_handler_can_set_the_delay(client: PoolClient) -> None:
     assert client.run("retryable").after_seconds == 42.0
     assert client.run("snoozes").after_seconds == pytest.approx(3600, abs=30)
 
 
 @pytest.mark.parametrize("payload", ['{"port": "eighty"}', "[1]", "not json", '{"path": 7}'])
-def test_a_payload_that_does_not_fit_is_permanent(client: PoolClient, payload: str) -> None:
+def test_an_invalid_payload_is_a_permanent_failure(client: PoolClient, payload: str) -> None:
     ended = client.run("clean", payload)
 
     assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
@@ -136,7 +135,7 @@ def test_a_link_is_not_published(client: PoolClient, tmp_path: Path) -> None:
     assert (ended.how, list(ended.files)) == (How.RETRYABLE, [])
 
 
-def test_the_jobs_own_timeout_comes_first_and_reaches_native_code_that_is_deaf(client: PoolClient) -> None:
+def test_the_timeout_of_the_job_ends_native_code_that_ignores_sigterm(client: PoolClient) -> None:
     began = time.monotonic()
 
     ended = client.run("ignores_sigterm", timeout_seconds=1)
@@ -148,44 +147,44 @@ def test_the_jobs_own_timeout_comes_first_and_reaches_native_code_that_is_deaf(c
 
 def test_a_stop_lets_a_handler_clean_up(client: PoolClient) -> None:
     order = client.launch("waits")
-    client.until_progress(order)
+    client.wait_for_progress(order)
 
     client.pool.stop(order.job_id, order.fence)
 
-    assert client.ended(order).how is How.STOPPED
+    assert client.wait_for_end(order).how is How.STOPPED
     assert client.lines(order) == ["cleaned up"]
 
 
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("job_type", ["stops_when_asked", "ignores_sigterm"])
-def test_a_stop_ends_the_deaf_too(client: PoolClient, job_type: str, now: bool) -> None:
+def test_a_stop_ends_handlers_that_do_not_react(client: PoolClient, job_type: str, now: bool) -> None:
     order = client.launch(job_type)
-    client.until_progress(order)
+    client.wait_for_progress(order)
 
     client.pool.stop(order.job_id, order.fence, now=now)
 
-    assert client.ended(order).how is How.STOPPED
+    assert client.wait_for_end(order).how is How.STOPPED
 
 
 def test_a_stop_now_shortens_the_grace_of_a_stop(make_client: MakeClient) -> None:
     client = make_client(grace_seconds=600.0)
     order = client.launch("ignores_sigterm")
-    client.until_progress(order)
+    client.wait_for_progress(order)
     client.pool.stop(order.job_id, order.fence)
 
     client.pool.stop(order.job_id, order.fence, now=True)
 
-    assert client.ended(order).how is How.STOPPED
+    assert client.wait_for_end(order).how is How.STOPPED
 
 
-def test_a_stop_of_what_has_ended_changes_nothing(client: PoolClient) -> None:
+def test_a_stop_after_the_end_is_ignored(client: PoolClient) -> None:
     order = client.launch("silent")
-    client.ended(order)
+    client.wait_for_end(order)
 
     client.pool.stop(order.job_id, order.fence, now=True)
 
     assert client.run("silent").how is How.DONE
-    assert len([one for one in client.of(order) if type(one).__name__ == "Ended"]) == 1
+    assert len(client.events_of_kind(order, Ended)) == 1
 
 
 def test_an_attempt_is_launched_once(client: PoolClient) -> None:
@@ -195,32 +194,32 @@ def test_an_attempt_is_launched_once(client: PoolClient) -> None:
         client.pool.launch(order)
 
 
-def test_a_flood_on_stdout_holds_up_nobody(client: PoolClient) -> None:
+def test_a_flood_on_stdout_delays_no_other_attempt(client: PoolClient) -> None:
     flood = client.launch("floods_stdout")
-    client.until_progress(flood)
+    client.wait_for_progress(flood)
 
     for _ in range(5):
         assert client.run("silent").how is How.DONE
 
     client.pool.stop(flood.job_id, flood.fence, now=True)
-    assert client.ended(flood).how is How.STOPPED
+    assert client.wait_for_end(flood).how is How.STOPPED
 
 
-def test_a_flood_of_progress_leaves_as_a_trickle_with_the_last_word(client: PoolClient) -> None:
+def test_a_flood_of_progress_is_thinned_out_and_keeps_the_last_message(client: PoolClient) -> None:
     order = client.launch("floods_progress")
 
-    client.ended(order)
+    client.wait_for_end(order)
 
-    progress = [one for one in client.of(order) if isinstance(one, Progressed)]
+    progress = client.events_of_kind(order, Progressed)
     assert len(progress) <= 100
     assert progress[-1].message == "last"
 
 
-def test_the_child_is_named_by_pid_and_start(client: PoolClient) -> None:
+def test_started_names_pid_and_start_time(client: PoolClient) -> None:
     order = client.launch("waits")
-    client.until_progress(order)
+    client.wait_for_progress(order)
 
-    started = client.of(order)[0]
+    started = client.events_of(order)[0]
 
     assert isinstance(started, Started)
     assert started.pid_started > 0
@@ -228,49 +227,49 @@ def test_the_child_is_named_by_pid_and_start(client: PoolClient) -> None:
 
 
 @pytest.mark.parametrize("seconds", [30 * 86_400, 10**18])
-def test_a_time_limit_that_no_clock_can_wait_for_ends_no_fork_server(client: PoolClient, seconds: int) -> None:
+def test_a_huge_time_limit_does_not_crash_the_fork_server(client: PoolClient, seconds: int) -> None:
     fork_server = client.pool.pid
 
     endless = client.launch("waits", timeout_seconds=seconds)
-    client.until_progress(endless)
+    client.wait_for_progress(endless)
 
     assert client.run("silent").how is How.DONE
     client.pool.stop(endless.job_id, endless.fence, now=True)
-    assert client.ended(endless).how is How.STOPPED
+    assert client.wait_for_end(endless).how is How.STOPPED
     assert client.pool.pid == fork_server
 
 
-def test_an_order_that_cannot_be_passed_fails_and_no_other(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_too_large_fails_alone(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_server = client.pool.pid
     beside = client.launch("waits")
     monkeypatch.setattr("worker_service.runner.pool.RELAY_BYTES_MAX", 1 << 20)
     order = Order(99, 1, "silent", "local", "x" * (1 << 20), None, None)
     client.pool.launch(order)
 
-    ended = client.ended(order)
+    ended = client.wait_for_end(order)
 
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
     assert client.run("silent").how is How.DONE
     client.pool.stop(beside.job_id, beside.fence, now=True)
-    assert client.ended(beside).how is How.STOPPED
+    assert client.wait_for_end(beside).how is How.STOPPED
     assert client.pool.pid == fork_server
 
 
-def test_a_fork_server_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(client: PoolClient) -> None:
+def test_without_free_descriptors_an_attempt_fails_and_no_pipe_leaks(client: PoolClient) -> None:
     fork_server = client.pool.pid
     assert fork_server is not None
-    client.ended(client.launch("clean", "{}"))
+    client.wait_for_end(client.launch("clean", "{}"))
 
-    def open_ones() -> set[int]:
-        return {int(one.name) for one in Path(f"/proc/{fork_server}/fd").iterdir()}
+    def open_descriptors() -> set[int]:
+        return {int(path.name) for path in Path(f"/proc/{fork_server}/fd").iterdir()}
 
-    before, limit = open_ones(), resource.prlimit(fork_server, resource.RLIMIT_NOFILE)
+    before, limit = open_descriptors(), resource.prlimit(fork_server, resource.RLIMIT_NOFILE)
     free = [number for number in range(limit[0]) if number not in before]
     resource.prlimit(fork_server, resource.RLIMIT_NOFILE, (free[4] + 1, limit[1]))
 
-    refused = client.ended(client.launch("clean", "{}"))
+    refused = client.wait_for_end(client.launch("clean", "{}"))
 
     assert (refused.how, refused.code) == (How.RETRYABLE, "LAUNCH_FAILED")
-    assert open_ones() == before
+    assert open_descriptors() == before
     resource.prlimit(fork_server, resource.RLIMIT_NOFILE, limit)
-    assert client.ended(client.launch("clean", "{}")).how is How.DONE
+    assert client.wait_for_end(client.launch("clean", "{}")).how is How.DONE

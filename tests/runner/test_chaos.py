@@ -1,4 +1,4 @@
-"""Whatever is stopped or killed, whenever: each order ends once, and nothing is left."""
+"""Random stops and kills of children and fork servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.full_length import short
-from tests.runner.conftest import MakeClient, PoolClient
+from tests.runner.conftest import MakeClient
 from worker_service.runner import processes
 from worker_service.runner.messages import Ended, Order, Started
 
@@ -24,7 +24,7 @@ AT_ONCE = 6
 
 
 @pytest.mark.parametrize("seed", range(short(1, full=3)))
-def test_each_order_ends_once(make_client: MakeClient, tmp_path: Path, seed: int) -> None:
+def test_each_order_ends_once_whatever_is_killed(make_client: MakeClient, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     client = make_client(grace_seconds=0.05)
     orders: list[Order] = []
@@ -32,14 +32,14 @@ def test_each_order_ends_once(make_client: MakeClient, tmp_path: Path, seed: int
     fork_servers_killed = 0
     seen = 0
 
-    def look() -> bool:
+    def apply_new_events() -> bool:
         nonlocal seen
-        new, seen = client.heard[seen:], len(client.heard)
-        for one in new:
-            if isinstance(one, Ended):
-                del running[one.job_id]
-            elif isinstance(one, Started) and dice.random() < 0.2:
-                _kill_child(one)
+        new, seen = client.events[seen:], len(client.events)
+        for event in new:
+            if isinstance(event, Ended):
+                del running[event.job_id]
+            elif isinstance(event, Started) and dice.random() < 0.2:
+                _kill_child(event)
         return bool(new)
 
     while len(orders) < ORDERS or running:
@@ -55,10 +55,10 @@ def test_each_order_ends_once(make_client: MakeClient, tmp_path: Path, seed: int
         if dice.random() < 0.03 and fork_servers_killed < 4 and client.pool.pid:
             os.kill(client.pool.pid, signal.SIGKILL)
             fork_servers_killed += 1
-        client.until(look)
+        client.wait_until(apply_new_events)
 
-    ended = [(one.job_id, one.fence) for one in client.heard if isinstance(one, Ended)]
-    assert sorted(ended) == sorted((order.job_id, order.fence) for order in orders)
+    ended = [event.key for event in client.events if isinstance(event, Ended)]
+    assert sorted(ended) == sorted(order.key for order in orders)
     assert processes.sweep(processes.pool_id_of(tmp_path / "staging")) == []
 
 
@@ -66,10 +66,3 @@ def _kill_child(started: Started) -> None:
     # Still the same process: pids are used again.
     if processes.started_at(started.pid) == started.pid_started:
         processes.kill(started.pid)
-
-
-def test_the_client_hears_of_all_of_many_at_once(client: PoolClient) -> None:
-    orders = [client.launch("silent") for _ in range(50)]
-
-    for order in orders:
-        assert client.ended(order).how == "done"

@@ -1,59 +1,58 @@
-"""A child that serves several attempts, and all that ends it early. Real forks, a real sandbox."""
+"""Children that run several attempts, and what ends them early."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.system import is_running, wait_until
 from tests.runner.conftest import PATIENCE_SECONDS, MakeClient, PoolClient, opened_client
 from tests.saboteurs.reused import LEFT, REUSE
 from worker_service.handlers import Handler, Limits
 from worker_service.jobs.documents import KnownDigests
-from worker_service.runner import processes
 from worker_service.runner.messages import Asked, Checkpointed, Ended, How, Progressed, Started
 
-KEPT = ("tests.saboteurs.reused:handlers",)
+REUSED = ("tests.saboteurs.reused:handlers",)
 
 
 @pytest.fixture(scope="module")
 def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
     place = tmp_path_factory.mktemp("fork-server")
-    with opened_client(place, extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as made:
+    with opened_client(place, extra_handlers=REUSED, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as made:
         yield made
 
 
 @pytest.fixture
 def client(client: PoolClient) -> Iterator[PoolClient]:
-    """No test finds the child of another: it is replaced by one that nobody looks at."""
+    """Replace the child after each test, so that no test finds the child of another."""
     yield client
-    client.clear()
+    client.stop_all()
     run(client, "counts")
 
 
 @pytest.fixture(scope="module")
-def shared_impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
-    with opened_client(tmp_path_factory.mktemp("impatient"), extra_handlers=KEPT, slots={"cpu": 1}) as made:
+def shared_returning_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
+    with opened_client(tmp_path_factory.mktemp("returning_client"), extra_handlers=REUSED, slots={"cpu": 1}) as made:
         yield made
 
 
 @pytest.fixture
-def impatient(shared_impatient: PoolClient) -> Iterator[PoolClient]:
-    """An order that waits goes back as soon as under a daemon."""
-    yield shared_impatient
-    shared_impatient.clear()
+def returning_client(shared_returning_client: PoolClient) -> Iterator[PoolClient]:
+    """A queued order is returned as soon as under a daemon."""
+    yield shared_returning_client
+    shared_returning_client.stop_all()
 
 
 @pytest.fixture(scope="module")
 def two_slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
     place = tmp_path_factory.mktemp("two-slots")
-    with opened_client(place, extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS) as made:
+    with opened_client(place, extra_handlers=REUSED, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS) as made:
         yield made
 
 
@@ -67,61 +66,49 @@ def run(client: PoolClient, job_type: str, how: str = "", **more: Any) -> Ended:
 
 def results(client: PoolClient, job_type: str, hows: Sequence[str]) -> list[Any]:
     orders = [client.launch(job_type, request(how)) for how in hows]
-    return [json.loads(client.ended(order).result or "null") for order in orders]
+    return [json.loads(client.wait_for_end(order).result or "null") for order in orders]
 
 
-def is_there(pid: int) -> bool:
-    return processes.started_at(pid) != 0
-
-
-def until_gone(pid: int) -> None:
-    """Nothing is said of it: it was nobody's attempt."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while is_there(pid):
-        assert time.monotonic() < deadline, f"{pid} is still there"
-        time.sleep(0.005)
-
-
-def test_one_child_serves_several_attempts_each_with_its_own_name_and_an_empty_staging(client: PoolClient) -> None:
+def test_a_child_runs_several_attempts_each_with_an_empty_staging(client: PoolClient) -> None:
     orders = [client.launch("tells", request("")) for _ in range(2 * REUSE)]
-    ends = [client.ended(order) for order in orders]
+    ends = [client.wait_for_end(order) for order in orders]
 
-    told = [json.loads(ended.result or "") for ended in ends]
-    pids = [one["pid"] for one in told]
+    reports = [json.loads(ended.result or "") for ended in ends]
+    pids = [report["pid"] for report in reports]
     assert [len(set(pids[:REUSE])), len(set(pids[REUSE:])), len(set(pids))] == [1, 1, 2]
-    assert all((one["found"], one["home"]) == ([], True) for one in told)
-    for order, ended, one in zip(orders, ends, told, strict=True):
-        assert (one["attempt"], one["key"]) == (f"{order.job_id}-1", f"{order.job_id}")
-        [started] = [event for event in client.of(order) if isinstance(event, Started)]
-        assert (started.pid, started.sandbox) == (one["pid"], "landlock+seccomp")
-        assert [event.message for event in client.of(order) if isinstance(event, Progressed)] == ["half"]
-        assert client.of(order)[-1] == ended
+    assert all((report["found"], report["home"]) == ([], True) for report in reports)
+    for order, ended, report in zip(orders, ends, reports, strict=True):
+        assert (report["attempt"], report["key"]) == (f"{order.job_id}-1", f"{order.job_id}")
+        [started] = client.events_of_kind(order, Started)
+        assert (started.pid, started.sandbox) == (report["pid"], "landlock+seccomp")
+        assert [event.message for event in client.events_of_kind(order, Progressed)] == ["half"]
+        assert client.events_of(order)[-1] == ended
 
 
 def test_two_slots_have_two_children(two_slots: PoolClient) -> None:
     client = two_slots
     waiting = [client.launch("waits", request("yes")) for _ in range(2)]
     for order in waiting:
-        client.until_progress(order)
+        client.wait_for_progress(order)
     behind = [client.launch("waits", request("")) for _ in range(4)]
     for order in waiting:
         client.pool.stop(order.job_id, order.fence)
 
-    pids = {one.pid for order in waiting for one in client.of(order) if isinstance(one, Started)}
+    pids = {event.pid for order in waiting for event in client.events_of_kind(order, Started)}
     assert len(pids) == 2
-    assert {client.ended(order).how for order in behind} == {How.DONE}
-    assert len({client.ended(order).result for order in behind}) <= 2
+    assert {client.wait_for_end(order).how for order in behind} == {How.DONE}
+    assert len({client.wait_for_end(order).result for order in behind}) <= 2
 
 
-def test_where_the_jail_is_not_whole_each_attempt_has_a_child_of_its_own(make_client: MakeClient) -> None:
-    client = make_client(extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS, sandbox="off")
+def test_without_a_full_sandbox_each_attempt_has_its_own_child(make_client: MakeClient) -> None:
+    client = make_client(extra_handlers=REUSED, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS, sandbox="off")
 
     assert len(set(results(client, "quick", ["", "", ""]))) == 3
 
 
 @pytest.mark.parametrize("how", ["", "retryable", "permanent", "snooze", "file"])
-def test_after_an_end_that_a_handler_may_choose_the_child_stays(client: PoolClient, how: str) -> None:
-    before, _, after = (run(client, "says_how", one) for one in ("", how, ""))
+def test_a_child_is_reused_after_any_end_that_its_handler_chose(client: PoolClient, how: str) -> None:
+    before, _, after = (run(client, "says_how", requested) for requested in ("", how, ""))
 
     assert before.result == after.result
 
@@ -135,30 +122,30 @@ def test_after_an_end_that_a_handler_may_choose_the_child_stays(client: PoolClie
         ("exit", "NO_RESULT"),
     ],
 )
-def test_after_any_other_end_it_is_replaced(client: PoolClient, how: str, code: str) -> None:
-    orders = [client.launch("says_how", request(one)) for one in ("", how, "")]
-    before, ended, after = (client.ended(order) for order in orders)
+def test_a_child_is_replaced_after_any_other_end(client: PoolClient, how: str, code: str) -> None:
+    orders = [client.launch("says_how", request(requested)) for requested in ("", how, "")]
+    before, ended, after = (client.wait_for_end(order) for order in orders)
 
     assert ended.code == code
     assert (before.how, after.how) == (How.DONE, How.DONE)
     assert before.result != after.result
-    assert not is_there(int(before.result or 0))
+    assert not is_running(int(before.result or 0))
 
 
-def test_a_published_file_lies_in_a_place_of_its_own_and_the_next_attempt_finds_nothing(client: PoolClient) -> None:
+def test_published_files_are_moved_before_the_next_attempt(client: PoolClient) -> None:
     first, second = (run(client, "says_how", "file") for _ in range(2))
-    [told] = results(client, "tells", [""])
+    [report] = results(client, "tells", [""])
 
     for ended in (first, second):
         [published] = ended.published
         assert published.path.parts[-3:] == ("staging", f"{ended.job_id}-1", "file.txt")
         assert (published.name, published.path.read_text()) == ("file.txt", "text")
     assert first.result == second.result
-    assert told["found"] == []
+    assert report["found"] == []
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_a_child_in_which_something_is_left_is_replaced_and_its_attempt_stands(client: PoolClient, what: str) -> None:
+def test_a_child_is_replaced_if_an_attempt_left_something_behind(client: PoolClient, what: str) -> None:
     before, during, after, last = results(client, "leaves", ["", what, "", ""])
 
     assert before == during
@@ -166,101 +153,106 @@ def test_a_child_in_which_something_is_left_is_replaced_and_its_attempt_stands(c
     assert after == last
 
 
-def test_it_writes_nothing_beside_its_staging_directory(client: PoolClient) -> None:
-    """Not even a link in its place, through which the daemon would publish another's files."""
+def test_a_reused_child_writes_only_below_its_staging_directory(client: PoolClient) -> None:
     [tried] = results(client, "writes_beside_its_staging", [""])
 
     assert set(tried.values()) == {"PermissionError"}
 
 
-def test_it_starts_no_program_and_no_other_process_but_threads_that_end(client: PoolClient) -> None:
+def test_a_reused_child_can_start_threads_but_no_processes(client: PoolClient) -> None:
     first, second = results(client, "starts_a_program", ["", ""])
 
     assert first == second == {"program": "PermissionError", "fork": "PermissionError", "thread": "allowed"}
 
 
-def test_a_context_that_was_kept_speaks_for_no_other_attempt(client: PoolClient) -> None:
+def test_the_context_of_an_ended_attempt_is_refused(client: PoolClient) -> None:
     first, second = (client.launch("keeps_its_context", request("")) for _ in range(2))
 
-    assert client.ended(first).how is How.DONE
-    assert (client.ended(second).code, "has ended" in client.ended(second).message) == ("HANDLER_ERROR", True)
-    assert not [one for one in client.of(second) if isinstance(one, Progressed)]
+    assert client.wait_for_end(first).how is How.DONE
+    assert (client.wait_for_end(second).code, "has ended" in client.wait_for_end(second).message) == (
+        "HANDLER_ERROR",
+        True,
+    )
+    assert not client.events_of_kind(second, Progressed)
 
 
-def test_an_end_with_the_number_of_the_attempt_before_is_garbled(client: PoolClient) -> None:
+def test_an_end_for_an_earlier_attempt_is_garbled(client: PoolClient) -> None:
     orders = [client.launch("answers_for_the_one_before", request("")) for _ in range(3)]
-    first, second, third = (client.ended(order) for order in orders)
+    first, second, third = (client.wait_for_end(order) for order in orders)
 
     assert (first.how, second.how, third.how) == (How.DONE, How.GARBLED, How.DONE)
     assert first.result != third.result
 
 
-def test_a_child_that_publishes_what_is_not_its_own_serves_no_other_attempt(client: PoolClient) -> None:
+def test_a_child_that_publishes_foreign_files_is_not_reused(client: PoolClient) -> None:
     orders = [client.launch("publishes_what_is_not_its_own", request(how)) for how in ("", "yes", "")]
-    before, lied, after = (client.ended(order) for order in orders)
+    before, lied, after = (client.wait_for_end(order) for order in orders)
 
     assert (before.how, lied.how, after.how) == (How.DONE, How.GARBLED, How.DONE)
     assert before.result != after.result
 
 
-def test_a_child_that_hangs_after_an_attempt_is_stopped_at_the_end_of_its_time(impatient: PoolClient) -> None:
-    run(impatient, "hangs_after_its_end")
-    hanging = impatient.launch("hangs_after_its_end", request("yes"), timeout_seconds=1)
-    next_one = impatient.launch("hangs_after_its_end", request(""), timeout_seconds=20)
+def test_a_child_that_hangs_after_its_handler_is_timed_out(returning_client: PoolClient) -> None:
+    run(returning_client, "hangs_after_its_end")
+    hanging = returning_client.launch("hangs_after_its_end", request("yes"), timeout_seconds=1)
+    next_one = returning_client.launch("hangs_after_its_end", request(""), timeout_seconds=20)
 
-    assert impatient.ended(hanging).how is How.TIMED_OUT
+    assert returning_client.wait_for_end(hanging).how is How.TIMED_OUT
     # It has waited behind the other for too long, and goes back.
-    assert (impatient.ended(next_one).how, impatient.ended(next_one).code) == (How.STOPPED, "NOT_BEGUN")
-    assert run(impatient, "hangs_after_its_end").how is How.DONE
+    assert (returning_client.wait_for_end(next_one).how, returning_client.wait_for_end(next_one).code) == (
+        How.STOPPED,
+        "NOT_BEGUN",
+    )
+    assert run(returning_client, "hangs_after_its_end").how is How.DONE
 
 
-def test_what_waits_behind_a_long_attempt_goes_back_not_begun(impatient: PoolClient, tmp_path: Path) -> None:
-    long = impatient.launch("waits", request("yes"))
-    others = [impatient.launch("waits", request("")) for _ in range(2)]
+def test_orders_behind_a_long_attempt_are_returned(returning_client: PoolClient, tmp_path: Path) -> None:
+    long = returning_client.launch("waits", request("yes"))
+    others = [returning_client.launch("waits", request("")) for _ in range(2)]
     # An order with inputs will get a child of its own, and waits for its slot as well.
-    others.append(impatient.launch("waits", request(""), inputs={"original": tmp_path}, document_id=1))
-    ends = [impatient.ended(other) for other in others]
+    others.append(returning_client.launch("waits", request(""), inputs={"original": tmp_path}, document_id=1))
+    ends = [returning_client.wait_for_end(other) for other in others]
 
-    assert {(one.how, one.code) for one in ends} == {(How.STOPPED, "NOT_BEGUN")}
-    assert not any(isinstance(one, Started) for other in others for one in impatient.of(other))
-    impatient.pool.stop(long.job_id, long.fence)
-    assert impatient.ended(long).how is How.STOPPED
+    assert {(ended.how, ended.code) for ended in ends} == {(How.STOPPED, "NOT_BEGUN")}
+    assert not any(returning_client.events_of_kind(other, Started) for other in others)
+    returning_client.pool.stop(long.job_id, long.fence)
+    assert returning_client.wait_for_end(long).how is How.STOPPED
 
 
 @pytest.mark.parametrize("job_type", ["waits", "never_asks"])
-def test_p7_the_attempt_that_is_asked_to_stop_is_stopped_and_no_other(client: PoolClient, job_type: str) -> None:
+def test_p7_a_stop_ends_only_its_own_attempt(client: PoolClient, job_type: str) -> None:
     before = run(client, job_type)
-    one = client.launch(job_type, request("yes"))
-    client.until_progress(one)
-    client.pool.stop(one.job_id, one.fence)
-    ended = client.ended(one)
+    order = client.launch(job_type, request("yes"))
+    client.wait_for_progress(order)
+    client.pool.stop(order.job_id, order.fence)
+    ended = client.wait_for_end(order)
 
     assert ended.how is How.STOPPED
-    assert not is_there(int(before.result or 0))
+    assert not is_running(int(before.result or 0))
     assert run(client, job_type).how is How.DONE
 
 
-def test_one_that_is_asked_to_stop_before_it_was_begun_does_not_begin(client: PoolClient) -> None:
+def test_a_queued_order_that_is_stopped_never_starts(client: PoolClient) -> None:
     first = client.launch("waits", request("yes"))
     second = client.launch("waits", request("yes"))
     client.pool.stop(second.job_id, second.fence, now=True)
 
-    assert (client.ended(second).how, client.ended(second).code) == (How.STOPPED, "NOT_BEGUN")
-    assert not [one for one in client.of(second) if isinstance(one, Started)]
+    assert (client.wait_for_end(second).how, client.wait_for_end(second).code) == (How.STOPPED, "NOT_BEGUN")
+    assert not client.events_of_kind(second, Started)
     client.pool.stop(first.job_id, first.fence, now=True)
-    assert client.ended(first).how is How.STOPPED
+    assert client.wait_for_end(first).how is How.STOPPED
 
 
 def test_a_time_limit_counts_from_the_start_of_its_own_attempt(two_slots: PoolClient) -> None:
     client = two_slots
     orders = [client.launch("takes", request("time"), timeout_seconds=5)]
     orders.append(client.launch("never_asks", request("yes"), timeout_seconds=1))
-    done, late = (client.ended(order) for order in orders)
+    done, late = (client.wait_for_end(order) for order in orders)
 
     assert (done.how, late.how, late.code) == (How.DONE, How.TIMED_OUT, "TIMED_OUT")
 
 
-def test_time_and_memory_are_those_of_the_attempt(client: PoolClient) -> None:
+def test_cpu_time_and_memory_are_measured_per_attempt(client: PoolClient) -> None:
     small, memory, after, busy, idle = (run(client, "takes", how).usage for how in ("", "memory", "", "time", ""))
 
     assert (memory.memory_peak_bytes or 0) > (small.memory_peak_bytes or 0) + (60 << 20)
@@ -269,7 +261,7 @@ def test_time_and_memory_are_those_of_the_attempt(client: PoolClient) -> None:
     assert (idle.cpu_seconds or 0) < 0.1
 
 
-def test_the_processor_time_of_one_attempt_is_not_taken_from_the_next(client: PoolClient) -> None:
+def test_the_cpu_limit_is_renewed_for_each_attempt(client: PoolClient) -> None:
     first, beyond = (run(client, "takes_its_time", how) for how in ("", "too long"))
 
     # The child has used more than half of the second attempt's limit before.
@@ -278,20 +270,19 @@ def test_the_processor_time_of_one_attempt_is_not_taken_from_the_next(client: Po
     assert (beyond.usage.cpu_seconds or 0) > 0.9
 
 
-def test_it_asks_and_keeps_checkpoints_like_any_other(client: PoolClient) -> None:
+def test_a_reused_child_can_ask_and_checkpoint(client: PoolClient) -> None:
     orders = [client.launch("asks", request("")) for _ in range(2)]
-    for number in (1, 2):
-        client.until(lambda: sum(isinstance(one, Asked) for one in client.heard) == number)  # noqa: B023  called here
-        asked = [one for one in client.heard if isinstance(one, Asked)][-1]
-        client.pool.answer(asked, KnownDigests(["d1"]))
-    ends = [client.ended(order) for order in orders]
+    for order in orders:
+        client.wait_until(lambda: bool(client.events_of_kind(order, Asked)))  # noqa: B023  called here
+        client.pool.answer(client.events_of_kind(order, Asked)[0], KnownDigests(["d1"]))
+    ends = [client.wait_for_end(order) for order in orders]
 
     assert ends[0].result == ends[1].result
-    states = [[one.state for one in client.of(order) if isinstance(one, Checkpointed)] for order in orders]
+    states = [[event.state for event in client.events_of_kind(order, Checkpointed)] for order in orders]
     assert states == [['{"known": ["d1"]}']] * 2
 
 
-def test_an_order_with_files_of_a_document_has_a_child_of_its_own(client: PoolClient, tmp_path: Path) -> None:
+def test_an_order_with_inputs_has_its_own_child(client: PoolClient, tmp_path: Path) -> None:
     first, large, with_input, last = (
         run(client, "quick"),
         client.run("quick", request("") + " " * (1 << 20)),
@@ -299,16 +290,16 @@ def test_an_order_with_files_of_a_document_has_a_child_of_its_own(client: PoolCl
         run(client, "quick"),
     )
 
-    assert {one.how for one in (first, large, with_input, last)} == {How.DONE}
+    assert {ended.how for ended in (first, large, with_input, last)} == {How.DONE}
     assert first.result == large.result
     assert with_input.result not in (first.result, last.result)
 
 
-def test_one_that_has_nothing_to_do_is_stopped_after_a_while(make_client: MakeClient) -> None:
-    client = make_client(extra_handlers=KEPT, idle_seconds=0.2)
+def test_an_idle_child_is_ended(make_client: MakeClient) -> None:
+    client = make_client(extra_handlers=REUSED, idle_seconds=0.2)
     pid = int(run(client, "quick").result or 0)
 
-    until_gone(pid)
+    wait_until(lambda: not is_running(pid))
 
     assert run(client, "quick").how is How.DONE
 
@@ -317,29 +308,29 @@ def test_another_type_in_its_slot_replaces_an_idle_child(client: PoolClient) -> 
     pid = int(run(client, "quick").result or 0)
     run(client, "counts")
 
-    client.until(lambda: not is_there(pid))
+    client.wait_until(lambda: not is_running(pid))
 
 
-def test_when_the_fork_server_dies_its_children_die_and_their_attempts_end(make_client: MakeClient) -> None:
-    client = make_client(extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
+def test_children_and_attempts_end_with_their_fork_server(make_client: MakeClient) -> None:
+    client = make_client(extra_handlers=REUSED, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
     idle = int(run(client, "quick").result or 0)
     order = client.launch("waits", request("yes"))
-    client.until_progress(order)
+    client.wait_for_progress(order)
     fork_server = client.pool.pid
     assert fork_server is not None
     os.kill(fork_server, signal.SIGKILL)
 
-    assert client.ended(order).code == "FORK_SERVER_DIED"
-    until_gone(idle)
+    assert client.wait_for_end(order).code == "FORK_SERVER_DIED"
+    wait_until(lambda: not is_running(idle))
 
 
-def test_an_idle_child_ends_with_its_fork_server_and_leaves_nothing(make_client: MakeClient, tmp_path: Path) -> None:
-    client = make_client(extra_handlers=KEPT)
+def test_closing_the_pool_ends_idle_children_and_deletes_their_homes(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client(extra_handlers=REUSED)
     pid = int(run(client, "quick").result or 0)
 
     client.pool.close()
 
-    assert not is_there(pid)
+    assert not is_running(pid)
     assert list((tmp_path / "staging").glob("child-*")) == []
 
 
@@ -352,6 +343,6 @@ def test_an_idle_child_ends_with_its_fork_server_and_leaves_nothing(make_client:
     ],
     ids=lambda declared: next(iter(declared)),
 )
-def test_what_does_not_go_with_reuse_is_refused_by_name(declared: dict[str, Any]) -> None:
+def test_handlers_that_cannot_be_reused_are_refused(declared: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"x: reuse does not go with {next(iter(declared))}"):
         Handler("x", lambda context: None, dict, reuse=2, limits=Limits(), **declared)

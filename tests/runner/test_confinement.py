@@ -1,4 +1,4 @@
-"""What a child is handed, and what it can reach."""
+"""What a child inherits, and what it can reach."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
 
 
 def level_of(client: PoolClient, job_id: int) -> str:
-    return next(one.sandbox for one in client.heard if isinstance(one, Started) and one.job_id == job_id)
+    return next(event.sandbox for event in client.events if isinstance(event, Started) and event.job_id == job_id)
 
 
 def test_a_child_inherits_its_three_pipes_and_nothing_else(client: PoolClient) -> None:
@@ -43,7 +43,7 @@ def test_a_child_inherits_its_three_pipes_and_nothing_else(client: PoolClient) -
     assert all(name.startswith("pipe:") for name in opened.values())
 
 
-def test_the_workers_lock_is_held_by_the_child_too(make_client: MakeClient, tmp_path: Path) -> None:
+def test_the_child_also_holds_the_workers_lock(make_client: MakeClient, tmp_path: Path) -> None:
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     client = make_client(lock_fd=lock)
 
@@ -53,7 +53,9 @@ def test_the_workers_lock_is_held_by_the_child_too(make_client: MakeClient, tmp_
     assert str(tmp_path / "lock") in report["descriptors"].values()
 
 
-def test_its_environment_is_clean(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_of_a_child_has_no_secrets(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
     monkeypatch.setenv("TZ", "Europe/Berlin")
     client = make_client()
@@ -68,7 +70,7 @@ def test_its_environment_is_clean(make_client: MakeClient, monkeypatch: pytest.M
     assert "canary" not in "".join(report["seen_from_outside"])
 
 
-def test_a_variable_reaches_the_handler_that_asks_for_it(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_reaches_the_handler_that_declares_it(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     # After the fork server has started: it has none of it.
     monkeypatch.setenv("TEST_ASKED_FOR", "value")
 
@@ -89,7 +91,7 @@ def test_a_handler_reads_the_credentials_that_it_declares_and_no_others(
     assert "CREDENTIALS_DIRECTORY" not in json.loads(client.run("reports_itself").result or "")["environment"]
 
 
-def test_it_lives_in_a_session_and_a_private_directory_of_its_own(client: PoolClient) -> None:
+def test_a_child_has_its_own_session_and_private_directory(client: PoolClient) -> None:
     ended = client.run("reports_itself", state='{"page": 7}')
     report = json.loads(ended.result or "")
 
@@ -99,14 +101,14 @@ def test_it_lives_in_a_session_and_a_private_directory_of_its_own(client: PoolCl
     assert (report["key"], report["account"], report["state"]) == (str(ended.job_id), "user123", {"page": 7})
 
 
-def test_what_is_kept_is_there_for_the_next_attempt_of_the_same_key(client: PoolClient) -> None:
+def test_attempts_with_the_same_key_share_a_keep_directory(client: PoolClient) -> None:
     results = [client.run("keeps", json.dumps({"path": key})).result for key in ("a", "a", "b", "../../a")]
 
     assert results == ['"x"', '"xx"', '"x"', '"x"']
 
 
 @pytest.mark.parametrize("given", ["strict", "off"])
-def test_a_link_in_the_place_of_the_staging_directory_publishes_nothing(
+def test_a_link_in_place_of_the_staging_directory_publishes_nothing(
     make_client: MakeClient, tmp_path: Path, given: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -122,7 +124,7 @@ def test_a_link_in_the_place_of_the_staging_directory_publishes_nothing(
     assert (level_of(client, ended.job_id) == "off") is (given == "off")
 
 
-def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(make_client: MakeClient, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_keep_directory_is_not_followed(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client()
     payload = json.dumps({"path": "a"})
     client.run("keeps", payload)
@@ -142,7 +144,7 @@ def test_the_fork_server_has_one_thread(client: PoolClient) -> None:
 
 
 @needs_landlock
-def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(client: PoolClient, tmp_path: Path) -> None:
+def test_a_strict_sandbox_confines_a_child_to_its_staging_directory(client: PoolClient, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("s")
@@ -174,21 +176,28 @@ def test_a_child_reaches_nothing_through_system_calls_that_need_no_file(client: 
     assert capabilities == ["0" * 16] * 5
 
 
-def _looks_of(path: Path) -> object:
-    """Whatever of a file may change that is not its content, as far as its file system knows it."""
-    told: list[bytes] = []
+def _attributes_of(path: Path) -> object:
+    flags: list[bytes] = []
     with path.open("rb") as file:
         for what, room in ((_GETFLAGS, 8), (_GETVERSION, 8), (_FSGETXATTR, 28)):
             with contextlib.suppress(OSError):
-                told.append(fcntl.ioctl(file, what, bytes(room)))
-    of = path.stat()
-    return of.st_mode, of.st_uid, of.st_gid, of.st_mtime_ns, of.st_size, sorted(os.listxattr(path)), told
+                flags.append(fcntl.ioctl(file, what, bytes(room)))
+    status = path.stat()
+    return (
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_mtime_ns,
+        status.st_size,
+        sorted(os.listxattr(path)),
+        flags,
+    )
 
 
 @needs_landlock
 @needs_filter
 @pytest.mark.parametrize("given", ["strict", "off"])
-def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_read(
+def test_a_child_cannot_change_mode_owner_time_or_attributes_of_files(
     make_client: MakeClient, tmp_path: Path, given: str
 ) -> None:
     unreadable, readable = tmp_path / "pagemill.db", tmp_path / "report.pdf"
@@ -196,19 +205,19 @@ def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_
         file.write_text("content")
         for number in range(1, 5):
             os.setxattr(file, f"user.{number}", b"x")
-    before = [_looks_of(unreadable), _looks_of(readable)]
+    before = [_attributes_of(unreadable), _attributes_of(readable)]
 
     client = make_client(sandbox=given)
     result = client.run("changes_modes", json.dumps({"path": str(unreadable)}), inputs={"original": readable}).result
 
-    after = [_looks_of(unreadable), _looks_of(readable)]
+    after = [_attributes_of(unreadable), _attributes_of(readable)]
     assert (after == before) is (given == "strict")
     # Without a sandbox it does all of that: these are the calls.
     assert (result == '["600", 1]') is (given == "strict")
 
 
 @needs_landlock
-def test_what_copies_files_with_their_modes_and_times_works_in_a_sandbox(client: PoolClient, tmp_path: Path) -> None:
+def test_programs_that_copy_modes_and_times_work_in_a_sandbox(client: PoolClient, tmp_path: Path) -> None:
     original = tmp_path / "report.pdf"
     original.write_text("content")
 
@@ -218,14 +227,14 @@ def test_what_copies_files_with_their_modes_and_times_works_in_a_sandbox(client:
 
 
 @needs_filter
-def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Path) -> None:
+def test_the_filter_refuses_truncation_where_landlock_does_not(tmp_path: Path) -> None:
     file = tmp_path / "report.pdf"
     file.write_text("content")
     program = (
         "import os, sys\n"
         "from worker_service.runner import sandbox\n"
         "sandbox.landlock_version = lambda: 2\n"
-        "sandbox._landlock = lambda door: True\n"
+        "sandbox._landlock = lambda rules: True\n"
         "sandbox.apply(sandbox.SandboxRules([], [], network=False), 'strict')\n"
         "for cut in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC)):\n"
         "    try:\n"
@@ -251,10 +260,10 @@ def test_a_handler_that_declares_the_network_has_it(client: PoolClient) -> None:
         with line:
             line.sendall(b"hello")
 
-    assert json.loads(client.ended(order).result or "") == "hello"
+    assert json.loads(client.wait_for_end(order).result or "") == "hello"
 
 
-def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_requires_every_feature_and_best_effort_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(rules: sandbox.SandboxRules) -> bool:
         raise OSError(38, "Function not implemented")
 
@@ -280,7 +289,9 @@ def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyP
     ],
     ids=["checkout", "pip --user"],
 )
-def test_of_a_folder_on_the_path_only_code_is_shown(tmp_path: Path, files: list[str], shown: set[str]) -> None:
+def test_only_code_in_directories_of_the_python_path_is_readable(
+    tmp_path: Path, files: list[str], shown: set[str]
+) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
@@ -288,7 +299,7 @@ def test_of_a_folder_on_the_path_only_code_is_shown(tmp_path: Path, files: list[
     assert {path.name for path in sandbox.code_paths_of([str(tmp_path)]) if path.parent == tmp_path} == shown
 
 
-def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_client: MakeClient) -> None:
+def test_an_unknown_sandbox_setting_is_refused(tmp_path: Path, make_client: MakeClient) -> None:
     with pytest.raises(ValueError, match="best-effort"):
         make_client(sandbox="loose")
 

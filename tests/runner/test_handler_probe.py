@@ -26,7 +26,7 @@ BROKEN = {
 @contextmanager
 def started_pool(pool: LocalPool) -> Iterator[dict[str, HandlerDescription]]:
     try:
-        yield {one.facts.job_type: one for one in pool.start()}
+        yield {handler.facts.job_type: handler for handler in pool.start()}
     finally:
         pool.close()
 
@@ -61,7 +61,7 @@ def test_a_job_type_that_two_entry_points_provide_runs_neither(make_client: Make
     assert client.run("clean").how is How.DONE
 
 
-def test_a_fork_server_that_cannot_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_start_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     pool = LocalPool(Begin(tmp_path / "s", tmp_path / "k"))
 
@@ -103,7 +103,7 @@ def test_the_fork_server_imports_the_shipped_handlers_once(tmp_path: Path) -> No
 
     with started_pool(pool) as described:
         assert pids.read_text().split() == [str(pool.pid)] * 2
-        assert {name: one.set_aside for name, one in described.items()} == {"first": None, "silent": None}
+        assert {name: handler.set_aside for name, handler in described.items()} == {"first": None, "silent": None}
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_processes_and_threads_that_an_import_starts_are_not_left_in_the_fork_se
         assert threads_of(pool) == 1
 
     assert len(started.read_text().split()) == 3
-    assert not [one for one in started.read_text().split() if Path("/proc", one).exists()]
+    assert not [pid for pid in started.read_text().split() if Path("/proc", pid).exists()]

@@ -1,4 +1,4 @@
-"""When an attempt has ended, nothing that it started is left: no grandchild, and not after the fork server's death."""
+"""No process of an attempt outlives it, whatever it did to hide, and whoever died."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from worker_service.runner import processes
 from worker_service.runner.messages import Begin, Ended, How, Started
 from worker_service.runner.pool import ChildError
 from worker_service.runner.protocol import encode_frame
+from worker_service.runner.worker_identity import is_free
 
 
 @pytest.fixture
@@ -30,17 +31,7 @@ def client(shared_client: PoolClient) -> Iterator[PoolClient]:
     if not shared_client.pool.is_alive:
         shared_client.pool.restart()
     yield shared_client
-    shared_client.clear()
-
-
-def is_free(lock: Path) -> bool:
-    """Whoever inherited the descriptor holds it, whatever its number is now."""
-    with lock.open() as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    shared_client.stop_all()
 
 
 def at(path: Path) -> str:
@@ -52,7 +43,7 @@ def pid_in(path: Path) -> int:
 
 
 @pytest.mark.parametrize("job_type", ["leaves_a_daemon", "leaves_a_nameless_daemon"])
-def test_a_grandchild_that_hides_is_gone_before_the_attempt_has_ended(
+def test_a_hidden_grandchild_is_killed_before_the_attempt_ends(
     client: PoolClient, tmp_path: Path, job_type: str
 ) -> None:
     ended = client.run(job_type, at(tmp_path / "pid"))
@@ -61,7 +52,7 @@ def test_a_grandchild_that_hides_is_gone_before_the_attempt_has_ended(
     assert not is_running(pid_in(tmp_path / "pid"))
 
 
-def test_a_grandchild_that_forks_for_ever_is_caught(client: PoolClient, tmp_path: Path) -> None:
+def test_a_grandchild_that_forks_for_ever_is_killed(client: PoolClient, tmp_path: Path) -> None:
     ended = client.run("leaves_a_runaway", at(tmp_path / "lock"))
 
     assert ended.how is How.DONE
@@ -69,19 +60,21 @@ def test_a_grandchild_that_forks_for_ever_is_caught(client: PoolClient, tmp_path
 
 
 @pytest.mark.parametrize("again", range(2))
-def test_it_is_caught_after_the_fork_servers_death_too(client: PoolClient, tmp_path: Path, again: int) -> None:
+def test_a_grandchild_that_forks_for_ever_is_killed_after_the_fork_server_died(
+    client: PoolClient, tmp_path: Path, again: int
+) -> None:
     order = client.launch("runs_beside_a_runaway", at(tmp_path / "lock"))
-    client.until_progress(order)
+    client.wait_for_progress(order)
 
     os.kill(client.pool.pid or 0, signal.SIGKILL)
 
-    assert client.ended(order).code == "FORK_SERVER_DIED"
+    assert client.wait_for_end(order).code == "FORK_SERVER_DIED"
     assert is_free(tmp_path / "lock")
 
 
 def test_a_grandchild_of_a_running_attempt_is_left_alone_while_another_ends(client: PoolClient, tmp_path: Path) -> None:
     order = client.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
-    client.until_progress(order)
+    client.wait_for_progress(order)
 
     client.run("leaves_a_daemon", at(tmp_path / "other"))
 
@@ -90,39 +83,39 @@ def test_a_grandchild_of_a_running_attempt_is_left_alone_while_another_ends(clie
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
-def test_a_stop_reaches_a_grandchild_that_hides(client: PoolClient, tmp_path: Path, job_type: str) -> None:
+def test_a_stop_kills_a_hidden_grandchild(client: PoolClient, tmp_path: Path, job_type: str) -> None:
     order = client.launch(job_type, at(tmp_path / "pid"))
-    client.until_progress(order)
+    client.wait_for_progress(order)
 
     client.pool.stop(order.job_id, order.fence)
 
-    assert client.ended(order).how is How.STOPPED
+    assert client.wait_for_end(order).how is How.STOPPED
     assert not is_running(pid_in(tmp_path / "pid"))
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
-def test_a_killed_fork_server_takes_everything_along(client: PoolClient, tmp_path: Path, job_type: str) -> None:
+def test_all_processes_of_a_killed_fork_server_are_killed(client: PoolClient, tmp_path: Path, job_type: str) -> None:
     orders = [client.launch(job_type, at(tmp_path / f"{number}")) for number in range(2)]
     for order in orders:
-        client.until_progress(order)
+        client.wait_for_progress(order)
 
     os.kill(client.pool.pid or 0, signal.SIGKILL)
 
     for number, order in enumerate(orders):
-        ended = client.ended(order)
+        ended = client.wait_for_end(order)
         assert (ended.how, ended.code) == (How.CRASHED, "FORK_SERVER_DIED")
-        started = client.of(order)[0]
+        started = client.events_of(order)[0]
         assert isinstance(started, Started)
         assert not is_running(started.pid)
         assert not is_running(pid_in(tmp_path / f"{number}"))
         assert not (client.pool._staging_root / f"{order.job_id}-1").exists()
 
 
-def test_after_its_death_it_can_be_started_again(client: PoolClient) -> None:
+def test_a_dead_fork_server_can_be_restarted(client: PoolClient) -> None:
     order = client.launch("waits")
-    client.until_progress(order)
+    client.wait_for_progress(order)
     os.kill(client.pool.pid or 0, signal.SIGKILL)
-    client.ended(order)
+    client.wait_for_end(order)
     assert client.run("silent").code == "FORK_SERVER_DIED"
     descriptor = client.pool.fileno()
 
@@ -130,38 +123,38 @@ def test_after_its_death_it_can_be_started_again(client: PoolClient) -> None:
 
     assert client.pool.is_alive
     assert client.pool.fileno() == descriptor
-    assert "silent" in {one.facts.job_type for one in described}
+    assert "silent" in {handler.facts.job_type for handler in described}
     assert client.run("silent").how is How.DONE
 
 
-def test_a_restart_before_anybody_listened_still_tells_of_every_end(client: PoolClient) -> None:
+def test_a_restart_keeps_the_ends_of_attempts_for_the_next_call(client: PoolClient) -> None:
     order = client.launch("waits")
-    client.until_progress(order)
+    client.wait_for_progress(order)
     os.kill(client.pool.pid or 0, signal.SIGKILL)
-    client.until(lambda: not client.pool.is_alive)
+    client.wait_until(lambda: not client.pool.is_alive)
 
     client.pool.restart()
 
-    assert client.ended(order).code == "FORK_SERVER_DIED"
+    assert client.wait_for_end(order).code == "FORK_SERVER_DIED"
 
 
-def test_a_fork_server_that_is_stuck_is_given_up(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_answers_no_pings_is_killed(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     order = client.launch("waits")
-    client.until_progress(order)
+    client.wait_for_progress(order)
     monkeypatch.setattr(client.pool, "ping_seconds", 0.02)
     fork_server = client.pool.pid or 0
 
     os.kill(fork_server, signal.SIGSTOP)
 
-    # Nothing arrives, so it is asked as a daemon asks at each of its turns.
-    while not any(isinstance(one, Ended) for one in client.of(order)):
+    # No event arrives, so the pool pings only when it is asked for events.
+    while not client.events_of_kind(order, Ended):
         select.select([client.pool], [], [], 0.01)
-        client.heard += client.pool.take_events()
-    assert client.ended(order).code == "FORK_SERVER_DIED"
+        client.events += client.pool.take_events()
+    assert client.wait_for_end(order).code == "FORK_SERVER_DIED"
     assert not is_running(fork_server)
 
 
-def test_a_fork_server_that_answers_is_kept(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_answers_pings_is_kept(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.pool, "ping_seconds", 0.0)
     order = client.launch("waits")
     asked = 0
@@ -171,11 +164,11 @@ def test_a_fork_server_that_answers_is_kept(client: PoolClient, monkeypatch: pyt
         asked += 1
         return asked > 50
 
-    client.until(has_been_asked_often)
+    client.wait_until(has_been_asked_often)
 
     assert client.pool.is_alive
     client.pool.stop(order.job_id, order.fence)
-    assert client.ended(order).how is How.STOPPED
+    assert client.wait_for_end(order).how is How.STOPPED
 
 
 def test_a_fork_server_that_is_alive_is_not_restarted(client: PoolClient) -> None:
@@ -183,10 +176,10 @@ def test_a_fork_server_that_is_alive_is_not_restarted(client: PoolClient) -> Non
         client.pool.restart()
 
 
-def test_closing_stops_everything(make_client: MakeClient, tmp_path: Path) -> None:
+def test_closing_the_pool_kills_all_processes(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client(grace_seconds=600.0)
     order = client.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
-    client.until_progress(order)
+    client.wait_for_progress(order)
     fork_server = client.pool.pid or 0
 
     client.pool.close()
@@ -207,7 +200,7 @@ fork_server = LocalPool(Begin(root / "staging", root / "keep", lock, extra_handl
 fork_server.start()
 payload = json.dumps({"path": str(root / "pid")})
 fork_server.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))
-while not any(isinstance(one, Progressed) for one in fork_server.take_events()):
+while not any(isinstance(event, Progressed) for event in fork_server.take_events()):
     select.select([fork_server], [], [])
 print("running", flush=True)
 sys.stdin.read()
@@ -230,7 +223,7 @@ handler = Handler("late", lambda context: None, dict)
 """
 
 
-def test_a_fork_server_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_path: Path) -> None:
+def test_a_fork_server_whose_daemon_dies_while_it_starts_ends_silently(tmp_path: Path) -> None:
     (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
     near, far = socket.socketpair()
     begin = Begin(
@@ -256,7 +249,7 @@ def test_a_fork_server_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp
     assert fork_server.returncode == 0
 
 
-def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_gone(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_daemon_is_free_once_its_processes_are_gone(tmp_path: Path) -> None:
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     daemon = subprocess.Popen(
@@ -279,10 +272,10 @@ def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_go
         assert not is_running(pid_in(tmp_path / "pid"))
 
 
-def test_marks_of_another_house_are_not_ours(client: PoolClient, tmp_path: Path) -> None:
+def test_a_sweep_kills_only_processes_of_its_own_pool(client: PoolClient, tmp_path: Path) -> None:
     order = client.launch("waits")
-    client.until_progress(order)
-    [started] = [one for one in client.of(order) if isinstance(one, Started)]
+    client.wait_for_progress(order)
+    [started] = client.events_of_kind(order, Started)
 
     assert processes.sweep(processes.pool_id_of(tmp_path / "elsewhere")) == []
 

@@ -1,4 +1,4 @@
-"""What is said arrives as it was said, however it is cut; what nobody of us says is refused."""
+"""Encoding and checks of messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from worker_service.runner.protocol import Garbled, Inbox
 
 OURS = bytes([*b"P", protocol.VERSION])
 
-HAPPENINGS: list[ChildMessage] = [
+MESSAGES: list[ChildMessage] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
     PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
@@ -76,48 +76,48 @@ HAPPENINGS: list[ChildMessage] = [
 ORDER = Order(1, 2, "x", "local", None, None, None, document_id=7)
 
 
-@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
-def test_what_a_child_says_arrives_as_it_was(happening: ChildMessage) -> None:
-    said = protocol.encode_frame(happening)
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_messages_of_a_child_survive_encoding_and_fragmentation(message: ChildMessage) -> None:
+    frame = protocol.encode_frame(message)
     inbox = Inbox(2000)
 
     # One byte at a time.
-    bodies = [body for at in range(len(said)) for body in inbox.feed(said[at : at + 1])]
+    bodies = [body for at in range(len(frame)) for body in inbox.feed(frame[at : at + 1])]
 
-    assert [protocol.decode_child_message(body, ORDER) for body in bodies] == [happening]
-    if not isinstance(happening, Ended):
+    assert [protocol.decode_child_message(body, ORDER) for body in bodies] == [message]
+    if not isinstance(message, Ended):
         # The daemon gets the same bytes.
-        assert [protocol.decode_pool_message(body, Path("/s")) for body in bodies] == [happening]
+        assert [protocol.decode_pool_message(body, Path("/s")) for body in bodies] == [message]
 
 
-def test_the_end_of_an_attempt_comes_with_its_proof_and_whole_paths() -> None:
-    ended = HAPPENINGS[-1]
-    gone = AttemptOver(msgspec.Raw(protocol.encode_message(ended)), Usage(1.5, 1024, "SIGKILL"), 0.5)
-    (body,) = Inbox(2000).feed(protocol.encode_frame(gone))
+def test_the_end_of_an_attempt_arrives_with_usage_and_absolute_paths() -> None:
+    ended = MESSAGES[-1]
+    over = AttemptOver(msgspec.Raw(protocol.encode_message(ended)), Usage(1.5, 1024, "SIGKILL"), 0.5)
+    (body,) = Inbox(2000).feed(protocol.encode_frame(over))
 
-    told = protocol.decode_pool_message(body, Path("/s"))
+    decoded = protocol.decode_pool_message(body, Path("/s"))
 
     assert isinstance(ended, Ended)
-    assert isinstance(told, Ended)
-    assert (told.usage, told.took_seconds, told.files) == (gone.usage, 0.5, [Path("/s/1-2/a.txt")])
-    assert (told.how, told.result, told.document) == (ended.how, ended.result, ended.document)
+    assert isinstance(decoded, Ended)
+    assert (decoded.usage, decoded.took_seconds, decoded.files) == (over.usage, 0.5, [Path("/s/1-2/a.txt")])
+    assert (decoded.how, decoded.result, decoded.document) == (ended.how, ended.result, ended.document)
 
 
-@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
-def test_what_is_said_for_another_attempt_is_garbled(happening: ChildMessage) -> None:
-    (body,) = Inbox(2000).feed(protocol.encode_frame(happening))
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_for_another_attempt_is_garbled(message: ChildMessage) -> None:
+    (body,) = Inbox(2000).feed(protocol.encode_frame(message))
 
     with pytest.raises(Garbled, match="another attempt"):
         protocol.decode_child_message(body, replace(ORDER, fence=3))
 
 
-def test_several_messages_in_one_bite_are_several() -> None:
-    said = b"".join(map(protocol.encode_frame, HAPPENINGS))
+def test_several_messages_can_arrive_at_once() -> None:
+    frames = b"".join(map(protocol.encode_frame, MESSAGES))
 
-    assert len(Inbox(2000).feed(said)) == len(HAPPENINGS)
+    assert len(Inbox(2000).feed(frames)) == len(MESSAGES)
 
 
-def test_an_order_arrives_as_it_was() -> None:
+def test_a_launch_survives_encoding() -> None:
     inputs = {"original": Path("/w/objects/1-1/a.pdf")}
     order = Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs, known_digests=["d"])
     launch = Launch(order, {"A": "b"})
@@ -128,31 +128,31 @@ def test_an_order_arrives_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "received",
     [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x01\0\0\0\x01x", OURS + b"\xff\xff\xff\xff", OURS + b"\0\0\x10\0"],
     ids=["text", "zeros", "another version", "endless", "longer than allowed"],
 )
-def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
+def test_bytes_that_are_no_frame_are_garbled_at_once(received: bytes) -> None:
     with pytest.raises(Garbled):
-        Inbox(2000).feed(said)
+        Inbox(2000).feed(received)
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"\xff", b'{"type":"Log"}', b'{"type":"Log","line":1}', b"[" * 100_000, b'{"type":"X"}']
 )
-def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
+def test_an_invalid_message_is_garbled(body: bytes) -> None:
     with pytest.raises(Garbled):
         protocol.decode_child_message(body, ORDER)
     with pytest.raises(Garbled):
         protocol.decode_pool_message(body, Path("/s"))
 
 
-def test_control_characters_do_not_reach_a_terminal_and_what_joins_letters_stays() -> None:
+def test_control_characters_are_replaced_and_joiners_stay() -> None:
     assert safe_text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
     assert safe_text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
 
 
-def test_a_fork_server_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_sends_garbage_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "python"
     # Its arguments: -P -m MODULE DESCRIPTOR
     talk = "import os, sys, time; os.write(int(sys.argv[4]), b'nonsense'); time.sleep(3600)"

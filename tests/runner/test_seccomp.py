@@ -1,4 +1,4 @@
-"""The filter's program, run by an interpreter of its own: what each machine's kernel would answer."""
+"""The filter's program, run by an interpreter instead of the kernel."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def asked(
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("name", "arguments", "expected"), CALLS)
-def test_what_the_kernel_answers(machine: str, name: str, arguments: tuple[int, ...], expected: str | int) -> None:
+def test_answers_of_the_kernel(machine: str, name: str, arguments: tuple[int, ...], expected: str | int) -> None:
     assert asked(machine, name, arguments) == expected
 
 
