@@ -79,19 +79,12 @@ class ClusterSystem:
         return found.pid, self.lab.machine_of(found.pid)
 
     def runs_again(self, job_id: int, begun: float) -> float:
-        """Wait until an attempt after the first has a child. Return how many seconds after `begun` that was."""
+        """Wait until an attempt after the first has a child. Return the seconds since `begun`."""
 
         def again() -> bool:
             return any(attempt.pid for attempt in self.system.store.history.attempts(job_id)[1:])
 
         wait_until(again, f"job {job_id} runs again", seconds=120)
-        return time.monotonic() - begun
-
-    def wait_for_outcome(self, job_id: int, outcome: str, *, seconds: float) -> float:
-        """Return after how many seconds the first attempt has ended like this."""
-        begun = time.monotonic()
-        wait_until(lambda: self.system.outcomes(job_id)[0], f"the first attempt of {job_id} has ended", seconds=seconds)
-        assert self.system.outcomes(job_id)[0] == outcome
         return time.monotonic() - begun
 
     def driver(self, daemon: Daemon) -> int:

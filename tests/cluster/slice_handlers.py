@@ -1,4 +1,4 @@
-"""Handlers that cut what they read out of their original, and some that do harm instead."""
+"""Handlers with a slicer, and some whose slicer misbehaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_service.handlers.contract import MIB, Limits
 Cut = Callable[[dict[str, int], Path], bool]
 
 
-def what_it_got(context: Context[dict[str, Any]]) -> Done:
+def report_inputs(context: Context[dict[str, Any]]) -> Done:
     return Done({role: path.stat().st_size for role, path in context.inputs.items()})
 
 
@@ -34,7 +34,7 @@ def most(original: Path) -> Cut:
     return lambda payload, target: bool(target.write_bytes(original.read_bytes()[: original.stat().st_size * 7 // 10]))
 
 
-def one_that(does: Callable[[Path, Path], object]) -> Callable[[Path], Cut]:
+def misbehaving(does: Callable[[Path, Path], object]) -> Callable[[Path], Cut]:
     return lambda original: lambda payload, target: bool(does(original, target)) or True
 
 
@@ -74,6 +74,6 @@ def start_another(original: Path, target: Path) -> None:
 
 SABOTEURS = (hang, die, eat, swell, point_elsewhere, look_elsewhere, write_elsewhere, start_another)
 handlers = [
-    Handler(name, what_it_got, dict, slicer=slicer, limits=Limits(memory_bytes=512 * MIB))
-    for name, slicer in {"tenth": tenth, "most": most, **{one.__name__: one_that(one) for one in SABOTEURS}}.items()
+    Handler(name, report_inputs, dict, slicer=slicer, limits=Limits(memory_bytes=512 * MIB))
+    for name, slicer in {"tenth": tenth, "most": most, **{one.__name__: misbehaving(one) for one in SABOTEURS}}.items()
 ]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,8 @@ pytestmark = [needs_ray, pytest.mark.timeout(120)]
 # Faults that take Ray tens of seconds to notice, and what needs a daemon or a node of its own.
 slow = pytest.mark.skipif(not IS_FULL, reason="takes long; ./run test --ray runs it")
 
+Kill = Callable[[ClusterSystem, int, str, int], None]
+"""Takes a running job, its machine and the pid of its child."""
 LOST_SECONDS = 9.0
 """An attempt runs again after so long at most."""
 PAGES = 4
@@ -37,7 +39,7 @@ SELECT p.number, r.digest, r.text, r.method, hex(r.layout)
 
 
 def read(system: System, paper: Path, **settings: object) -> str:
-    """Bring in a file, wait until it is read, and return all that was stored of its pages."""
+    """Add a file, wait until it is read, and return its stored pages."""
     done = subprocess.run(
         [sys.executable, "-m", "worker_service.cli", "add", str(paper), "--wait", "--timeout", "200s"],
         env=system.environment(**settings),
@@ -51,14 +53,14 @@ def read(system: System, paper: Path, **settings: object) -> str:
 
 
 def nodes_of(system: System, job_type: str) -> Sequence[str]:
-    told = system.sqlite3(
+    result = system.sqlite3(
         "SELECT DISTINCT a.node FROM worker_job_attempt a JOIN worker_job_queue q ON q.id = a.job_id "
         f"WHERE q.job_type = '{job_type}' ORDER BY 1"
     )
-    return told.stdout.split()
+    return result.stdout.split()
 
 
-def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(running: ClusterSystem) -> None:
+def test_attempts_on_nodes_report_progress_and_log_lines(running: ClusterSystem) -> None:
     jobs = [running.system.enqueue("talk") for _ in range(4)]
 
     for job in jobs:
@@ -93,50 +95,50 @@ def test_an_attempt_that_is_cancelled_ends_within_two_seconds(running: ClusterSy
     running.system.wait_for(again, Status.COMPLETED)
 
 
-def test_a_killed_ray_worker_process_costs_no_retry(running: ClusterSystem) -> None:
+def kill_ray_worker(cluster: ClusterSystem, job: int, machine: str, pid: int) -> None:
+    os.kill(cluster.ray_worker_of(machine, job), signal.SIGKILL)
+
+
+def kill_fork_server(cluster: ClusterSystem, job: int, machine: str, pid: int) -> None:
+    os.kill(parent_of(pid), signal.SIGKILL)
+
+
+def kill_raylet(cluster: ClusterSystem, job: int, machine: str, pid: int) -> None:
+    os.kill(next(filter(is_alive, cluster.lab.pids_with(machine, "raylet/raylet"))), signal.SIGKILL)
+
+
+def kill_driver(cluster: ClusterSystem, job: int, machine: str, pid: int) -> None:
+    os.kill(cluster.driver(cluster.daemon), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("kill", "code"),
+    [
+        (kill_ray_worker, "NODE_LOST"),
+        pytest.param(kill_fork_server, None, marks=slow),
+        pytest.param(kill_raylet, "NODE_LOST", marks=slow),
+        pytest.param(kill_driver, "NODE_LOST", marks=slow),
+    ],
+)
+def test_an_attempt_whose_process_is_killed_runs_again_and_costs_no_retry(
+    running: ClusterSystem, kill: Kill, code: str | None | None
+) -> None:
     job = running.system.enqueue("sleep")
     pid, machine = running.runs(job)
 
-    os.kill(running.ray_worker_of(machine, job), signal.SIGKILL)
-    running.wait_for_outcome(job, "requeued", seconds=LOST_SECONDS)
+    kill(running, job, machine, pid)
+    begun = time.monotonic()
     running.runs(job, 2)
 
-    [lost, _] = running.system.store.history.attempts(job)
-    assert (lost.error_code, running.system.job(job).retry_count) == ("NODE_LOST", 0)
-    wait_until(lambda: not is_alive(pid), "its child has ended")
-
-
-@slow
-def test_a_killed_fork_server_of_a_node_costs_no_retry(running: ClusterSystem) -> None:
-    job = running.system.enqueue("sleep")
-    pid, _ = running.runs(job)
-
-    os.kill(parent_of(pid), signal.SIGKILL)
-    running.runs_again(job, time.monotonic())
-
-    assert running.system.job(job).retry_count == 0
-
-
-@slow
-def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: ClusterSystem) -> None:
-    cluster.start()
-    job = cluster.system.enqueue("sleep")
-    pid, machine = cluster.runs(job)
-
-    [raylet] = [one for one in cluster.lab.pids_with(machine, "raylet/raylet") if is_alive(one)][:1]
-    os.kill(raylet, signal.SIGKILL)
-    begun = time.monotonic()
-    cluster.runs(job, 2)
-
     assert time.monotonic() - begun < LOST_SECONDS
-    [lost, _] = cluster.system.store.history.attempts(job)
-    assert (lost.error_code, cluster.system.job(job).retry_count) == ("NODE_LOST", 0)
+    [lost, _] = running.system.store.history.attempts(job)
+    assert (lost.error_code, running.system.job(job).retry_count) == (code, 0)
     wait_until(lambda: not is_alive(pid), "its child has ended")
-    cluster.wait_for_nodes()
+    running.wait_for_nodes()
 
 
 @slow
-def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_closed(cluster: ClusterSystem) -> None:
+def test_an_attempt_on_a_frozen_node_runs_elsewhere_although_no_connection_is_closed(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, machine = cluster.runs(job)
@@ -157,7 +159,7 @@ def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_close
 
 
 @slow
-def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: ClusterSystem) -> None:
+def test_an_attempt_whose_node_dies_before_its_first_message_is_released(cluster: ClusterSystem) -> None:
     cluster.start()
     busy = cluster.system.enqueue("sleep", seconds=60)
     _, machine = cluster.runs(busy)
@@ -178,22 +180,7 @@ def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Clus
 
 
 @slow
-def test_a_killed_driver_is_started_again_and_costs_no_retry(running: ClusterSystem) -> None:
-    job = running.system.enqueue("sleep")
-    pid, _ = running.runs(job)
-
-    os.kill(running.driver(running.daemon), signal.SIGKILL)
-    begun = time.monotonic()
-    running.runs(job, 2)
-
-    assert time.monotonic() - begun < LOST_SECONDS
-    assert (running.system.outcomes(job), running.system.job(job).retry_count) == (["requeued", None], 0)
-    wait_until(lambda: not is_alive(pid), "its child has ended")
-    assert running.daemon.events("ray_driver.died")
-
-
-@slow
-def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: ClusterSystem) -> None:
+def test_no_process_of_a_killed_daemon_is_left_on_the_nodes(cluster: ClusterSystem) -> None:
     daemon = cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, _ = cluster.runs(job)
@@ -239,7 +226,7 @@ def test_an_attempt_that_needs_a_credential_runs_on_the_head(running: ClusterSys
     job = running.system.enqueue("secret")
     running.system.wait_for(job, Status.FAILED)
 
-    assert [(one.node, one.error_code) for one in running.system.store.history.attempts(job)] == [
+    assert [(attempt.node, attempt.error_code) for attempt in running.system.store.history.attempts(job)] == [
         ("local", "SECRET_ABSENT")
     ]
 
@@ -283,18 +270,18 @@ def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster
     try:
         cluster.start()
         wait_until(lambda: cluster.nodes()["n3"].state == "refused", "n3 is refused")
-        told = cluster.pagemill("cluster", "test", "--json")
+        tested = cluster.pagemill("cluster", "test", "--json")
     finally:
         cluster.lab.kill("n3")
 
     assert "is not installed here" in cluster.nodes()["n3"].reason
-    assert told.returncode == 1
-    states = {one["name"]: (one["state"], one["slots"]) for one in json.loads(told.stdout)["items"]}
+    assert tested.returncode == 1
+    states = {node["name"]: (node["state"], node["slots"]) for node in json.loads(tested.stdout)["items"]}
     assert states == {"n1": ("up", 1), "n2": ("up", 1), "n3": ("refused", 0)}
 
 
 @slow
-def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(cluster: ClusterSystem) -> None:
+def test_with_autoscale_attempts_wait_for_a_new_machine(cluster: ClusterSystem) -> None:
     cluster.start(autoscale=4)
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
     waits = "waits for a machine of the Ray cluster"
@@ -314,7 +301,7 @@ def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(c
         cluster.lab.kill("n3")
 
 
-def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: ClusterSystem) -> None:
+def test_jobs_wait_with_a_reason_while_ray_cannot_be_reached(cluster: ClusterSystem) -> None:
     cluster.system.start(config=_config(cluster, "ray:127.0.0.1:1"))
     job = cluster.system.enqueue("noop")
     wait_until(lambda: "ray" in cluster.nodes(), "the driver has told why")
@@ -327,22 +314,20 @@ def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: ClusterSyste
 
 @pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 @pytest.mark.timeout(240)
-def test_pages_that_nodes_have_read_have_the_text_that_this_machine_reads(
-    running: ClusterSystem, tmp_path: Path
-) -> None:
+def test_nodes_and_the_local_machine_read_the_same_text(running: ClusterSystem, tmp_path: Path) -> None:
     paper = tmp_path / "scan.pdf"
     scan(paper, [picture(prose(number, words=15), dpi=150) for number in range(PAGES)], dpi=150)
     os.utime(paper, (time.time() - 60,) * 2)
     alone = System(tmp_path, shipped=READERS)
     try:
-        there = read(running.system, paper, config=running.config)
+        text_of_nodes = read(running.system, paper, config=running.config)
         alone.start()
-        here = read(alone, paper)
+        text_of_this_machine = read(alone, paper)
     finally:
         alone.close()
 
-    assert len(here.splitlines()) >= PAGES
-    assert there == here
+    assert len(text_of_this_machine.splitlines()) >= PAGES
+    assert text_of_nodes == text_of_this_machine
     assert nodes_of(running.system, "ocr_pages") == [*NODES]
     running.assert_nothing_is_left()
 

@@ -1,4 +1,4 @@
-"""The node server, without Ray: what a Ray worker process hears from it, and what ends with what."""
+"""The node server, without Ray."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ TERMS = Terms(VERSION, "strict", {"sleep": (), "read": ()})
 
 
 class TaskSession:
-    """What a Ray task does with its connection."""
-
     def __init__(self, place: Path, terms: Terms = TERMS) -> None:
         self.connection = ray_task._open_connection(place, encode_message(terms))
         self.messages: list[dict[str, Any]] = []
@@ -44,18 +42,17 @@ class TaskSession:
         launched = Launch(Order(number, 1, job_type, "local", None, payload, None, **order), {})
         self.connection.send([(ray_task.LAUNCH, encode_message(launched))])
 
-    def heard(self, kind: str) -> dict[str, Any]:
-        """Wait for a message of this type."""
+    def wait_for(self, kind: str) -> dict[str, Any]:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            found = [one for one in self.messages if one["type"] == kind]
+            found = [message for message in self.messages if message["type"] == kind]
             if found:
                 return found[0]
             self.messages += [json.loads(message[1:]) for message in self.connection.receive()]
         pytest.fail(f"no {kind}")
 
     def child(self) -> int:
-        return int(self.heard("Started")["pid"])
+        return int(self.wait_for("Started")["pid"])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +96,7 @@ def test_an_attempt_ends_with_its_ray_worker_process(place: Path) -> None:
         assert other.connection.is_usable
 
 
-def test_an_attempt_that_is_stopped_is_gone_when_stop_returns(place: Path) -> None:
+def test_stop_returns_when_the_attempt_has_ended(place: Path) -> None:
     with TaskSession(place) as session:
         session.launch("sleep")
         pid = session.child()
@@ -109,7 +106,7 @@ def test_an_attempt_that_is_stopped_is_gone_when_stop_returns(place: Path) -> No
         assert not is_alive(pid)
 
 
-def test_a_stop_before_anything_was_launched_returns_at_once(place: Path) -> None:
+def test_stop_without_an_attempt_returns_at_once(place: Path) -> None:
     with TaskSession(place) as session:
         begun = time.monotonic()
         session.connection.stop()
@@ -125,7 +122,7 @@ def test_a_killed_fork_server_ends_its_attempts_and_another_starts_and_leaves_no
 
         os.kill(parent_of(pid), signal.SIGKILL)
 
-        assert session.heard("AttemptOver")["ended"]["code"] == "FORK_SERVER_DIED"
+        assert session.wait_for("AttemptOver")["ended"]["code"] == "FORK_SERVER_DIED"
         wait_until(lambda: not is_alive(pid), "its child has ended")
         with TaskSession(place) as again:
             again.launch("sleep")
@@ -140,8 +137,8 @@ def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None
     with TaskSession(place) as session:
         session.launch("read", payload={"pages": 3}, document_id=1, known_digests=["d2"])
 
-        session.heard("AttemptOver")
-        pages = [page for one in session.messages if one["type"] == "PagesRead" for page in one["pages"]]
+        session.wait_for("AttemptOver")
+        pages = [page for message in session.messages if message["type"] == "PagesRead" for page in message["pages"]]
         assert [page["digest"] for page in pages] == ["d1", "d3"]
 
 

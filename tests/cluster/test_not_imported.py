@@ -15,6 +15,6 @@ print([name for name in sys.modules if name.startswith(("worker_service.cluster"
 
 
 def test_a_daemon_without_a_cluster_imports_nothing_of_it() -> None:
-    told = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, timeout=60)
 
-    assert told.stdout == "[]\n"
+    assert result.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Slices of originals: a handler that slices cannot harm anything else, whatever is in the file."""
+"""Slices of originals, and slicers that misbehave."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SPECS = dict.fromkeys((one.job_type for one in slicers.handlers), "tests.cluster
 
 @pytest.fixture
 def slicer(tmp_path: Path) -> Iterator[Slicer]:
-    made = Slicer(SPECS, tmp_path / "slices", "strict", seconds_max=SECONDS)
-    yield made
-    made._line.close()
+    slicer = Slicer(SPECS, tmp_path / "slices", "strict", seconds_max=SECONDS)
+    yield slicer
+    slicer._line.close()
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(made.pid, 0)
+        os.waitpid(slicer.pid, 0)
 
 
 def order_of(job_type: str, place: Path, part: int = 0, number: int = 1) -> Order:
@@ -64,13 +64,13 @@ def test_a_slicer_that_does_harm_is_ended_and_the_original_is_not_sliced_again(
     assert [one.name for one in (tmp_path / "slices").iterdir() if one.is_file()] == ["3.bin"]
 
 
-def test_small_files_and_files_without_a_slicer_travel_whole(slicer: Slicer, tmp_path: Path) -> None:
+def test_small_files_and_files_without_a_slicer_are_sent_whole(slicer: Slicer, tmp_path: Path) -> None:
     assert not slicer.can_slice(order_of("noop", tmp_path))
     (tmp_path / "original.bin").write_bytes(b"small")
     assert not slicer.can_slice(order_of("tenth", tmp_path))
 
 
-def test_files_travel_whole_when_the_slicer_process_has_died(slicer: Slicer, tmp_path: Path) -> None:
+def test_files_are_sent_whole_when_the_slicer_process_has_died(slicer: Slicer, tmp_path: Path) -> None:
     os.kill(slicer.pid, signal.SIGKILL)
     os.waitpid(slicer.pid, 0)
 

@@ -1,1 +1,1 @@
-"""Handlers that misbehave in every way that a handler can. Each module is an entry point that only tests name."""
+"""Handlers that misbehave, for tests. Each module has entry points."""

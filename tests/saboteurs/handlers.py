@@ -71,15 +71,14 @@ Run = Callable[[Context[Any]], Done | None]
 
 
 def saboteur(payload: type[Any] = Nothing, **declared: Any) -> Callable[[Run], Run]:
-    def enlist(run: Run) -> Run:
-        name = run.__name__
-        handlers.append(Handler(name, run, payload, **declared))
+    def register(run: Run) -> Run:
+        handlers.append(Handler(run.__name__, run, payload, **declared))
         return run
 
-    return enlist
+    return register
 
 
-# --- the good ones --------------------------------------------------------------------------------
+# --- handlers that behave -------------------------------------------------------------------------
 
 
 @saboteur(At)
@@ -149,7 +148,6 @@ def stops_when_asked(context: Context[Nothing]) -> Done:
 
 @saboteur()
 def reads_a_document(context: Context[Nothing]) -> Done:
-    """Pages that are not known yet, a checkpoint, and what it has read, asked for again."""
     known = context.ask(KnownPages(["d1", "d2"])).digests
     for number in (1, 2):
         if f"d{number}" not in known:
@@ -178,7 +176,7 @@ def reads_its_inputs(context: Context[Nothing]) -> Done:
     )
 
 
-# --- those that give up ---------------------------------------------------------------------------
+# --- handlers that raise --------------------------------------------------------------------------
 
 
 @saboteur()
@@ -244,7 +242,7 @@ def publishes_what_is_not_its_own(context: Context[At]) -> Done:
     return Done(files=["link"])
 
 
-# --- those that crash -----------------------------------------------------------------------------
+# --- handlers that crash --------------------------------------------------------------------------
 
 
 @saboteur()
@@ -276,7 +274,7 @@ def writes_too_much(context: Context[Nothing]) -> None:
     (context.staging / "big").write_bytes(bytes(2 * MIB))
 
 
-# --- those that do not end ------------------------------------------------------------------------
+# --- handlers that do not end ---------------------------------------------------------------------
 
 
 @saboteur(limits=Limits(wall_seconds=1))
@@ -303,7 +301,7 @@ def waits(context: Context[Nothing]) -> None:
         context.log("cleaned up")
 
 
-# --- those that shout -----------------------------------------------------------------------------
+# --- handlers that print and log ------------------------------------------------------------------
 
 
 @saboteur()
@@ -316,7 +314,6 @@ def floods_stdout(context: Context[Nothing]) -> None:
 
 @saboteur()
 def prints(context: Context[Nothing]) -> None:
-    """In every way that there is, one line after the other."""
     context.log("logged")
     print("printed")
     print("wrong", file=sys.stderr)
@@ -352,8 +349,8 @@ def prints_and_crashes(context: Context[Nothing]) -> None:
 
 @saboteur()
 def floods_progress(context: Context[Nothing]) -> Done:
-    for said in range(2000):
-        context.progress(said / 100, f"{said}")
+    for number in range(2000):
+        context.progress(number / 100, f"{number}")
     context.progress(100, "last")
     return Done()
 
@@ -371,7 +368,7 @@ def says_what_only_we_say(context: Context[Nothing]) -> None:
     os._exit(0)
 
 
-# --- those that ask, and save ----------------------------------------------------------------------
+# --- handlers that ask and save -------------------------------------------------------------------
 
 
 @saboteur()
@@ -400,7 +397,7 @@ def waits_for_an_answer(context: Context[Nothing]) -> Done:
         context.ask(IsCurrent())
         return Done("answered")
     finally:
-        # What the interrupted question is still owed does not come back as the answer to this one.
+        # The late answer to the interrupted question must not be taken for the answer to this one.
         context.log(f"{len(context.ask(KnownPages(['d'])).digests)} known")
 
 
@@ -424,8 +421,6 @@ def saves_more_at_once_than_fits(context: Context[Nothing]) -> Done:
 
 
 def _writes(name: str, frames: Callable[[Any], bytes]) -> None:
-    """A handler that writes this to the daemon's pipe, and waits."""
-
     def run(context: Context[Nothing]) -> None:
         context.progress(1, "writing")
         os.write(_pipe_of(context), frames(lambda kind, *rest: encode_frame(kind(*_key(context), *rest))))
@@ -454,11 +449,11 @@ def _pipe_of(context: Any) -> int:
     return descriptor
 
 
-# --- those that leave somebody behind --------------------------------------------------------------
+# --- handlers that leave processes behind ---------------------------------------------------------
 
 
 def _starts(kind: str, start: Callable[[str], None]) -> None:
-    """Two handlers that start such a process: one ends before it, one runs beside it."""
+    """Add two handlers that start such a process: one ends before it, one runs beside it."""
 
     def leaves(context: Context[At]) -> Done:
         start(context.payload.path)
@@ -474,7 +469,7 @@ def _starts(kind: str, start: Callable[[str], None]) -> None:
 
 
 def _run_away(locked: str) -> None:
-    """A process that forks and ends, for ever. Each holds a lock on the file."""
+    """Start a process that forks and ends for ever. Each holds a lock on the file."""
     descriptor = os.open(locked or "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     if os.fork() == 0:
@@ -486,7 +481,7 @@ def _run_away(locked: str) -> None:
 
 
 def _become_a_daemon(pid_file: str, program: list[str]) -> None:
-    """Fork twice, in a session of its own; ignore signals, close every descriptor, and run `program` if any."""
+    """Fork twice in a new session, ignore signals, close all descriptors, and run `program` if any."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -509,7 +504,7 @@ _starts("nameless_daemon", lambda pid_file: _become_a_daemon(pid_file, ["/bin/sl
 _starts("runaway", _run_away)
 
 
-# --- those that look over the wall -----------------------------------------------------------------
+# --- handlers that test the sandbox ---------------------------------------------------------------
 
 
 @saboteur(At)
@@ -543,7 +538,7 @@ _CREATE, _PRIVATE_KEY = 0o1600, 0
 
 @saboteur(At, limits=Limits(network=True))
 def knocks_at_the_kernel(context: Context[At]) -> Done:
-    """System calls that reach beyond the child without a file. The arguments do no harm where a call succeeds."""
+    """Call what reaches beyond the child without a file. The arguments do no harm if a call succeeds."""
     staging = context.staging
     time_stood_still: tuple[object, ...] = (None, None)
     found = {
@@ -574,7 +569,7 @@ def _call(name: str, *arguments: object) -> str:
     here = seccomp.this_machine()
     assert here is not None
     libc = ctypes.CDLL(None, use_errno=True)
-    values = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
+    values = (ctypes.c_long(value) if isinstance(value, int) else value for value in arguments)
     if libc.syscall(ctypes.c_long(here.numbers[name]), *values) >= 0:
         return "allowed"
     return errno.errorcode[ctypes.get_errno()]
@@ -582,7 +577,6 @@ def _call(name: str, *arguments: object) -> str:
 
 @saboteur(At)
 def exchanges_its_staging(context: Context[At]) -> Done:
-    """A link to a directory of the daemon's takes its place, and a file in that is published."""
     context.staging.rename(context.staging.with_name("old"))
     context.staging.symlink_to(context.payload.path)
     return Done(files=["canary"])
@@ -590,7 +584,6 @@ def exchanges_its_staging(context: Context[At]) -> Done:
 
 @saboteur(At)
 def changes_modes(context: Context[At]) -> Done:
-    """And owners, times, attributes: of what it may name, of what it may read, and of its own."""
     own = context.staging / "own"
     own.write_text("x")
     for place in (Path(context.payload.path), *context.inputs.values(), own):
@@ -620,12 +613,11 @@ def _by_every_call(place: Path) -> None:
         (16, opened, 0x40087602, struct.pack("@q", 7)),
     ]  # fmt: skip
     for call in calls:
-        libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in call))
+        libc.syscall(*(ctypes.c_long(value) if isinstance(value, int) else value for value in call))
 
 
 @saboteur(At)
 def copies(context: Context[At]) -> Done:
-    """As libraries and programs do: with the modes and times of what they copy."""
     original = context.inputs["original"]
     (context.staging / "tree").mkdir()
     shutil.copy(original, "tree/copy")

@@ -1,4 +1,4 @@
-"""Handlers whose child is kept: good ones, and one for each way to leave something behind for the next attempt."""
+"""Handlers that declare `reuse`: some behave, others leave something behind for the next attempt."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service.handlers import (
-    Context,
-    Done,
-    Handler,
-    KnownPages,
-    Limits,
-    Permanent,
-    Retryable,
-    Snooze,
-)
+from worker_service.handlers import Context, Done, Handler, KnownPages, Limits, Permanent, Retryable, Snooze
 from worker_service.runner.messages import Ended, How, Publication
 from worker_service.runner.protocol import encode_frame
 
@@ -43,19 +34,18 @@ Run = Callable[[Context[Request]], Done | None]
 _kept: list[Any] = []
 
 
-def kept(**declared: Any) -> Callable[[Run], Run]:
-    def enlist(run: Run) -> Run:
+def reusable(**declared: Any) -> Callable[[Run], Run]:
+    def register(run: Run) -> Run:
         handlers.append(Handler(run.__name__, run, Request, **{"reuse": REUSE, **declared}))
         return run
 
-    return enlist
+    return register
 
 
-@kept()
+@reusable()
 def tells(context: Context[Request]) -> Done:
-    """Who runs it, and what it finds."""
     context.progress(50, "half")
-    found = sorted(one.name for one in context.staging.iterdir())
+    found = sorted(path.name for path in context.staging.iterdir())
     (context.staging / "mine").write_text("x")
     (context.staging / "folder").mkdir()
     with tempfile.NamedTemporaryFile(delete=False):
@@ -71,45 +61,43 @@ def tells(context: Context[Request]) -> Done:
     )
 
 
-@kept(reuse=50)
+@reusable(reuse=50)
 def prints(context: Context[Request]) -> None:
-    """Its own number, past Python, and where nobody sees the end of a line."""
     for _ in range(int(context.payload.how)):
         os.write(1, f"line of {context.idempotency_key}\n".encode())
     os.write(2, f"end of {context.idempotency_key}".encode())
 
 
-@kept(reuse=100)
+@reusable(reuse=100)
 def quick(context: Context[Request]) -> Done:
     return Done(os.getpid())
 
 
-@kept()
+@reusable()
 def says_how(context: Context[Request]) -> Done:
-    """The ends that are clean, and those that are not."""
-    if context.payload.how == "retryable":
-        raise Retryable("later", after=1)
-    if context.payload.how == "permanent":
-        raise Permanent("NO", "never")
-    if context.payload.how == "snooze":
-        raise Snooze("not now", after=1)
-    if context.payload.how == "error":
-        raise ZeroDivisionError
-    if context.payload.how == "memory":
-        raise MemoryError
-    if context.payload.how == "file":
-        (context.staging / "file.txt").write_text("text")
-        return Done(os.getpid(), files=["file.txt"])
-    if context.payload.how == "signal":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if context.payload.how == "exit":
-        os._exit(3)
+    match context.payload.how:
+        case "retryable":
+            raise Retryable("later", after=1)
+        case "permanent":
+            raise Permanent("NO", "never")
+        case "snooze":
+            raise Snooze("not now", after=1)
+        case "error":
+            raise ZeroDivisionError
+        case "memory":
+            raise MemoryError
+        case "file":
+            (context.staging / "file.txt").write_text("text")
+            return Done(os.getpid(), files=["file.txt"])
+        case "signal":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "exit":
+            os._exit(3)
     return Done(os.getpid())
 
 
-@kept(limits=Limits(network=True))
+@reusable(limits=Limits(network=True))
 def leaves(context: Context[Request]) -> Done:
-    """Something behind, by what the payload says."""
     if context.payload.how:
         LEFT[context.payload.how](context)
     return Done(os.getpid())
@@ -131,9 +119,8 @@ LEFT: dict[str, Callable[[Context[Request]], object]] = {
 }
 
 
-@kept()
+@reusable()
 def writes_beside_its_staging(context: Context[Request]) -> Done:
-    """Which would let it put a link in the place of its staging directory."""
     staging = context.staging
     tried = {
         "a file beside it": lambda: (staging.parent / "outside").write_text("x"),
@@ -144,7 +131,7 @@ def writes_beside_its_staging(context: Context[Request]) -> Done:
     return Done({what: _tried(attempt) for what, attempt in tried.items()})
 
 
-@kept()
+@reusable()
 def starts_a_program(context: Context[Request]) -> Done:
     return Done({"program": _tried(_a_program), "fork": _tried(os.fork), "thread": _tried(_a_thread_that_ends)})
 
@@ -168,15 +155,14 @@ def _tried(attempt: Callable[[], object]) -> str:
     return "allowed"
 
 
-@kept()
+@reusable()
 def keeps_its_context(context: Context[Request]) -> Done:
-    """And speaks in the name of the attempt before."""
     _kept.append(context)
     _kept[0].progress(77, "from the past")
     return Done(os.getpid())
 
 
-@kept()
+@reusable()
 def answers_for_the_one_before(context: Context[Request]) -> Done:
     _kept.append(context)
     if len(_kept) == 2:
@@ -187,18 +173,18 @@ def answers_for_the_one_before(context: Context[Request]) -> Done:
     return Done(os.getpid())
 
 
-@kept()
+@reusable()
 def publishes_what_is_not_its_own(context: Context[Request]) -> Done:
     if context.payload.how:
         order = context._order  # type: ignore[attr-defined]
         files = [Publication(Path("../../outside"))]
-        said = Ended(order.job_id, order.fence, How.DONE, published=files, is_reusable=True)
-        os.write(_pipe_of(context), encode_frame(said))
+        forged = Ended(order.job_id, order.fence, How.DONE, published=files, is_reusable=True)
+        os.write(_pipe_of(context), encode_frame(forged))
         time.sleep(600)
     return Done(os.getpid())
 
 
-@kept()
+@reusable()
 def hangs_after_its_end(context: Context[Request]) -> Done:
     if context.payload.how:
         _kept.append(_HangsWhenForgotten())
@@ -211,16 +197,15 @@ class _HangsWhenForgotten:
         time.sleep(600)
 
 
-@kept()
+@reusable()
 def waits(context: Context[Request]) -> Done:
-    """Until it is asked to stop, if it is told to."""
     context.progress(1, "waiting")
     while context.payload.how and not context.cancelled():
         time.sleep(0.001)
     return Done(os.getpid())
 
 
-@kept()
+@reusable()
 def never_asks(context: Context[Request]) -> Done:
     context.progress(1, "busy")
     while context.payload.how:
@@ -228,9 +213,8 @@ def never_asks(context: Context[Request]) -> Done:
     return Done(os.getpid())
 
 
-@kept(reuse=10)
+@reusable(reuse=10)
 def takes(context: Context[Request]) -> Done:
-    """Memory, or time of the processor."""
     if context.payload.how == "memory":
         block = bytearray(64 * MIB)
         del block
@@ -241,25 +225,24 @@ def takes(context: Context[Request]) -> Done:
     return Done(os.getpid())
 
 
-@kept(limits=Limits(cpu_seconds=1), reuse=10)
+@reusable(limits=Limits(cpu_seconds=1), reuse=10)
 def takes_its_time(context: Context[Request]) -> Done:
-    """Take 0.55 s of the one that each attempt may take."""
+    # Each attempt may take 1 s.
     until = time.process_time() + (60 if context.payload.how else 0.55)
     while time.process_time() < until:
         pass
     return Done(os.getpid())
 
 
-@kept()
+@reusable()
 def asks(context: Context[Request]) -> Done:
     known = context.ask(KnownPages(["d1"]))
     context.checkpoint({"known": list(known.digests)})
     return Done(os.getpid())
 
 
-@kept(sandbox="default")
+@reusable(sandbox="default")
 def counts(context: Context[Request]) -> Done:
-    """What a handler keeps in its own variables stays, as long as its child does."""
     _kept.append(None)
     return Done(len(_kept))
 

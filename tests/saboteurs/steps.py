@@ -1,4 +1,4 @@
-"""A good handler that goes on where it was stopped, and one that begins again."""
+"""Handlers that resume from a checkpoint, and that save pages."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,6 @@ several: list[Handler[Any]] = [Handler("one_of_several", _resume, PagesToRead)]
 
 
 def _read(context: Context[PagesToRead]) -> Done:
-    """Saves a page as soon as it is read, and reads none twice."""
     numbers = range(1, context.payload.pages + 1)
     known = set(context.ask(KnownPages([f"d{number}" for number in numbers])).digests)
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Starts a thread when it is imported, as numerical libraries do."""
+"""Starts a thread when it is imported."""
 
 import threading
 
