@@ -121,7 +121,7 @@ def kill_driver(cluster: ClusterSystem, job: int, machine: str, pid: int) -> Non
     ],
 )
 def test_an_attempt_whose_process_is_killed_runs_again_and_costs_no_retry(
-    running: ClusterSystem, kill: Kill, code: str | None | None
+    running: ClusterSystem, kill: Kill, code: str | None
 ) -> None:
     job = running.system.enqueue("sleep")
     pid, machine = running.runs(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -26,6 +27,10 @@ from worker_service.runner.protocol import encode_message
 TERMS = Terms(VERSION, "strict", {"sleep": (), "read": ()})
 
 
+# An attempt of an earlier test may not have ended yet.
+_job_ids = itertools.count(1)
+
+
 class TaskSession:
     def __init__(self, place: Path, terms: Terms = TERMS) -> None:
         self.connection = ray_task._open_connection(place, encode_message(terms))
@@ -37,9 +42,9 @@ class TaskSession:
     def __exit__(self, *_: object) -> None:
         self.connection._line.close()
 
-    def launch(self, job_type: str, number: int = 1, **order: Any) -> None:
+    def launch(self, job_type: str, **order: Any) -> None:
         payload = json.dumps(order.pop("payload", {}))
-        launched = Launch(Order(number, 1, job_type, "local", None, payload, None, **order), {})
+        launched = Launch(Order(next(_job_ids), 1, job_type, "local", None, payload, None, **order), {})
         self.connection.send([(ray_task.LAUNCH, encode_message(launched))])
 
     def wait_for(self, kind: str) -> dict[str, Any]:
@@ -79,8 +84,8 @@ def server_pids(place: Path) -> list[int]:
 
 def test_several_ray_worker_processes_share_one_fork_server(place: Path) -> None:
     with TaskSession(place) as first, TaskSession(place) as second:
-        first.launch("sleep", 1)
-        second.launch("sleep", 2)
+        first.launch("sleep")
+        second.launch("sleep")
 
         assert parent_of(first.child()) == parent_of(second.child())
         assert len(server_pids(place)) == 1

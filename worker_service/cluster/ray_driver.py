@@ -71,7 +71,6 @@ from ray import exceptions as ray_errors  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 CONNECT_SECONDS = 5.0
-# Between two looks at Ray's list of nodes.
 WATCH_INTERVAL_SECONDS = 0.5
 # A working task yields every `ray_task.ALIVE_SECONDS` (5 s), so a stream that is silent for longer than this is broken.
 SILENCE_SECONDS = 30.0
@@ -167,11 +166,10 @@ class RayDriver:
             self._send(Pong())
         elif isinstance(message, Drain):
             self._draining = message.nodes
-        elif isinstance(message, Stop):
-            attempt_to_stop = self._attempts.get(message.key)
-            if attempt_to_stop is not None:
-                attempt_to_stop.is_stopped = True
-                _cancel(attempt_to_stop, force=message.now)
+        elif isinstance(message, Stop) and message.key in self._attempts:
+            stopped = self._attempts[message.key]
+            stopped.is_stopped = True
+            _cancel(stopped, force=message.now)
 
     def _send(self, message: msgspec.Struct) -> None:
         self._writer.write(encode_frame(message))
@@ -315,8 +313,8 @@ class RayDriver:
         self._report_nodes()
 
     def _refuse(self, node_id: str, reason: str) -> None:
-        node = self._nodes.get(node_id)
-        if node is not None:
+        if node_id in self._nodes:
+            node = self._nodes[node_id]
             node.is_fit, node.reason, node.refused_at = False, reason, time.monotonic()
 
     def _abandon_silent_streams(self) -> None:

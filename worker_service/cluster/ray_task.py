@@ -44,8 +44,7 @@ class NodeUnfit(Exception):
         return self.reason
 
 
-class NodeServerLost(Exception):
-    pass
+class NodeServerLost(Exception): ...
 
 
 def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:

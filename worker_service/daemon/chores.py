@@ -75,20 +75,18 @@ class Prune:
     """Deletes old rows in small steps, because other writers wait meanwhile."""
 
     context: DaemonContext
-    # Deleted rows by kind, since the last log line.
-    _unlogged: Counter[str] = field(default_factory=Counter)
+    _unlogged_by_kind: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> float:
         ages = {kind: age for kind, age in self.context.settings.prune.items() if age != NEVER}
         now = self.context.clock()
         pruned = {kind: self._prune(kind, now - parse_duration(age)) for kind, age in ages.items()}
-        self._unlogged.update(pruned)
+        self._unlogged_by_kind.update(pruned)
         if _PRUNED_AT_ONCE in pruned.values():
             return _SOON_SECONDS
-        counts = {kind: number for kind, number in self._unlogged.items() if number}
-        if counts:
+        if counts := {kind: number for kind, number in self._unlogged_by_kind.items() if number}:
             self.context.log.info(events.JOBS_PRUNED, **counts)
-            self._unlogged.clear()
+            self._unlogged_by_kind.clear()
         return 600.0
 
     def _prune(self, kind: str, before: datetime) -> int:
@@ -246,21 +244,19 @@ def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_
 
 # ── Leftover files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Directories with the published files of an attempt: JOB-FENCE.
-_OBJECTS_FOLDER = re.compile(r"(\d+)-(\d+)")
+_JOB_AND_FENCE = re.compile(r"(\d+)-(\d+)")
 
 
 def sweep_objects(context: DaemonContext) -> float:
     swept = 0
     for folder in (context.settings.workspace / "objects").iterdir():
-        match = _OBJECTS_FOLDER.fullmatch(folder.name)
+        match = _JOB_AND_FENCE.fullmatch(folder.name)
         if match and _is_left_over(context, int(match[1]), int(match[2])):
             shutil.rmtree(folder, ignore_errors=True)
             swept += 1
     if swept:
         context.log.info(events.OBJECTS_SWEPT, folders=swept)
-    is_more = context.store.removal.forget_pages(FORGOTTEN_AT_ONCE)
-    return 5.0 if is_more else 3600.0
+    return 5.0 if context.store.removal.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
@@ -272,8 +268,7 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 def remove_gone_files(context: DaemonContext) -> float:
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
-    undeletable = delete_gone_files(context.store, workspace)
-    if undeletable:
+    if undeletable := delete_gone_files(context.store, workspace):
         files = counted(len(undeletable), "file")
         raise PermissionError(f"{files} may not be removed, such as {workspace / undeletable[0]}")
     return _SOON_SECONDS if is_more else 5.0

@@ -17,7 +17,7 @@ from worker_service.base.errors import StoreError, WorkerUnknown
 from worker_service.daemon.attempts import Attempt, DaemonContext, Slots
 from worker_service.daemon.heartbeat import Ownership
 from worker_service.daemon.outcomes import OutcomeWriter
-from worker_service.jobs.job import Job, Lease
+from worker_service.jobs.job import Job
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.jobs.workers import NODE
 from worker_service.runner.messages import PASSWORD, Ended, HandlerDescription, How, Order
@@ -62,12 +62,13 @@ class Claiming:
         for job_class in slots.sizes:
             free = slots.free(job_class)
             if free and self._may_find_jobs_by_class[job_class]:
-                self._start_all(self._claim(job_class, free), job_class, handlers_by_type)
-            if self._may_find_jobs_by_class[job_class] and (
-                room_by_type := self.prefetch.room_by_type(job_class, handlers_by_type)
-            ):
-                jobs = self._claim(job_class, sum(room_by_type.values()), only=sorted(room_by_type))
-                self._start_all(jobs, job_class, handlers_by_type)
+                for job in self._claim(job_class, free):
+                    self._start(job, job_class, handlers_by_type.get(job.job_type))
+            has_more = self._may_find_jobs_by_class[job_class]
+            room_by_type = self.prefetch.room_by_type(job_class, handlers_by_type) if has_more else {}
+            if room_by_type:
+                for job in self._claim(job_class, sum(room_by_type.values()), only=sorted(room_by_type)):
+                    self._start(job, job_class, handlers_by_type.get(job.job_type))
         return len(slots) > attempts_before
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
@@ -89,22 +90,15 @@ class Claiming:
             self.is_deadline_known = False
             if jobs and only is None:
                 self.request_claim()
-        heartbeat.leases = (*heartbeat.leases, *(Lease(job.id, job.fence, worker_id) for job in jobs))
+        heartbeat.leases = (*heartbeat.leases, *(job.lease for job in jobs))
         return jobs
-
-    def _start_all(
-        self, jobs: Iterable[Job], job_class: str, handlers_by_type: Mapping[str, HandlerDescription]
-    ) -> None:
-        for job in jobs:
-            self._start(job, job_class, handlers_by_type.get(job.job_type))
 
     def _start(self, job: Job, job_class: str, handler: HandlerDescription | None) -> None:
         is_at_most_once = handler is not None and handler.facts.at_most_once
         shares_child = handler is not None and handler.reuse > 1
-        lease = Lease(job.id, job.fence, self.context.identity.worker_id)
-        attempt = Attempt(
-            job._replace(payload=None, result=None), lease, job_class, is_at_most_once, shares_child=shares_child
-        )
+        # Thousands of attempts may be prefetched, so keep no payloads.
+        small_job = job._replace(payload=None, result=None)
+        attempt = Attempt(small_job, job.lease, job_class, is_at_most_once, shares_child=shares_child)
         self.context.slots.add(attempt)
         log = self.context.log.debug if shares_child else self.context.log.info
         log(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)

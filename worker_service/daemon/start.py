@@ -30,13 +30,7 @@ from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.publisher import Publisher
 from worker_service.runner.messages import Begin, HandlerDescription
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.worker_identity import (
-    WorkerLock,
-    cluster_staging_root,
-    lock_path,
-    own_identity,
-    staging_root,
-)
+from worker_service.runner.worker_identity import WorkerLock, lock_path, own_identity, staging_root
 from worker_service.settings.config import RELOADABLE, Settings
 from worker_service.settings.loading import load_settings
 from worker_service.store.database import WriteOptions, WritePauses
@@ -202,8 +196,7 @@ def _start_pool(context: DaemonContext, staging: Path, lock: WorkerLock, childre
     if settings.cluster is not None:
         from worker_service.daemon.nodes import open_nodes  # imported only with a cluster
 
-        driver_staging = cluster_staging_root(settings.workspace, context.identity.worker_id)
-        nodes = open_nodes(context, settings.cluster, local, begin, handlers_by_type, driver_staging)
+        nodes = open_nodes(context, settings.cluster, local, begin, handlers_by_type, staging / "cluster")
         if nodes is not None:
             children.callback(nodes.pool.ray.close)
             return _StartedPool(nodes.pool, nodes.with_node_class(handlers_by_type), known_types, nodes)

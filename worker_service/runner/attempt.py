@@ -171,9 +171,6 @@ class ForkedChild:
             folder.rename(self.home / "refused")
             raise
 
-    def queue_order(self, message: bytes) -> None:
-        self.unsent += wrap_frame(message)
-
     def send_unsent(self) -> None:
         try:
             while self.unsent:
@@ -261,7 +258,9 @@ class RunningAttempt:
     def read(self, pipe: int, now: float) -> Iterator[bytes]:
         received = self.child.read_piece(pipe)
         if pipe == self.child.output:
-            self._split_output(received)
+            # Do not decode lines that the buffer would drop.
+            for line in self.child.output_lines.feed(received)[-LOG_LINES_MOST:]:
+                self._add_line(line)
         elif self._stop_reason is None or self._stop_reason.how is not How.GARBLED:
             try:
                 for body in self.child.inbox.feed(received):
@@ -337,15 +336,6 @@ class RunningAttempt:
                     raise Garbled("it says that it is another")
                 self.child.sandbox, self.child.pid_started = message.sandbox, message.pid_started
             yield wrap_frame(body)
-
-    def _split_output(self, received: bytes) -> None:
-        output_lines = self.child.output_lines
-        output_lines.feed(received)
-        # Do not decode lines that the buffer would drop.
-        while len(output_lines.lines) > LOG_LINES_MOST:
-            output_lines.lines.popleft()
-        while output_lines.lines:
-            self._add_line(output_lines.lines.popleft())
 
     def _add_line(self, line: bytes) -> None:
         shown = safe_text(visible_part(line)[:LINE_BYTES_MAX].decode("utf-8", "replace"), LINE_CHARACTERS_MAX)

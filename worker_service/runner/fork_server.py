@@ -38,6 +38,7 @@ from worker_service.runner.protocol import (
     encode_message,
     receive_begin,
     take_control_socket,
+    wrap_frame,
 )
 
 _READ_BYTES = 1 << 16
@@ -287,7 +288,7 @@ class ForkServer:
             self._idle_children.remove(child)
             self._attempts[queued.key] = attempt = RunningAttempt(queued.launch, child, seconds=seconds)
             self._add_unsent([attempt.started_message()])
-            child.queue_order(queued.encoded_launch)
+            child.unsent += wrap_frame(queued.encoded_launch)
             self._send_to_child(child)
         else:
             self._start_in_new_child(queued, seconds)

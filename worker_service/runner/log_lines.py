@@ -53,15 +53,14 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 class OutputLines:
     def __init__(self) -> None:
-        self.lines: deque[bytes] = deque()
         self._unfinished = b""
 
-    def feed(self, received: bytes) -> None:
-        *whole, unfinished = (self._unfinished + received).split(b"\n")
-        self.lines.extend(whole)
+    def feed(self, received: bytes) -> list[bytes]:
+        *lines, unfinished = (self._unfinished + received).split(b"\n")
         if len(unfinished) > LINE_BYTES_MAX:
             unfinished = visible_part(unfinished)[:LINE_BYTES_MAX]
         self._unfinished = unfinished
+        return lines
 
     def pop_unfinished(self) -> bytes:
         unfinished, self._unfinished = self._unfinished, b""

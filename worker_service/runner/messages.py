@@ -299,6 +299,4 @@ ChildMessage = Started | Progressed | PagesRead | Checkpointed | Asked | Ended
 
 NodeMessage = AttemptOver | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
 
-PoolMessage = (
-    Hello | Pong | NodesSeen | AttemptOver | Assigned | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
-)
+PoolMessage = Hello | Pong | NodesSeen | Assigned | NodeMessage

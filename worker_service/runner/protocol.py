@@ -48,7 +48,6 @@ from worker_service.runner.messages import (
     Pong,
     PoolMessage,
     Progressed,
-    Publication,
     Started,
     attempt_name,
 )
@@ -204,7 +203,8 @@ def check_paths(ended: Ended) -> None:
     for file in ended.published:
         if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
-        _check_digests(file)
+        if not _DIGEST.fullmatch(file.sha256) or not _MD5.fullmatch(file.md5):
+            raise Garbled("a digest that is none")
     _check_names((file.role for file in ended.published), is_needed=False)
 
 
@@ -220,11 +220,6 @@ def check_files(ended: Ended, directory_fd: int) -> None:
             os.close(descriptor)
         if not is_file:
             raise Garbled("a file outside its staging: not a regular file")
-
-
-def _check_digests(file: Publication) -> None:
-    if not _DIGEST.fullmatch(file.sha256) or not _MD5.fullmatch(file.md5):
-        raise Garbled("a digest that is none")
 
 
 def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:

@@ -1,11 +1,7 @@
-"""Encode, decode and bound the questions of handlers to the daemon (`context.ask`), and the answers.
-
-`QUESTIONS` in `jobs/documents.py` maps the name of each kind of question to its type and that of its answer.
-"""
+"""Encode, decode and bound the questions of handlers to the daemon (`context.ask`), and the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -60,10 +56,7 @@ def _check_bounds(question: Question[Any]) -> None:
         if question.last - question.first >= most:
             layout = " with their layout" if question.with_layout else ""
             raise ValueError(f"ask for at most {most} pages{layout} at once, not {question.first} to {question.last}")
-    names: Sequence[str] = ()
-    if isinstance(question, KnownPages):
-        names = question.digests
-    elif isinstance(question, CrawlItems):
-        names = question.ids
-    if len(names) > NAMES_AT_ONCE:
-        raise ValueError(f"ask for at most {NAMES_AT_ONCE} at once, not {len(names)}")
+    elif isinstance(question, KnownPages | CrawlItems):
+        names = question.digests if isinstance(question, KnownPages) else question.ids
+        if len(names) > NAMES_AT_ONCE:
+            raise ValueError(f"ask for at most {NAMES_AT_ONCE} at once, not {len(names)}")

@@ -67,10 +67,6 @@ def staging_root(workspace: Path, worker_id: str) -> Path:
     return workspace / "staging" / worker_id
 
 
-def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
-    return staging_root(workspace, worker_id) / "cluster"
-
-
 class WorkerLock:
     def __init__(self, path: Path) -> None:
         self.path = path
