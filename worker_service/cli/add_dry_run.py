@@ -121,7 +121,8 @@ def note_left_out(call: Invocation, left_out: LeftOut) -> None:
     output.note(f"skipped: {in_words(left_out.counts)}")
     for file in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
         output.note(f"  {file['path']}")
-    if (more := left_out.counts.total() - _LEFT_OUT_SHOWN_MAX) > 0:
+    more = left_out.counts.total() - _LEFT_OUT_SHOWN_MAX
+    if more > 0:
         output.note(f"  … and {more:,} more; --json lists up to 1,000")
 
 

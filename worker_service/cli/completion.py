@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, verb
 
+_COMPLETE_CLASS_BY_SHELL = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
 
 @verb
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(list(_COMPLETE_CLASS_BY_SHELL)))
 def completion(call: Invocation, shell: str) -> None:
     """\b
     eval "$(pagemill completion bash)"                                    in ~/.bashrc
@@ -19,10 +21,7 @@ def completion(call: Invocation, shell: str) -> None:
 
     Print a script for your shell that completes commands, options, and the ids, types and owners in the database.
     """
-    shell_complete = get_completion_class(shell)
-    if shell_complete is None:
-        raise click.UsageError(f"click does not know {shell}")
     root = click.get_current_context().find_root().command
-    script = shell_complete(root, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
+    script = _COMPLETE_CLASS_BY_SHELL[shell](root, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
     if not call.print_if_json({"shell": shell, "script": script}):
         output.show_text(f"{script}\n")

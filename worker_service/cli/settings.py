@@ -42,8 +42,8 @@ def docs(call: Invocation) -> None:
     output.show("| in TOML | environment | default | |")
     output.show("|---|---|---|---|")
     for setting in settings:
-        names = [] if setting.table else [setting.variable, *([setting.flag] if setting.has_flag else [])]
-        environment = ", ".join(f"`{name}`" for name in names)
+        names = [setting.variable, setting.flag] if setting.has_flag else [setting.variable]
+        environment = "" if setting.table else ", ".join(f"`{name}`" for name in names)
         default = setting.otherwise or (f"`{setting.default}`" if setting.default else "none")
         output.show(f"| `{setting.table or setting.key}` | {environment} | {default} | {setting.help} |")
     output.show()
