@@ -37,7 +37,7 @@ def ls(call: Invocation, document_id: int | None) -> None:
     pagemill actions ls
     pagemill actions ls document:7
 
-    List the jobs that follow the documents with a tag; or those of one document, with the jobs that were started.
+    List the jobs that follow the documents with a tag; or the jobs that follow one document, and which were started.
 
     For a single document, use `pagemill add … --then TYPE`.
     """

@@ -51,7 +51,7 @@ class Invocation:
         return self.as_json
 
     def show_result(self, value: object, *lines: str) -> None:
-        """Print the value if --json was given, else the lines."""
+        """Print the value with --json, otherwise the lines."""
         if not self.print_if_json(value):
             for line in lines:
                 output.show(line)
@@ -294,7 +294,7 @@ def read_stdin(bytes_max: int) -> bytes:
 
 
 def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int | None = None) -> None:
-    """Raise `Refused` unless the user agrees: by typing `number`, if there is one, else by typing y."""
+    """Raise `Refused` unless the user agrees: by typing `number`, or y if there is none."""
     if yes:
         return
     if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):

@@ -47,7 +47,7 @@ _ATTEMPT_COLUMNS = (
 
 _LOST_WORKER = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
                 "no row": ", which is unknown"}  # fmt: skip
-"""Phrase about the job's daemon, by its state. The other states are those of a living daemon."""
+"""Phrase about the job's daemon, by its state. In another state, the daemon lives."""
 _END_VERBS = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 _REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 

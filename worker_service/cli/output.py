@@ -242,7 +242,7 @@ def whole_minutes(stored_time: str) -> str:
 
 
 def short_time(stored_time: str, *, now: datetime) -> str:
-    """Return only the time if it is today, else only the date. Without a terminal, return both."""
+    """Return only the time of a moment today, only the date of another. Without a terminal, return both."""
     day, time_of_day = stored_time[:10], stored_time[11:19]
     if not is_terminal(sys.stdout):
         return stored_time[:19]

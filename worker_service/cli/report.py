@@ -49,7 +49,7 @@ _SECRET = re.compile(r"secret|password|passphrase|token|credential|api_?key", re
 
 
 class _Fields(Struct, frozen=True):
-    """Names of fields, separated by spaces. Those in `only_with_names` are in a report --with-names."""
+    """Names of fields, separated by spaces. `only_with_names` are in a report --with-names."""
 
     always: str
     only_with_names: str = ""

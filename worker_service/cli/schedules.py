@@ -119,7 +119,7 @@ def change(call: Invocation, name: str, **options: Any) -> None:
     """\b
     pagemill schedules change reports --every 1h
 
-    Change a schedule. What is not given stays. Those of the settings file are changed there.
+    Change a schedule. Other options keep their values. A schedule of the settings file is changed there.
     """
     former = next(
         (schedule.definition for schedule in operations.list_schedules(call.session) if schedule.name == name), None

@@ -27,7 +27,7 @@ class JobsProgress(Struct, frozen=True):
     total: int
     by_status: Mapping[Status, int]
     jobs: Sequence[Job]
-    """The jobs to show: all if there are few, else the running and the newest failed ones."""
+    """The jobs to show: all if there are few, otherwise the running and the newest failed ones."""
 
     @property
     def ended(self) -> int:
