@@ -25,21 +25,13 @@ from worker_service.settings.config import Settings
 
 
 def add_recognised(shelf: Shelf, name: str, words_with_confidence: list[tuple[float, str]]) -> int:
-    job = shelf.wish(name)
     line = [
-        [10.0 * at, 20.0, 10.0 * at + 8, 30.0, confidence, text]
-        for at, (confidence, text) in enumerate(words_with_confidence)
+        [10.0 * number, 20.0, 10.0 * number + 8, 30.0, confidence, word]
+        for number, (confidence, word) in enumerate(words_with_confidence)
     ]
     layout = json.dumps({"size": [200.0, 100.0], "lines": [line]})
-    text = " ".join(text for _, text in words_with_confidence)
-    page = PageResult(1, f"digest of {name}", text, "ocr", 80.0, layout)
-    shelf.store.attempts.save_pages([(job.lease, page)])
-    files = [shelf._file(job, "original", name, "%PDF")]
-    shelf.store.leases.complete_many(
-        [Completion(job.lease, files=files, document=DocumentFacts("pdf", 1), publishes=True)]
-    )
-    assert job.document_id is not None
-    return job.document_id
+    text = " ".join(word for _, word in words_with_confidence)
+    return shelf.read(name, text, roles=("original",), layout=layout, confidence=80.0)
 
 
 def test_a_locked_pdf_is_opened_with_its_password(site: httpx.Client, settings: Settings, shelf: Shelf) -> None:
@@ -192,16 +184,10 @@ def test_tags_are_changed_on_the_page_of_the_document(site: httpx.Client, shelf:
 
 
 def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, shelf: Shelf) -> None:
-    document_id = shelf.read("own.pdf", "first", roles=("original",))
-    job = shelf.wish("own.pdf", content="c2")
     layout = json.dumps({"size": [595.0, 842.0], "blocks": [[60, 60, 500, 90, 0, 30]]})
-    page = PageResult(1, "own", "the climate of the board\n", "layer", None, layout)
-    shelf.store.attempts.save_pages([(job.lease, page)])
-    file = shelf._file(job, "original", "own.pdf", "")
+    document_id = shelf.read("own.pdf", "the climate of the board\n", roles=("original",), layout=layout)
+    [file] = shelf.store.library.files(document_id)
     digital(shelf.workspace / file.path, ["the climate of the board"])
-    shelf.store.leases.complete_many(
-        [Completion(job.lease, files=[file], document=DocumentFacts("pdf", 1), publishes=True)]
-    )
 
     image = site.get(f"/documents/{document_id}/pages/1/image?width=600")
     shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text

@@ -31,6 +31,7 @@ FilledText = Annotated[str, Meta(min_length=1)]
 OwnersParameter = Annotated[tuple[str, ...], about("Only what belongs to this owner.")]
 DryRunParameter = Annotated[bool, about("Only return what would be done.")]
 
+_NUMBER_DIGITS_MAX = 15
 _BOOLEANS = {"": "true", "yes": "true", "no": "false"}
 """Spellings besides msgspec's own: true, false, 1 and 0."""
 
@@ -67,6 +68,12 @@ def _convert(field: FieldInfo, texts: Sequence[str]) -> object:
         return msgspec.convert(texts if is_repeatable else texts[0], field.type, strict=False)
     except msgspec.ValidationError as error:
         raise BadInput(f"{field.name} cannot be {', '.join(texts)[:50]!r}", str(error)) from None
+
+
+def parse_number(text: str, label: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX):
+        raise BadInput(f"{label} must be a number, not {text[:50]!r}")
+    return int(text)
 
 
 def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:

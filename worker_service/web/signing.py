@@ -30,20 +30,15 @@ def load_signing_key(database: Path) -> SigningKey:
     """Read the key, or create it. Each user who serves a shared database has a key file."""
     path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
     try:
-        _create_key_file(path)
+        with atomic_write(path, mode=0o600, is_new=True, is_synced=True) as file:
+            file.write(secrets.token_bytes(_BYTES))
     except FileExistsError:
-        pass
+        pass  # perhaps another process was faster
     except OSError as error:
         raise ConfigError(
             f"cannot create {path}, the key that signs cookies: {(error.strerror or str(error)).lower()}"
         ) from error
     return SigningKey(_read_key_file(path))
-
-
-def _create_key_file(path: Path) -> None:
-    """Raise `FileExistsError` if another process was faster."""
-    with atomic_write(path, mode=0o600, is_new=True, is_synced=True) as file:
-        file.write(secrets.token_bytes(_BYTES))
 
 
 def _read_key_file(path: Path) -> bytes:

@@ -18,7 +18,6 @@ from tests.kit.system import System, wait_until
 from tests.store.kit import claim, work_as
 from tests.web.conftest import bearer, served, settings_for, site_of
 from worker_service.jobs.attempts import Failure
-from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
 from worker_service.services import database_maintenance
 from worker_service.services.session import Session, open_session
@@ -42,17 +41,14 @@ def test_a_document_is_listed_shown_read_and_removed(site: httpx.Client, shelf: 
     assert site.get(f"/api/documents/{document_id}").json()["code"] == "document_not_found"
 
 
-def test_a_page_has_the_positions_of_its_words(site: httpx.Client, shelf: Shelf, session: Session) -> None:
-    job = shelf.wish("a.pdf")
+def test_a_page_has_the_positions_of_its_words(site: httpx.Client, shelf: Shelf) -> None:
     layout = {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"]]]}
-    page = PageResult(1, "d1", "Annual", "ocr", 96.0, json.dumps(layout))
-    session.store.attempts.save_pages([(job.lease, page)])
-    shelf.publish(job, "a.pdf", facts=DocumentFacts("pdf", 1))
+    document_id = shelf.read("a.pdf", "Annual", layout=json.dumps(layout))
 
-    found = site.get(f"/api/documents/{job.document_id}/pages/1").json()
+    page = site.get(f"/api/documents/{document_id}/pages/1").json()
 
-    assert (found["text"], found["method"], found["layout"]) == ("Annual", "ocr", layout)
-    assert site.get(f"/api/documents/{job.document_id}/pages/2").status_code == 404
+    assert (page["text"], page["method"], page["layout"]) == ("Annual", "ocr", layout)
+    assert site.get(f"/api/documents/{document_id}/pages/2").status_code == 404
 
 
 def test_files_are_streamed_whole_and_in_ranges(site: httpx.Client, shelf: Shelf, session: Session) -> None:

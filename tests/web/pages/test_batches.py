@@ -21,6 +21,12 @@ def batch(session: Session) -> int:
     return session.store.batches.add(NewBatch(owner="ann", name="reports"), jobs).batch.id
 
 
+@pytest.fixture
+def empty_batch(session: Session, batch: int) -> int:
+    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
+    return batch
+
+
 def test_without_batches_the_page_offers_to_start_one(site: httpx.Client) -> None:
     page = open_page(site, "/batches")
 
@@ -41,27 +47,25 @@ def test_a_batch_is_stopped_and_resumed(site: httpx.Client, session: Session, ba
 
 
 def test_failed_files_of_a_batch_are_listed_and_retried(
-    site: httpx.Client, session: Session, failed: Make, batch: int
+    site: httpx.Client, session: Session, failed: Make, empty_batch: int
 ) -> None:
-    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
-    failed("CONNECTION_LOST", batch_id=batch, owner="ann", name="one.pdf")
+    failed("CONNECTION_LOST", batch_id=empty_batch, owner="ann", name="one.pdf")
 
-    page = open_page(site, f"/batches/{batch}")
+    page = open_page(site, f"/batches/{empty_batch}")
     assert "Needs attention" in page.text
     assert "one.pdf" in page.links
     again = page.press(site, "Retry failed")
 
     assert "are being retried" in again.text
-    assert session.store.batches.facts(batch).jobs == {"pending": 1}
+    assert session.store.batches.facts(empty_batch).jobs == {"pending": 1}
 
 
 def test_a_failure_that_no_retry_can_mend_offers_no_retry(
-    site: httpx.Client, session: Session, failed: Make, batch: int
+    site: httpx.Client, session: Session, failed: Make, empty_batch: int
 ) -> None:
-    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
-    failed("PDF_BROKEN", batch_id=batch, owner="ann", name="one.pdf")
+    failed("PDF_BROKEN", batch_id=empty_batch, owner="ann", name="one.pdf")
 
-    page = open_page(site, f"/batches/{batch}")
+    page = open_page(site, f"/batches/{empty_batch}")
 
     assert "Upload again" in page.text
     assert "Retry failed" not in page.text
@@ -79,12 +83,11 @@ def test_cancelling_a_batch_needs_a_confirmation(site: httpx.Client, session: Se
 
 
 def test_the_file_list_of_a_batch_is_a_csv_without_formulas(
-    site: httpx.Client, session: Session, failed: Make, batch: int
+    site: httpx.Client, session: Session, failed: Make, empty_batch: int
 ) -> None:
-    session.store.job_control.delete(Selector(batch_ids=(batch,)), actor="test")
-    failed("NET", "gone", job_type="download", batch_id=batch, owner="ann", name="=cmd()", source_key="a")
+    failed("NET", "gone", job_type="download", batch_id=empty_batch, owner="ann", name="=cmd()", source_key="a")
 
-    answer = site.get(f"/documents.csv?batch={batch}")
+    answer = site.get(f"/documents.csv?batch={empty_batch}")
 
     assert answer.headers["content-type"].startswith("text/csv")
     assert "documents.csv" in answer.headers["content-disposition"]

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from tests.cli.stored_documents import Shelf
 from tests.web.conftest import PAGE, bearing, site_of
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import Page, open_page
-from worker_service.jobs.attempts import Completion, Report
+from worker_service.jobs.attempts import Report
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
@@ -70,7 +70,7 @@ def assert_each_field_has_a_label(raw: str) -> None:
     "path", [*EVERYWHERE, "/jobs/3", "/jobs/4", "/batches/1", "/jobs/change?verb=delete&id=3", "/batches/1/cancel"]
 )
 def test_hostile_text_is_harmless_on_every_page(
-    site: httpx.Client, session: Session, failed: Make, running: Make, read: None, path: str
+    site: httpx.Client, session: Session, failed: Make, running: Make, documents: None, path: str
 ) -> None:
     names: dict[str, Any] = {
         "owner": HOSTILE,
@@ -190,16 +190,12 @@ def test_a_schedule_can_be_run_now(settings: Settings, session: Session, tmp_pat
 
 
 @pytest.fixture
-def read(session: Session, worker: str) -> None:
-    for owner, text in (("ann", "climate risk, and climate change"), ("bob", "nothing of it")):
-        request = DocumentRequest(f"/{owner}.pdf", f"{owner}.pdf", content=owner * 20)
-        session.store.intake.enqueue(NewJob("ocr_pages", owner=owner, document=request))
-        [job] = session.store.leases.claim(worker, 1)
-        session.store.attempts.save_pages([(job.lease, PageResult(1, f"digest of {owner}", text, "layer"))])
-        session.store.leases.complete_many([Completion(job.lease, document=DocumentFacts("pdf", 1), publishes=True)])
+def documents(shelf: Shelf) -> None:
+    shelf.read("ann.pdf", "climate risk, and climate change", owner="ann")
+    shelf.read("bob.pdf", "nothing about it", owner="bob", content="c2")
 
 
-def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, read: None) -> None:
+def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, documents: None) -> None:
     page = open_page(site, "/keywords?terms=climate%0D%0Aclimate+risk%0D%0Anowhere")
 
     assert "ann.pdf 1 · ann 2 1 0" in page.text
@@ -208,7 +204,7 @@ def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, r
     assert "ann.pdf" not in attributes.text
 
 
-def test_counts_are_downloaded_as_csv_and_as_a_workbook(site: httpx.Client, read: None) -> None:
+def test_counts_are_downloaded_as_csv_and_as_a_workbook(site: httpx.Client, documents: None) -> None:
     page = open_page(site, "/keywords?terms=climate%0D%0Anowhere")
 
     assert site.get(page.links["CSV .csv"]).text == "DOCUMENT,NAME,climate,nowhere\n1,ann.pdf,2,0\n2,bob.pdf,0,0\n"

@@ -25,7 +25,7 @@ from worker_service.services.session import Session
 from worker_service.web.access import Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.multipart import ReceivedForm
-from worker_service.web.parameters import about
+from worker_service.web.parameters import about, parse_number
 from worker_service.web.resources.jobs import owner_for, refuse_server_files
 
 OptionValues = Mapping[str, Sequence[str]]
@@ -188,16 +188,9 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     if force not in (*_TRUE, *_FALSE):
         raise BadInput(f"force must be true or false, not {force!r}")
     notify = notify_address(session, form.first_value("notify") or "", owner=owner)
-    replaced_ids = [_job_id(text) for text in form.fields.get("replaces", ())]
+    replaced_ids = [parse_number(text, "replaces") for text in form.fields.get("replaces", ())]
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
     requests, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE, notify=notify)
     dismiss_replaced(session, visitor.owner, replaced_ids)
     accepted = [(path.name, request) for path, request in zip(paths, requests, strict=True)]
     return Upload(accepted, empty, batch_id)
-
-
-def _job_id(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadInput(f"replaces must be the id of a job, not {text!r}") from None

@@ -25,13 +25,13 @@ from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.resources.batches import BatchesQuery, list_batches, visible_batch
 from worker_service.web.resources.jobs import owner_for
 from worker_service.web.resources.read_requests import source_jobs
 from worker_service.web.views import page, render
+from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash import redirect
-from worker_service.web.views.forms import FilterLink, parse_number, same_page
 from worker_service.web.views.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
 from worker_service.web.views.template_filters import command, size
 

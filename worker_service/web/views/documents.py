@@ -25,7 +25,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import DocumentsQuery, document_selector, list_documents
 from worker_service.web.streaming import WORKBOOK, stream_lines, stream_made_file
 from worker_service.web.views import in_rendering_thread, page, render
-from worker_service.web.views.forms import FilterChip, FilterLink, filter_chip, same_page
+from worker_service.web.views.filter_links import FilterChip, FilterLink, filter_chip, same_page
 from worker_service.web.views.template_filters import capitalised
 
 _BATCHES_OFFERED = 12

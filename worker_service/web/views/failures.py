@@ -10,11 +10,11 @@ from worker_service.services.failures import count_failures, dismiss_failures, l
 from worker_service.services.session import Session
 from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
+from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash import redirect_after
-from worker_service.web.views.forms import FilterLink, parse_number, same_page
 
 _FAILURES_MAX = 25
 

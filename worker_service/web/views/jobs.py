@@ -31,14 +31,14 @@ from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import SEARCH_SECONDS_MAX, JobFilters, JobsQuery, visible_job
 from worker_service.web.sign_in import safe_path
 from worker_service.web.views import page, render
+from worker_service.web.views.filter_links import FilterLink, same_page
 from worker_service.web.views.flash import redirect, redirect_after
-from worker_service.web.views.forms import FilterLink, parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
 
 _LOG_LINES_MAX = 400

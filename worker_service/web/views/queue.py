@@ -27,12 +27,11 @@ from worker_service.services.session import Session
 from worker_service.services.work_rates import WorkRate, work_rates
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.middleware import form_of
-from worker_service.web.parameters import read_known
+from worker_service.web.parameters import parse_number, read_known
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.system import list_pauses
 from worker_service.web.views import page, render
 from worker_service.web.views.flash import redirect
-from worker_service.web.views.forms import parse_number
 from worker_service.web.views.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.views.template_filters import capitalised
 

@@ -23,7 +23,7 @@ from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import SearchQuery, search
 from worker_service.web.views import page, render
 from worker_service.web.views.documents import PERIODS, owners_of
-from worker_service.web.views.forms import FilterChip, filter_chip, same_page
+from worker_service.web.views.filter_links import FilterChip, filter_chip, same_page
 from worker_service.web.views.template_filters import command
 
 _MARKS = ("\x02", "\x03")

@@ -1,4 +1,4 @@
-"""Links and form fields that several pages share."""
+"""Links that filter, sort and page a list."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 from starlette.requests import Request
 
-from worker_service.base.errors import BadInput
 from worker_service.web.views.flash import FlashQuery
-
-_NUMBER_DIGITS_MAX = 15
 
 
 class FilterLink(Struct, frozen=True):
@@ -26,12 +23,6 @@ class FilterChip(Struct, frozen=True):
     chosen_labels: str
     clear_path: str
     options: Sequence[FilterLink]
-
-
-def parse_number(text: str, label: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX):
-        raise BadInput(f"{label} must be a number, not {text[:50]!r}")
-    return int(text)
 
 
 def same_page(request: Request, **changes: object) -> str:
