@@ -32,7 +32,7 @@ def stream_made_file(write: Callable[[IO[bytes]], object], media_type: str, *, f
 def stream_file(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:
     size = file.seek(0, 2)
     headers = {**_download_headers(file_name), "Content-Length": str(size)}
-    return StreamingResponse(_read_pieces(file), media_type=media_type, headers=headers)
+    return StreamingResponse(read_pieces(file), media_type=media_type, headers=headers)
 
 
 def _join_lines(lines: Iterator[str]) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _join_lines(lines: Iterator[str]) -> Iterator[str]:
         yield piece
 
 
-def _read_pieces(file: IO[bytes]) -> Iterator[bytes]:
+def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
     with file:
         file.seek(0)
         while piece := file.read(_BYTES_AT_ONCE):

@@ -6,16 +6,16 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from worker_service.jobs.library import Document
 from worker_service.services.exports import NotExported, find_source
 from worker_service.services.session import Session
+from worker_service.web.streaming import read_pieces
 
 _FOLDERS = {"original": "originals", "txt": "texts", "pdf": "searchable PDFs"}
 """Names of the folders by kind of file, if an archive has several kinds."""
 _LEFT_OUT_NAMED_MAX = 1000
-_PIECE_BYTES = 256 * 1024
 _COMPRESSIBLE = (".txt", ".csv", ".html", ".htm", ".md", ".json", ".jsonl", ".xml", ".hocr", ".eml")
 
 
@@ -24,22 +24,21 @@ class _Entry(NamedTuple):
     content: Iterable[bytes]
 
 
-class _Pieces:
-    """A file for `ZipFile` that keeps bytes until they are taken. It cannot seek, so sizes follow the entries."""
+class _WrittenBytes:
+    """The file that `ZipFile` writes to. It cannot seek, so sizes follow the entries."""
 
     def __init__(self) -> None:
-        self._written = bytearray()
+        self._bytes = bytearray()
 
     def write(self, data: bytes) -> int:
-        self._written += data
+        self._bytes += data
         return len(data)
 
     def flush(self) -> None: ...
 
-    def take(self) -> bytes:
-        taken = bytes(self._written)
-        self._written.clear()
-        return taken
+    def remove_all(self) -> bytes:
+        removed, self._bytes = bytes(self._bytes), bytearray()
+        return removed
 
 
 def zip_documents(session: Session, documents: Iterable[Document], kinds: Sequence[str]) -> Iterator[bytes]:
@@ -47,8 +46,8 @@ def zip_documents(session: Session, documents: Iterable[Document], kinds: Sequen
 
     `left-out.txt` in it names the documents without such a file, and the reasons.
     """
-    pieces = _Pieces()
-    with zipfile.ZipFile(pieces, "w") as archive:  # type: ignore[call-overload]  # write and flush are enough
+    written = _WrittenBytes()
+    with zipfile.ZipFile(written, "w") as archive:  # type: ignore[call-overload]  # write and flush are enough
         for entry in _entries(session, documents, kinds):
             info = zipfile.ZipInfo(entry.name, time.localtime()[:6])
             is_compressible = entry.name.lower().endswith(_COMPRESSIBLE)
@@ -56,8 +55,8 @@ def zip_documents(session: Session, documents: Iterable[Document], kinds: Sequen
             with archive.open(info, "w", force_zip64=True) as target:
                 for piece in entry.content:
                     target.write(piece)
-                    yield pieces.take()
-    yield pieces.take()
+                    yield written.remove_all()
+    yield written.remove_all()
 
 
 def _entries(session: Session, documents: Iterable[Document], kinds: Sequence[str]) -> Iterator[_Entry]:
@@ -67,7 +66,7 @@ def _entries(session: Session, documents: Iterable[Document], kinds: Sequence[st
             try:
                 source = find_source(session, document, kind)
                 if isinstance(source.content, Path):
-                    content = _read_pieces(source.content.open("rb"))
+                    content = read_pieces(source.content.open("rb"))
                 else:
                     content = source.content()
             except NotExported as error:
@@ -81,9 +80,3 @@ def _entries(session: Session, documents: Iterable[Document], kinds: Sequence[st
         unnamed = len(left_out) - _LEFT_OUT_NAMED_MAX
         more = [f"and {unnamed:,} more\n"] if unnamed > 0 else []
         yield _Entry("left-out.txt", [line.encode() for line in [*left_out[:_LEFT_OUT_NAMED_MAX], *more]])
-
-
-def _read_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece

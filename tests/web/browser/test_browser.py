@@ -189,20 +189,7 @@ def test_ticked_documents_are_counted_and_downloaded_together(visit: Visit, site
         assert archive.testzip() is None
 
 
-# ── Cancel, retry, undo ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_cancelling_a_job_is_undone(visit: Visit, site: Site) -> None:
-    fields = {"job_type": _UNKNOWN_TYPE, "name": "Of tomorrow"}
-    waiting = enqueue(site.session, fields, lambda most: b"{}", is_checked=False).job_id
-    page = visit(f"/jobs/{waiting}")
-
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.locator(".state.cancelled").first).to_be_visible()
-    page.get_by_role("button", name="Undo").click()
-
-    expect(page.get_by_text("Undone", exact=True)).to_be_visible()
-    assert site.session.job_queries.get(waiting).status.value == "pending"
+# ── Ticked jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_range_of_jobs_is_ticked_and_counted(visit: Visit, site: Site) -> None:
@@ -228,23 +215,6 @@ def test_a_range_of_jobs_is_ticked_and_counted(visit: Visit, site: Site) -> None
     boxes.nth(3).click()
     boxes.nth(2).click(modifiers=["Shift"])
     assert [box.is_checked() for box in boxes.all()] == [False, True, False, False, False]
-
-
-def test_a_damaged_file_is_replaced_by_a_good_copy(visit: Visit, site: Site, tmp_path: Path) -> None:
-    page = visit("/upload", script=False)
-    no_pdf: FilePayload = {"name": "no.pdf", "mimeType": "application/pdf", "buffer": b"<html>a web page</html>"}
-    page.get_by_label("Files:").set_input_files(no_pdf)
-    page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_text("not what its name says")).to_be_visible()
-
-    page.goto("/failures")
-    page.get_by_role("link", name="Upload again… no.pdf").click()
-    page.get_by_label("Files:").set_input_files(report(tmp_path, "no.pdf", "a good copy"))
-    page.get_by_role("button", name="Upload").click()
-
-    expect(page.locator(".state", has_text=re.compile(r"^Read \d"))).to_be_visible()
-    page.goto("/failures")
-    expect(page.get_by_text("Nothing needs attention")).to_be_visible()
 
 
 # ── All pages ───────────────────────────────────────────────────────────────────────────────────────────────

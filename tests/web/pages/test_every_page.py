@@ -28,6 +28,10 @@ from worker_service.settings.loading import load_settings
 from worker_service.web.views import NAVIGATION, QUEUE_TABS, STATIC
 
 EVERYWHERE = ["/", "/system", *dict(NAVIGATION + QUEUE_TABS)]
+PATHS_WITH_NAMES = [
+    "/jobs/4", "/jobs/5", "/jobs/change?verb=delete&id=4", "/batches/1", "/batches/1/cancel", "/documents/3?q=climate",
+    "/search?q=climate",
+]  # fmt: skip
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
 
@@ -66,19 +70,12 @@ def assert_each_field_has_a_label(raw: str) -> None:
         assert re.search(rf"<label[^>]*>[^<]*(<span[^>]*>[^<]*</span>)?[^<]*{re.escape(field)}", raw), field
 
 
-@pytest.mark.parametrize(
-    "path", [*EVERYWHERE, "/jobs/3", "/jobs/4", "/batches/1", "/jobs/change?verb=delete&id=3", "/batches/1/cancel"]
-)
+@pytest.mark.parametrize("path", EVERYWHERE + PATHS_WITH_NAMES)
 def test_hostile_text_is_harmless_on_every_page(
-    site: httpx.Client, session: Session, failed: Make, running: Make, documents: None, path: str
+    site: httpx.Client, session: Session, failed: Make, running: Make, shelf: Shelf, documents: None, path: str
 ) -> None:
-    names: dict[str, Any] = {
-        "owner": HOSTILE,
-        "name": HOSTILE,
-        "account": HOSTILE,
-        "source": HOSTILE,
-        "concurrency_key": HOSTILE,
-    }
+    names: dict[str, Any] = dict.fromkeys(("owner", "name", "account", "source", "concurrency_key"), HOSTILE)
+    shelf.read(HOSTILE, f"{HOSTILE} climate", content="c3")
     failed(HOSTILE, HOSTILE, **names)
     job = running(message=HOSTILE, payload=json.dumps({"a": "<img src=x onerror=alert(1)>"}), **names)
     session.store.leases.report([Report(job.lease, lines=[HOSTILE])])

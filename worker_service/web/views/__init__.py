@@ -119,7 +119,6 @@ def _queue_tabs(path: str, failures: int, *, has_all_owners: bool) -> list[Place
 
 
 def page(path: str, respond: Callable[[Request, Session], Response], methods: Sequence[str] = ("GET",)) -> Route:
-
     def respond_in_session(request: Request) -> Response:
         with session_of(request) as session:
             return respond(request, session)

@@ -37,7 +37,6 @@ def same_page(request: Request, **changes: object) -> str:
 def filter_chip(
     request: Request, label: str, parameter: str, chosen: Sequence[str], labels: Mapping[str, str]
 ) -> FilterChip:
-
     def path(value: str | None) -> str:
         return same_page(request, **{parameter: value}, before=None, skip=None)
 
